@@ -1,0 +1,1 @@
+"""Great Expectations: the checkpoint mechanics and one suite file per pipeline."""

@@ -1,0 +1,26 @@
+"""What must hold for nest_cameras before a partition is registered."""
+
+from __future__ import annotations
+
+from great_expectations import expectations as gxe
+from great_expectations.expectations.expectation import Expectation
+
+SUITES: dict[str, list[Expectation]] = {
+    "nest_cameras": [
+        gxe.ExpectColumnValuesToNotBeNull(column="device_id"),
+        gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
+        gxe.ExpectColumnValueLengthsToBeBetween(column="device_id", min_value=1, max_value=200),
+        gxe.ExpectColumnValuesToBeInSet(column="is_online", value_set=[True, False]),
+        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="is_online", min_value=0.99),
+    ],
+    "nest_cameras_hourly_counts": [
+        gxe.ExpectColumnValuesToNotBeNull(column="zip_code"),
+        gxe.ExpectColumnValuesToMatchRegex(column="zip_code", regex=r"^[0-9]{5}$"),
+        gxe.ExpectColumnValuesToNotBeNull(column="count"),
+        gxe.ExpectColumnValuesToBeBetween(column="count", min_value=1),
+        gxe.ExpectCompoundColumnsToBeUnique(column_list=["zip_code", "window_start"]),
+    ],
+}
+"""Expectations by table. Frames have the table's columns, `event_time`, and for a view
+`window_start` and `window_end`; the row count against the ledger and the uniqueness of the row identity are
+checked for every table before these."""

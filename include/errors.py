@@ -1,0 +1,79 @@
+"""Every error that Tidemark raises on purpose, with its exit code (CONTRACT: exit codes).
+
+    TidemarkError                  1  unexpected
+    ├── ValidationFailed           2  the checkpoint did not pass, nothing registered
+    ├── ReconciliationFailed       3  something is unexplained, nothing registered
+    ├── OffsetsLost                4  offsets gone: retention, a cut range
+    │   └── TopicRecreated         4  the topic is not the one that was read before
+    ├── AnotherWriter              5  another driver holds the pipeline
+    ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
+    ├── ArchiveBehind              7  the archive did not reach the interval's end in time
+    └── UsageError                64  unknown pipeline, malformed time, wrong setting
+
+The text of an error is one line: what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class TidemarkError(Exception):
+    """Root of the tree. `message` says what and where, `remedy` what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, remedy: str = "", pipeline: str = "") -> None:
+        self.message = message
+        self.remedy = remedy
+        self.pipeline = pipeline
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f"{self.pipeline}: " if self.pipeline else ""
+        what_to_do = f" — {self.remedy}" if self.remedy else ""
+        return " ".join(f"{where}{self.message}{what_to_do}".split())
+
+
+class ValidationFailed(TidemarkError):
+    """The checkpoint did not pass on a revision; nothing was registered."""
+
+    exit_code = 2
+
+
+class ReconciliationFailed(TidemarkError):
+    """Archive, Kafka and speed view disagree in a way nothing explains; nothing was registered."""
+
+    exit_code = 3
+
+
+class OffsetsLost(TidemarkError):
+    """Offsets that were still to be read are gone from Kafka."""
+
+    exit_code = 4
+
+
+class TopicRecreated(OffsetsLost):
+    """The topic's id differs from the one that earlier commits were read from."""
+
+
+class AnotherWriter(TidemarkError):
+    """Another driver holds the pipeline's lease."""
+
+    exit_code = 5
+
+
+class ServiceUnreachable(TidemarkError):
+    """A service does not answer at its address."""
+
+    exit_code = 6
+
+
+class ArchiveBehind(TidemarkError):
+    """The archive has not reached the interval's end in time (stream stopped or behind)."""
+
+    exit_code = 7
+
+
+class UsageError(TidemarkError):
+    """A wrong argument or setting."""
+
+    exit_code = 64

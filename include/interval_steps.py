@@ -1,0 +1,118 @@
+"""The steps of an interval, as the DAG's tasks and the command run them:
+
+    pin → build (Spark) → judge_reconciliation → publish (Spark) → announce
+
+Each step finds in the ledger what the one before left there, so a rerun may begin at any of them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from include import lake
+from include.code_version import code_version
+from include.errors import ReconciliationFailed, ValidationFailed
+from include.intervals import Interval, format_time
+from include.ledger import intervals, revisions
+from include.ledger.intervals import AttemptSpec
+from include.pinning import pin_interval
+from include.pipelines import load_pipeline
+from include.spark_submit import SparkSubmission, submission
+from include.verdict import Verdict
+
+Source = Literal["kafka", "archive"]
+
+
+def pin(pipeline: str, interval: Interval, *, run_by: str, source: Source = "kafka", repin: bool = False) -> int:
+    """Pin the interval (or reuse its ranges) and begin an attempt; the attempt's id.
+
+    Waits for the archive. Raises ArchiveBehind, OffsetsLost, ServiceUnreachable, UsageError.
+    """
+    declared = load_pipeline(pipeline)
+    pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin)
+    return intervals.begin_attempt(pinned, run_by=run_by, code_version=code_version(pipeline), source=source)
+
+
+def submit_build(pipeline: str, attempt: int) -> SparkSubmission:
+    """The Spark application that builds the attempt's revisions and reconciles."""
+    return submission("build_interval", "--pipeline", pipeline, "--attempt", str(attempt), name=f"build {pipeline}")
+
+
+def submit_publish(pipeline: str, attempt: int) -> SparkSubmission:
+    """The Spark application that validates the attempt's revisions and registers what passed."""
+    return submission("publish", "--pipeline", pipeline, "--attempt", str(attempt), name=f"publish {pipeline}")
+
+
+def judge_reconciliation(attempt: int) -> None:
+    """Raise ReconciliationFailed, after writing the report, when the attempt left something unexplained."""
+    spec = intervals.load_attempt(attempt)
+    unexplained = spec.verdict["reconciliation"]["unexplained"]
+    if unexplained:
+        verdict = announce(attempt)
+        examples = "; ".join(
+            f"{d['what']}: {d['where']}" for d in verdict.differences if d["class"] == "unexplained"
+        )
+        raise ReconciliationFailed(
+            f"{unexplained} differences are unexplained in {spec.pinned.interval}, nothing was registered: {examples[:600]}",
+            remedy=f"read the report: {verdict.report}",
+            pipeline=spec.pinned.pipeline,
+        )
+
+
+def judge_validation(attempt: int) -> None:
+    """Raise ValidationFailed, after writing the report, when the attempt's checkpoint did not pass."""
+    spec = intervals.load_attempt(attempt)
+    validation = spec.verdict.get("validation", {})
+    if validation.get("success") is False:
+        verdict = announce(attempt)
+        failed = "; ".join(f"{f['expectation']}({f['column']})" for f in validation["failed"])
+        raise ValidationFailed(
+            f"the checkpoint did not pass in {spec.pinned.interval}, nothing was registered: {failed}",
+            remedy=f"read the report: {verdict.report}",
+            pipeline=spec.pinned.pipeline,
+        )
+
+
+def assemble_verdict(spec: AttemptSpec) -> Verdict:
+    """The verdict of an attempt from what its steps found."""
+    found = spec.verdict
+    pinned = spec.pinned
+    interval = {"from": format_time(pinned.interval.from_time), "to": format_time(pinned.interval.to_time)}
+    verdict = Verdict(pinned.pipeline, interval, spec.code_version, spec.source)
+    fates = found.get("fates", {})
+    verdict.ranges = [
+        {
+            "topic": r.topic_partition.topic,
+            "topic_id": pinned.topic_ids[r.topic_partition.topic],
+            "partition": r.topic_partition.partition,
+            "from_offset": r.from_offset,
+            "until_offset": r.until_offset,
+            **fates.get(str(r.topic_partition), {}),
+        }
+        for r in pinned.ranges
+    ]
+    verdict.records = found.get("records", {})
+    verdict.reconciliation = found.get("reconciliation", {})
+    verdict.differences = found.get("differences", [])
+    verdict.validation = found.get("validation", verdict.validation)
+    verdict.expectations = found.get("expectations", [])
+    verdict.registered = [
+        r.as_registered() for r in revisions.registered_of_interval(pinned.id)
+    ] if verdict.validation["success"] else []
+    return verdict
+
+
+def announce(attempt: int) -> Verdict:
+    """Write the interval's report and verdict, and end the attempt."""
+    from include.monitor.report import render_report
+
+    spec = intervals.load_attempt(attempt)
+    verdict = assemble_verdict(spec)
+    location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
+    verdict.report = location.removeprefix("file://")
+    data = spec.verdict.get("report", {})
+    lake.write_text(location, render_report(verdict.as_json(), {"description": load_pipeline(verdict.pipeline).description, **data}))
+    # A failed rerun leaves what an earlier attempt registered, so the interval stays registered.
+    state = "registered" if verdict.exit_code == 0 else ("" if revisions.registered_of_interval(spec.pinned.id) else "failed")
+    intervals.end_attempt(attempt, verdict.exit_code, state, verdict.as_json())
+    return verdict

@@ -1,0 +1,210 @@
+"""What is asked of Kafka outside Spark: topics and their ids, offsets, and values of compacted topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from include.errors import OffsetsLost, ServiceUnreachable, TopicRecreated, UsageError
+from include.offsets import OffsetRange, TopicPartition
+from include.settings import settings
+
+TIMEOUT = 15.0
+"""Seconds until a broker that does not answer counts as unreachable."""
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._AUTHENTICATION,
+}
+
+
+@contextmanager
+def reaching_kafka() -> Iterator[None]:
+    """Turn the client's errors into ServiceUnreachable, with the address and what to do."""
+    try:
+        yield
+    except KafkaException as error:
+        kafka_error = error.args[0]
+        if isinstance(kafka_error, KafkaError) and kafka_error.code() in _UNREACHABLE:
+            raise ServiceUnreachable(
+                f"Kafka at {settings().kafka_address()}: {kafka_error.str()}", remedy="./tidemark status; ./tidemark up kafka"
+            ) from error
+        raise
+
+
+def _quiet(_: KafkaError) -> None:
+    """Connection errors reach the caller through the call that needed the connection."""
+
+
+def admin() -> AdminClient:
+    """An admin client of the configured cluster."""
+    return AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
+
+
+def consumer(**options: str | bool | int) -> Consumer:
+    """A read_committed consumer without a group's offsets; the caller assigns and closes it."""
+    defaults: dict[str, str | bool | int] = {
+        "group.id": "tidemark-reader",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+        "log_level": 0,
+    }
+    return Consumer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
+
+
+@dataclass(frozen=True)
+class TopicIdentity:
+    """A topic as it is now."""
+
+    topic: str
+    topic_id: str
+    topic_partitions: int
+
+
+def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
+    """Those of the topics that exist. Raises ServiceUnreachable."""
+    wanted = sorted(set(topics))
+    with reaching_kafka():
+        # The client must outlive its futures: a collected one ends them with "handle is terminating".
+        client = admin()
+        futures = client.describe_topics(confluent_kafka.TopicCollection(wanted), request_timeout=TIMEOUT)
+        found = {}
+        for topic, future in futures.items():
+            try:
+                description = future.result(TIMEOUT)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise
+            found[topic] = TopicIdentity(topic, str(description.topic_id), len(description.partitions))
+        return found
+
+
+def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, stored_id: str) -> None:
+    """Raise TopicRecreated when the topic is gone or has another id than the stored one."""
+    if identity is None:
+        raise TopicRecreated(
+            f"topic {topic} (id {stored_id}) no longer exists",
+            remedy="restore it, or start the pipeline anew in another lake",
+            pipeline=pipeline,
+        )
+    if identity.topic_id != stored_id:
+        raise TopicRecreated(
+            f"topic {topic} was deleted and created again: its id is {identity.topic_id}, commits were read from "
+            f"{stored_id}; its old offsets mean other records",
+            remedy="restore the topic, or start the pipeline anew in another lake",
+            pipeline=pipeline,
+        )
+
+
+def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) -> bool:
+    """Create a topic unless it exists; True when it was created.
+
+    Raises UsageError when a topic that must be compacted exists and is not.
+    """
+    config = {"cleanup.policy": "compact"} if compacted else {}
+    with reaching_kafka():
+        client = admin()
+        future = client.create_topics(
+            [NewTopic(topic, num_partitions=topic_partitions, config=config)], request_timeout=TIMEOUT
+        )[topic]
+        try:
+            future.result(TIMEOUT)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
+            return True
+        if compacted:
+            resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
+            policy = client.describe_configs([resource])[resource].result(TIMEOUT)["cleanup.policy"].value
+            if "compact" not in policy:
+                raise UsageError(
+                    f"topic {topic} exists with cleanup.policy={policy}, a speed view needs compact",
+                    remedy="alter the topic's cleanup.policy or choose another topic",
+                )
+    return False
+
+
+def offset_bounds(topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """Earliest offset and end offset (read_committed: the last stable offset) of each topic partition."""
+    with reaching_kafka():
+        reader = consumer()
+        try:
+            return {
+                tp: reader.get_watermark_offsets(_client_tp(tp), timeout=TIMEOUT) for tp in sorted(topic_partitions)
+            }
+        finally:
+            reader.close()
+
+
+def offsets_at(moment: datetime, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+    """The first offset whose record's timestamp is at or after `moment`; None when there is none yet."""
+    milliseconds = int(moment.timestamp() * 1000)
+    with reaching_kafka():
+        reader = consumer()
+        try:
+            wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition, milliseconds) for tp in topic_partitions]
+            found = reader.offsets_for_times(wanted, timeout=TIMEOUT) if wanted else []
+        finally:
+            reader.close()
+    return {TopicPartition(f.topic, f.partition): f.offset if f.offset >= 0 else None for f in found}
+
+
+def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datetime | None:
+    """The earliest timestamp among the first records of the topic partitions; None when all are empty."""
+    from datetime import UTC
+
+    found: list[int] = []
+    with reaching_kafka():
+        reader = consumer()
+        try:
+            for tp, (low, high) in earliest.items():
+                if low >= high:
+                    continue
+                reader.assign([_client_tp(tp, low)])
+                message = reader.poll(TIMEOUT)
+                if message is not None and message.error() is None:
+                    found.append(message.timestamp()[1])
+        finally:
+            reader.close()
+    return datetime.fromtimestamp(min(found) / 1000, UTC) if found else None
+
+
+def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:
+    """Raise OffsetsLost with the exact loss when retention has cut into one of the ranges."""
+    wanted = [r for r in ranges if len(r)]
+    bounds = offset_bounds(r.topic_partition for r in wanted)
+    losses = []
+    for each in wanted:
+        low, high = bounds[each.topic_partition]
+        if low > each.from_offset:
+            lost = OffsetRange(each.topic_partition, each.from_offset, min(low, each.until_offset))
+            losses.append(f"{lost} ({len(lost)} offsets) is below the earliest retained offset {low}")
+        elif high < each.until_offset:
+            losses.append(f"{each} reaches beyond the end offset {high}")
+    if losses:
+        raise OffsetsLost(
+            "; ".join(losses),
+            remedy="read what was archived of them instead: --source archive",
+            pipeline=pipeline,
+        )
+
+
+def topic_partitions_of(identities: Iterable[TopicIdentity]) -> list[TopicPartition]:
+    """All topic partitions of the topics."""
+    return [TopicPartition(i.topic, p) for i in identities for p in range(i.topic_partitions)]
+
+
+def _client_tp(tp: TopicPartition, offset: int = -1001) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(tp.topic, tp.partition, offset)

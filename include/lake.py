@@ -1,0 +1,139 @@
+"""The lake: where everything lies below its URI, and the only file operations on it outside Spark.
+
+Layout:
+    tables/<table>/<partition path>/<revision>/*.parquet   registered data and revisions on their way
+    landing/<pipeline>/<batch>/outcome=…/…                 files of micro-batches
+    quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
+    checkpoints/<pipeline>/<query>                         Spark's
+    reports/<pipeline>/<interval>.html
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from include.errors import UsageError
+from include.settings import settings
+
+SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,99}"
+"""Values from data that may become a folder name; everything else goes to quarantine."""
+
+_SAFE_PART = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._:+=-]{0,199}")
+
+
+def root() -> str:
+    """The lake's URI without a trailing slash."""
+    return settings().lake_uri
+
+
+def uri(*parts: str) -> str:
+    """The URI of a path below the lake. Raises UsageError for a part that would leave it."""
+    for part in "/".join(parts).split("/"):
+        if not _SAFE_PART.fullmatch(part):
+            raise UsageError(f"not a safe path below the lake: {'/'.join(parts)!r}")
+    return "/".join((settings().lake_uri, *parts))
+
+
+def filesystem(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URI and the path on it."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return fs.LocalFileSystem(), unquote(parts.path)
+    found, path = fs.FileSystem.from_uri(location)
+    return found, path
+
+
+@dataclass(frozen=True)
+class LakeFile:
+    """A file found below a URI."""
+
+    name: str
+    """Path below the URI that was listed."""
+    bytes: int
+
+
+def list_files(location: str, *, suffix: str = ".parquet") -> list[LakeFile]:
+    """Files below a URI whose name ends so, sorted; none when the folder does not exist."""
+    system, path = filesystem(location)
+    found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    return sorted(
+        (
+            LakeFile(info.path[len(path) :].lstrip("/"), info.size)
+            for info in found
+            if info.type == fs.FileType.File and info.base_name.endswith(suffix) and not info.base_name.startswith((".", "_"))
+        ),
+        key=lambda file: file.name,
+    )
+
+
+def exists(location: str) -> bool:
+    """Whether something lies there."""
+    system, path = filesystem(location)
+    return bool(system.get_file_info(path).type != fs.FileType.NotFound)
+
+
+def size(location: str) -> int:
+    """Size of a file, bytes."""
+    system, path = filesystem(location)
+    return int(system.get_file_info(path).size)
+
+
+def move(source: str, target: str) -> None:
+    """Move a file or folder; the target's parents are made."""
+    system, path = filesystem(source)
+    _, target_path = filesystem(target)
+    system.create_dir(target_path.rsplit("/", 1)[0], recursive=True)
+    system.move(path, target_path)
+
+
+def delete(location: str) -> None:
+    """Delete a folder with all it holds; nothing happens when there is none. Only below the lake."""
+    if not location.startswith(settings().lake_uri + "/"):
+        raise UsageError(f"{location} is not in the lake {settings().lake_uri}")
+    system, path = filesystem(location)
+    kind = system.get_file_info(path).type
+    if kind == fs.FileType.Directory:
+        system.delete_dir(path)
+    elif kind == fs.FileType.File:
+        system.delete_file(path)
+
+
+def write_text(location: str, text: str) -> None:
+    """Write a text file, replacing it."""
+    system, path = filesystem(location)
+    system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+    temporary = path + ".tmp"
+    with system.open_output_stream(temporary) as file:
+        file.write(text.encode())
+    system.move(temporary, path)
+
+
+def read_text(location: str) -> str:
+    """A text file's content. Raises FileNotFoundError."""
+    system, path = filesystem(location)
+    with system.open_input_stream(path) as file:
+        return bytes(file.read()).decode()
+
+
+def footer(location: str) -> pq.FileMetaData:
+    """The footer of a Parquet file: rows and column statistics without reading the data."""
+    system, path = filesystem(location)
+    with system.open_input_file(path) as file:
+        return pq.read_metadata(file)
+
+
+def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, object] | None:
+    """Minimum and maximum of a column (dotted path) over all row groups, from the footer."""
+    lows, highs = [], []
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            if chunk.path_in_schema == column and chunk.statistics and chunk.statistics.has_min_max:
+                lows.append(chunk.statistics.min)
+                highs.append(chunk.statistics.max)
+    return (min(lows), max(highs)) if lows else None

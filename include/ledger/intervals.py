@@ -1,0 +1,198 @@
+"""Intervals and their attempts in the ledger: pinned once, then only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from include.errors import TidemarkError
+from include.intervals import Interval
+from include.ledger.database import session
+from include.ledger.micro_batches import Fates
+from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange
+from include.offsets import OffsetRange, TopicPartition
+
+
+@dataclass(frozen=True)
+class PinnedInterval:
+    """An interval with its offset ranges."""
+
+    id: int
+    pipeline: str
+    interval: Interval
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class AttemptSpec:
+    """What an attempt's jobs need to know."""
+
+    id: int
+    pinned: PinnedInterval
+    source: str
+    code_version: str
+    verdict: dict[str, Any]
+
+
+def lock_pinning(ledger: Session, pipeline: str) -> None:
+    """Let one transaction at a time pin intervals of the pipeline."""
+    ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"pin:{pipeline}"})
+
+
+def _load(ledger: Session, row: IntervalRow) -> PinnedInterval:
+    ranges = ledger.scalars(
+        select(IntervalRange)
+        .where(IntervalRange.interval_id == row.id)
+        .order_by(IntervalRange.topic, IntervalRange.topic_partition)
+    ).all()
+    return PinnedInterval(
+        row.id,
+        row.pipeline,
+        Interval(row.from_time, row.to_time),
+        tuple(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset) for r in ranges),
+        {r.topic: r.topic_id for r in ranges},
+    )
+
+
+def find(ledger: Session, pipeline: str, from_time: datetime) -> PinnedInterval | None:
+    """The pinned interval that begins then."""
+    row = ledger.scalar(
+        select(IntervalRow).where(IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time)
+    )
+    return _load(ledger, row) if row else None
+
+
+def neighbour(ledger: Session, pipeline: str, *, last: bool) -> PinnedInterval | None:
+    """The pipeline's first or last pinned interval."""
+    order = IntervalRow.from_time.desc() if last else IntervalRow.from_time
+    row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline).order_by(order).limit(1))
+    return _load(ledger, row) if row else None
+
+
+def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[PinnedInterval]:
+    """All pinned intervals of the pipeline, or the one that begins then, in order."""
+    with session() as ledger:
+        wanted = select(IntervalRow).where(IntervalRow.pipeline == pipeline).order_by(IntervalRow.from_time)
+        if from_time is not None:
+            wanted = wanted.where(IntervalRow.from_time == from_time)
+        return [_load(ledger, row) for row in ledger.scalars(wanted)]
+
+
+def write(
+    ledger: Session,
+    pipeline: str,
+    interval: Interval,
+    ranges: Sequence[OffsetRange],
+    topic_ids: Mapping[str, str],
+    pinned_by: str,
+) -> PinnedInterval:
+    """Write a pinned interval. Raises TidemarkError when it would not tile with the one before or after."""
+    for name, moment, side in (("before", interval.from_time, "until_offset"), ("after", interval.to_time, "from_offset")):
+        column = IntervalRow.to_time if name == "before" else IntervalRow.from_time
+        row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, column == moment))
+        if row is None:
+            continue
+        theirs = {r.topic_partition: getattr(r, side) for r in _load(ledger, row).ranges}
+        mine = {r.topic_partition: r.from_offset if name == "before" else r.until_offset for r in ranges}
+        for tp in theirs.keys() | mine.keys():
+            if theirs.get(tp, 0) != mine.get(tp, 0):
+                raise TidemarkError(
+                    f"interval {interval} does not tile with the one {name} it at {tp}: "
+                    f"{mine.get(tp, 0)} against {theirs.get(tp, 0)}",
+                    remedy="run it again; the ledger was not changed",
+                    pipeline=pipeline,
+                )
+    row = IntervalRow(
+        pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by, state="pinned"
+    )
+    ledger.add(row)
+    ledger.flush()
+    for each in ranges:
+        ledger.add(
+            IntervalRange(
+                interval_id=row.id,
+                topic=each.topic_partition.topic,
+                topic_partition=each.topic_partition.partition,
+                topic_id=topic_ids[each.topic_partition.topic],
+                from_offset=each.from_offset,
+                until_offset=each.until_offset,
+            )
+        )
+    ledger.flush()
+    return _load(ledger, row)
+
+
+def unpin(ledger: Session, pinned: PinnedInterval) -> None:
+    """Delete a pinned interval with all that hangs on it in the ledger."""
+    ledger.delete(ledger.get_one(IntervalRow, pinned.id))
+    ledger.flush()
+
+
+def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
+    """Where the archive of each topic partition begins: the pipeline's declared start, as it came out."""
+    with session() as ledger:
+        rows = ledger.execute(
+            select(
+                MicroBatchRange.topic, MicroBatchRange.topic_partition, func.min(MicroBatchRange.from_offset)
+            )
+            .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+            .where(MicroBatch.pipeline == pipeline, MicroBatch.query == "archive")
+            .group_by(MicroBatchRange.topic, MicroBatchRange.topic_partition)
+        )
+        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+
+
+def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: str) -> int:
+    """Note a run of the interval; its id."""
+    with session() as ledger:
+        row = Attempt(
+            interval_id=pinned.id, run_by=run_by, code_version=code_version, source=source, verdict={}
+        )
+        ledger.add(row)
+        ledger.flush()
+        return row.id
+
+
+def load_attempt(attempt: int) -> AttemptSpec:
+    """An attempt with its pinned interval. Raises TidemarkError when there is none of that id."""
+    with session() as ledger:
+        row = ledger.get(Attempt, attempt)
+        if row is None:
+            raise TidemarkError(f"the ledger has no attempt {attempt}", remedy="run the interval again")
+        pinned = _load(ledger, ledger.get_one(IntervalRow, row.interval_id))
+        return AttemptSpec(row.id, pinned, row.source, row.code_version, dict(row.verdict or {}))
+
+
+def note_findings(attempt: int, **findings: Any) -> None:
+    """Add to what an attempt has found so far."""
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt, with_for_update=True)
+        row.verdict = {**(row.verdict or {}), **findings}
+
+
+def note_fates(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates], gaps: Mapping[TopicPartition, int]) -> None:
+    """Write the fate of every offset of an interval beside its ranges."""
+    with session() as ledger:
+        for each in pinned.ranges:
+            tp = each.topic_partition
+            row = ledger.get_one(IntervalRange, (pinned.id, tp.topic, tp.partition))
+            found = fates.get(tp, Fates())
+            row.archived, row.empty, row.quarantined = found.archived, found.empty, found.quarantined
+            row.gaps = gaps[tp]
+
+
+def end_attempt(attempt: int, exit_code: int, state: str, verdict: dict[str, Any]) -> None:
+    """Note how an attempt ended, and the interval's state and verdict."""
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt)
+        row.ended_at, row.exit_code = func.now(), exit_code
+        interval = ledger.get_one(IntervalRow, row.interval_id)
+        interval.verdict = verdict
+        if state:
+            interval.state = state

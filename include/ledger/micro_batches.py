@@ -1,0 +1,222 @@
+"""Committing micro-batches: the one transaction that makes landing files part of the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from include.errors import TidemarkError
+from include.kafka import TopicIdentity, check_same_topic
+from include.ledger import writers
+from include.ledger.database import session
+from include.ledger.models import LandingFile, MicroBatch, MicroBatchRange, Position, Topic
+from include.offsets import OffsetRange, TopicPartition
+
+ARCHIVE = "archive"
+"""Name of the archive query; a speed query is named after its view."""
+
+
+@dataclass(frozen=True)
+class Fates:
+    """How many records of a topic partition met which fate."""
+
+    archived: int = 0
+    empty: int = 0
+    quarantined: int = 0
+
+    @property
+    def records(self) -> int:
+        """Visible records."""
+        return self.archived + self.empty + self.quarantined
+
+
+@dataclass(frozen=True)
+class LandedFile:
+    """A file of a micro-batch, its path below the lake."""
+
+    outcome: str
+    path: str
+    rows: int
+    bytes: int
+    event_times: tuple[datetime, datetime] | None = None
+
+
+@dataclass(frozen=True)
+class BatchCommit:
+    """What a micro-batch wants to commit."""
+
+    pipeline: str
+    query: str
+    query_id: str
+    batch_id: int
+    ranges: Sequence[OffsetRange]
+    topics: Mapping[str, TopicIdentity]
+    fates: Mapping[TopicPartition, Fates] = field(default_factory=dict)
+    files: Sequence[LandedFile] = ()
+    rows: int = 0
+    seconds: float = 0.0
+    watermark: datetime | None = None
+
+
+def is_committed(query_id: str, batch_id: int) -> bool:
+    """Whether the micro-batch has been committed: a replay of it has nothing to do."""
+    with session() as ledger:
+        wanted = select(MicroBatch.id).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
+        return ledger.scalar(wanted) is not None
+
+
+def commit(lease: writers.Lease, batch: BatchCommit) -> None:
+    """Commit a micro-batch, in this order, in one transaction:
+
+    1. the lease is checked and its row locked, so that no second driver commits beside this one;
+    2. each range must begin where the query's last commit ended, and each topic be the one read before;
+    3. batch, ranges with the fate of every offset, and files are written and the positions moved.
+
+    Raises AnotherWriter, TopicRecreated, or TidemarkError when ranges do not continue the last commit.
+    """
+    with session() as ledger:
+        writers.check(ledger, lease)
+        _check_topics(ledger, batch.pipeline, batch.topics)
+        row = MicroBatch(
+            pipeline=batch.pipeline,
+            query=batch.query,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            token=lease.token,
+            records=sum(fates.records for fates in batch.fates.values()),
+            rows=batch.rows,
+            seconds=batch.seconds,
+            watermark=batch.watermark,
+        )
+        ledger.add(row)
+        ledger.flush()
+        for each in batch.ranges:
+            _move_position(ledger, batch, row.id, each)
+            fates = batch.fates.get(each.topic_partition, Fates())
+            ledger.add(
+                MicroBatchRange(
+                    micro_batch_id=row.id,
+                    topic=each.topic_partition.topic,
+                    topic_partition=each.topic_partition.partition,
+                    topic_id=batch.topics[each.topic_partition.topic].topic_id,
+                    from_offset=each.from_offset,
+                    until_offset=each.until_offset,
+                    archived=fates.archived,
+                    empty=fates.empty,
+                    quarantined=fates.quarantined,
+                    gaps=len(each) - fates.records if batch.query == ARCHIVE else 0,
+                )
+            )
+        for file in batch.files:
+            low, high = file.event_times or (None, None)
+            ledger.add(
+                LandingFile(
+                    micro_batch_id=row.id,
+                    outcome=file.outcome,
+                    path=file.path,
+                    rows=file.rows,
+                    bytes=file.bytes,
+                    event_time_min=low,
+                    event_time_max=high,
+                )
+            )
+
+
+def _check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:
+    for topic, identity in topics.items():
+        stored = ledger.get(Topic, (pipeline, topic))
+        if stored is None:
+            ledger.add(
+                Topic(
+                    pipeline=pipeline,
+                    topic=topic,
+                    topic_id=identity.topic_id,
+                    topic_partitions=identity.topic_partitions,
+                )
+            )
+        else:
+            check_same_topic(pipeline, identity, topic, stored.topic_id)
+            stored.topic_partitions = identity.topic_partitions
+
+
+def _move_position(ledger: Session, batch: BatchCommit, micro_batch_id: int, each: OffsetRange) -> None:
+    tp = each.topic_partition
+    position = ledger.get(Position, (batch.pipeline, batch.query, tp.topic, tp.partition))
+    if position is None:
+        position = Position(
+            pipeline=batch.pipeline, query=batch.query, topic=tp.topic, topic_partition=tp.partition, next_offset=each.from_offset
+        )
+        ledger.add(position)
+    if position.next_offset != each.from_offset:
+        raise TidemarkError(
+            f"micro-batch {batch.batch_id} of {batch.query} covers {each}, but the last commit ended at "
+            f"{position.next_offset}: checkpoint and ledger do not belong together; nothing was committed",
+            remedy="restore the checkpoint that belongs to this ledger",
+            pipeline=batch.pipeline,
+        )
+    position.next_offset, position.micro_batch_id = each.until_offset, micro_batch_id
+
+
+def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:
+    """The next offset the query will commit, per topic partition."""
+    with session() as ledger:
+        rows = ledger.scalars(select(Position).where(Position.pipeline == pipeline, Position.query == query))
+        return {TopicPartition(row.topic, row.topic_partition): row.next_offset for row in rows}
+
+
+def stored_topics(pipeline: str) -> dict[str, str]:
+    """Topic ids that earlier commits of the pipeline were read from, by topic."""
+    with session() as ledger:
+        return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
+
+
+def last_batch(pipeline: str, query: str) -> MicroBatch | None:
+    """The query's last committed micro-batch."""
+    with session() as ledger:
+        wanted = select(MicroBatch).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        return ledger.scalar(wanted.order_by(MicroBatch.id.desc()).limit(1))
+
+
+def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -> list[str]:
+    """Paths below the lake of the files whose micro-batches overlap the ranges."""
+    found: set[str] = set()
+    with session() as ledger:
+        for each in ranges:
+            if not len(each):
+                continue
+            wanted = (
+                select(LandingFile.path)
+                .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
+                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+                .where(
+                    MicroBatch.pipeline == pipeline,
+                    MicroBatch.query == ARCHIVE,
+                    LandingFile.outcome == outcome,
+                    MicroBatchRange.topic == each.topic_partition.topic,
+                    MicroBatchRange.topic_partition == each.topic_partition.partition,
+                    MicroBatchRange.until_offset > each.from_offset,
+                    MicroBatchRange.from_offset < each.until_offset,
+                )
+            )
+            found.update(ledger.scalars(wanted))
+    return sorted(found)
+
+
+def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:
+    """Paths of the archived landing files that may hold an event in `[low, high)`."""
+    with session() as ledger:
+        wanted = (
+            select(LandingFile.path)
+            .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
+            .where(
+                MicroBatch.pipeline == pipeline,
+                LandingFile.outcome == "archived",
+                func.coalesce(LandingFile.event_time_min, low) < high,
+                func.coalesce(LandingFile.event_time_max, low) >= low,
+            )
+        )
+        return sorted(ledger.scalars(wanted))

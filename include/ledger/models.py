@@ -1,0 +1,241 @@
+"""The ledger's tables. Every column carries its comment into the database (`\\d+` shows it)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Index, MetaData, UniqueConstraint, func
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+_NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    """Declarative base: big integers and times with time zone throughout."""
+
+    metadata = MetaData(naming_convention=_NAMES)
+    type_annotation_map = {int: BigInteger, datetime: DateTime(timezone=True), dict[str, Any]: JSONB}
+
+
+def _now(comment: str) -> Mapped[datetime]:
+    return mapped_column(server_default=func.now(), comment=comment)
+
+
+class Writer(Base):
+    """The lease of a pipeline's stream: who may commit."""
+
+    __tablename__ = "writers"
+    __table_args__ = {"comment": "Who may commit for a pipeline: a lease with a growing fencing token"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    token: Mapped[int] = mapped_column(comment="Fencing token; grows with every new holder")
+    holder: Mapped[str] = mapped_column(comment="host:pid:start time of the driver")
+    acquired_at: Mapped[datetime] = _now("When this holder took the lease")
+    renewed_at: Mapped[datetime] = _now("The driver's last sign of life")
+    expires_at: Mapped[datetime] = mapped_column(comment="From then on another driver may take the lease")
+    stop_requested: Mapped[bool] = mapped_column(default=False, comment="The driver shall stop after its batch")
+    application_id: Mapped[str] = mapped_column(default="", comment="Spark application id")
+
+
+class StreamLaunch(Base):
+    """A driver that was started detached."""
+
+    __tablename__ = "stream_launches"
+    __table_args__ = {"comment": "Drivers started detached (by Airflow): intent noted before the start"}
+
+    id: Mapped[str] = mapped_column(primary_key=True, comment="Random id, also in the driver's environment")
+    pipeline: Mapped[str] = mapped_column(index=True, comment="Name of the pipeline")
+    launched_at: Mapped[datetime] = _now("When the intent was noted")
+    host: Mapped[str] = mapped_column(comment="Where it was started")
+    pid: Mapped[int | None] = mapped_column(comment="Process id of spark-submit, once known")
+    log: Mapped[str] = mapped_column(comment="Path of its log file on that host")
+    ended_at: Mapped[datetime | None] = mapped_column(comment="When it was found ended")
+    exit_code: Mapped[int | None] = mapped_column(comment="Its exit code, once known")
+
+
+class Topic(Base):
+    """A topic's identity."""
+
+    __tablename__ = "topics"
+    __table_args__ = {"comment": "Identity of the topics a pipeline has read"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id; a recreated topic has another one")
+    topic_partitions: Mapped[int] = mapped_column(comment="Number of topic partitions when last seen")
+    first_seen_at: Mapped[datetime] = _now("When the id was first stored")
+
+
+class MicroBatch(Base):
+    """A committed micro-batch."""
+
+    __tablename__ = "micro_batches"
+    __table_args__ = (
+        UniqueConstraint("query_id", "batch_id"),
+        Index("ix_micro_batches_pipeline", "pipeline", "query", "id"),
+        {"comment": "Committed micro-batches; a batch without a row here was not committed"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Commit order")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    query: Mapped[str] = mapped_column(comment="`archive`, or the name of a speed view")
+    query_id: Mapped[str] = mapped_column(comment="Spark's id of the query, kept in its checkpoint")
+    batch_id: Mapped[int] = mapped_column(comment="Spark's batch number within the query")
+    token: Mapped[int] = mapped_column(comment="Fencing token of the driver that committed it")
+    committed_at: Mapped[datetime] = _now("When it was committed")
+    records: Mapped[int] = mapped_column(default=0, comment="Records seen (visible messages)")
+    rows: Mapped[int] = mapped_column(default=0, comment="Rows landed, or keys emitted by a speed view")
+    seconds: Mapped[float] = mapped_column(default=0.0, comment="Duration of the batch until its commit, s")
+    watermark: Mapped[datetime | None] = mapped_column(
+        comment="Speed views: rows whose window ended at or before this were dropped as late"
+    )
+
+
+class MicroBatchRange(Base):
+    """The offsets of one topic partition in a micro-batch."""
+
+    __tablename__ = "micro_batch_ranges"
+    __table_args__ = (
+        Index("ix_micro_batch_ranges_offsets", "topic", "topic_partition", "until_offset"),
+        {"comment": "Offset ranges of committed micro-batches, with the fate of every offset"},
+    )
+
+    micro_batch_id: Mapped[int] = mapped_column(
+        ForeignKey("micro_batches.id", ondelete="CASCADE"), primary_key=True, comment="The micro-batch"
+    )
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id at the commit")
+    from_offset: Mapped[int] = mapped_column(comment="First offset, included")
+    until_offset: Mapped[int] = mapped_column(comment="Last offset, excluded")
+    archived: Mapped[int] = mapped_column(default=0, comment="Records with at least one archive row")
+    empty: Mapped[int] = mapped_column(default=0, comment="Valid records with nothing to archive")
+    quarantined: Mapped[int] = mapped_column(default=0, comment="Records in quarantine")
+    gaps: Mapped[int] = mapped_column(default=0, comment="Offsets with no visible record")
+
+
+class Position(Base):
+    """How far a query has committed."""
+
+    __tablename__ = "positions"
+    __table_args__ = {"comment": "The next offset each query will commit, per topic partition"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    query: Mapped[str] = mapped_column(primary_key=True, comment="`archive`, or the name of a speed view")
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    next_offset: Mapped[int] = mapped_column(comment="All offsets below are committed")
+    micro_batch_id: Mapped[int] = mapped_column(comment="The micro-batch that moved it last")
+
+
+class LandingFile(Base):
+    """A file of a committed micro-batch."""
+
+    __tablename__ = "landing_files"
+    __table_args__ = {"comment": "Files of committed micro-batches: landing and quarantine"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    micro_batch_id: Mapped[int] = mapped_column(
+        ForeignKey("micro_batches.id", ondelete="CASCADE"), index=True, comment="The micro-batch that wrote it"
+    )
+    outcome: Mapped[str] = mapped_column(comment="archived, empty or quarantined")
+    path: Mapped[str] = mapped_column(comment="Path below the lake's URI")
+    rows: Mapped[int] = mapped_column(comment="Rows in the file")
+    bytes: Mapped[int] = mapped_column(comment="Size of the file, bytes")
+    event_time_min: Mapped[datetime | None] = mapped_column(comment="Earliest event time in the file")
+    event_time_max: Mapped[datetime | None] = mapped_column(comment="Latest event time in the file")
+
+
+class IntervalRow(Base):
+    """A pinned interval."""
+
+    __tablename__ = "intervals"
+    __table_args__ = (
+        UniqueConstraint("pipeline", "from_time"),
+        {"comment": "Intervals, pinned once to offset ranges; reruns and backfills reuse them"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    from_time: Mapped[datetime] = mapped_column(comment="Start of the interval, included")
+    to_time: Mapped[datetime] = mapped_column(comment="End of the interval, excluded")
+    pinned_at: Mapped[datetime] = _now("When its ranges were written")
+    pinned_by: Mapped[str] = mapped_column(comment="user@host that pinned it")
+    state: Mapped[str] = mapped_column(default="pinned", comment="pinned, reconciled, registered or failed")
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(comment="The verdict of its last attempt")
+
+
+class IntervalRange(Base):
+    """The offsets of one topic partition that an interval is pinned to."""
+
+    __tablename__ = "interval_ranges"
+    __table_args__ = {"comment": "Pinned offset ranges; consecutive intervals tile per topic partition"}
+
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), primary_key=True, comment="The interval"
+    )
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id when pinned")
+    from_offset: Mapped[int] = mapped_column(comment="First offset, included")
+    until_offset: Mapped[int] = mapped_column(comment="Last offset, excluded")
+    archived: Mapped[int | None] = mapped_column(comment="Records with at least one archive row")
+    empty: Mapped[int | None] = mapped_column(comment="Valid records with nothing to archive")
+    quarantined: Mapped[int | None] = mapped_column(comment="Records in quarantine")
+    gaps: Mapped[int | None] = mapped_column(comment="Offsets with no visible record")
+
+
+class Attempt(Base):
+    """One run of an interval."""
+
+    __tablename__ = "attempts"
+    __table_args__ = {"comment": "Runs of intervals: who ran what, with which code, and how it ended"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), index=True, comment="The interval"
+    )
+    started_at: Mapped[datetime] = _now("When it started")
+    ended_at: Mapped[datetime | None] = mapped_column(comment="When it ended")
+    run_by: Mapped[str] = mapped_column(comment="user@host, or Airflow's run id")
+    code_version: Mapped[str] = mapped_column(comment="Version of the pipeline's code")
+    source: Mapped[str] = mapped_column(comment="kafka or archive: where the ranges were read from")
+    exit_code: Mapped[int | None] = mapped_column(comment="Exit code of CONTRACT.md, once ended")
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(comment="What it found, so far")
+
+
+class Revision(Base):
+    """An immutable directory with one table partition's files."""
+
+    __tablename__ = "revisions"
+    __table_args__ = (
+        Index("ix_revisions_table_partition", "table_name", "table_partition"),
+        {"comment": "Immutable directories of table partitions; at most one per partition is registered"},
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True, comment="Name of the directory")
+    table_name: Mapped[str] = mapped_column(primary_key=True, comment="Table in the catalog database lake")
+    table_partition: Mapped[str] = mapped_column(primary_key=True, comment="date=…/interval=…")
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), index=True, comment="The interval that delivered it"
+    )
+    attempt_id: Mapped[int] = mapped_column(
+        ForeignKey("attempts.id", ondelete="CASCADE"), comment="The attempt that built it"
+    )
+    location: Mapped[str] = mapped_column(comment="URI of the directory")
+    rows: Mapped[int] = mapped_column(comment="Rows in its files")
+    content_hash: Mapped[str] = mapped_column(comment="Order-independent hash of its rows")
+    code_version: Mapped[str] = mapped_column(comment="Version of the pipeline's code that built it")
+    state: Mapped[str] = mapped_column(
+        default="built", comment="built, validated, registered, superseded, rejected or discarded"
+    )
+    built_at: Mapped[datetime] = _now("When it was built")
+    registered_at: Mapped[datetime | None] = mapped_column(comment="When the catalog was pointed at it")
+    files: Mapped[dict[str, Any]] = mapped_column(comment="File name to rows, bytes and offset statistics")

@@ -1,0 +1,146 @@
+"""The lease that lets one driver commit for a pipeline, with a growing fencing token."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import psutil
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+
+from include.errors import AnotherWriter
+from include.ledger.database import session
+from include.ledger.models import Writer
+from include.settings import settings
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A held lease."""
+
+    pipeline: str
+    token: int
+    holder: str
+
+
+def this_holder() -> str:
+    """This process as `host:pid:start time`, so that a reused pid is not mistaken for it."""
+    return f"{socket.gethostname()}:{os.getpid()}:{int(psutil.Process().create_time())}"
+
+
+def holder_is_dead(holder: str) -> bool:
+    """Whether the holder certainly lives no more: only its own host can tell."""
+    host, pid, started = holder.rsplit(":", 2)
+    if host != socket.gethostname():
+        return False
+    try:
+        process = psutil.Process(int(pid))
+        return int(process.create_time()) != int(started) or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _expiry() -> timedelta:
+    return timedelta(seconds=settings().lease_seconds)
+
+
+def _try_acquire(pipeline: str) -> Lease | None:
+    with session() as ledger:
+        # Serialises those who come at once, also when the pipeline has no row yet.
+        ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"writer:{pipeline}"})
+        now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
+        row = ledger.get(Writer, pipeline, with_for_update=True)
+        if row and row.holder and row.expires_at > now and not holder_is_dead(row.holder):
+            return None
+        row = row or Writer(pipeline=pipeline, token=0)
+        row.token += 1
+        row.holder, row.acquired_at, row.renewed_at = this_holder(), now, now
+        row.expires_at, row.stop_requested, row.application_id = now + _expiry(), False, ""
+        ledger.add(row)
+        return Lease(pipeline, row.token, row.holder)
+
+
+def acquire(pipeline: str) -> Lease:
+    """Take the lease; waits out the lease of a holder that went silent.
+
+    Raises AnotherWriter when the holder is still there after that time.
+    """
+
+    @retry(
+        retry=retry_if_result(lambda lease: lease is None),
+        stop=stop_after_delay(settings().lease_seconds + 1),
+        wait=wait_fixed(1),
+        retry_error_callback=lambda _: None,
+    )
+    def attempt() -> Lease | None:
+        return _try_acquire(pipeline)
+
+    lease = attempt()
+    if lease is None:
+        with session() as ledger:
+            row = ledger.get(Writer, pipeline)
+            holder, token = (row.holder, row.token) if row else ("nobody", 0)
+        raise AnotherWriter(
+            f"another driver writes this pipeline: {holder} (fencing token {token})",
+            remedy=f"stop it first: ./tidemark stream {pipeline} --stop",
+            pipeline=pipeline,
+        )
+    return lease
+
+
+def check(ledger: Session, lease: Lease) -> None:
+    """Assert inside the caller's transaction that the lease is still held, and renew it.
+
+    The row stays locked until the transaction ends, so nobody can take the lease in between.
+    Raises AnotherWriter when another driver has taken it, or it ran out.
+    """
+    row = ledger.get(Writer, lease.pipeline, with_for_update=True)
+    now = ledger.scalar(select(func.clock_timestamp()))
+    if row is None or now is None or row.token != lease.token or row.expires_at <= now:
+        current = row.token if row else None
+        raise AnotherWriter(
+            f"this driver's lease is over (its fencing token {lease.token}, current {current}): nothing was committed",
+            remedy="nothing to do if another driver took over; else start the stream again",
+            pipeline=lease.pipeline,
+        )
+    row.renewed_at, row.expires_at = now, now + _expiry()
+
+
+def renew(lease: Lease, application_id: str = "") -> bool:
+    """Renew the lease; the result tells whether a stop was requested. Raises AnotherWriter when lost."""
+    with session() as ledger:
+        check(ledger, lease)
+        row = ledger.get_one(Writer, lease.pipeline)
+        row.application_id = application_id or row.application_id
+        return row.stop_requested
+
+
+def release(lease: Lease) -> None:
+    """Give the lease back; without effect when somebody else holds it."""
+    with session() as ledger:
+        row = ledger.get(Writer, lease.pipeline, with_for_update=True)
+        if row and row.token == lease.token:
+            row.holder, row.expires_at = "", row.renewed_at
+
+
+def live_writer(pipeline: str) -> Writer | None:
+    """The pipeline's writer if its lease is running, else None."""
+    with session() as ledger:
+        row = ledger.get(Writer, pipeline)
+        now = ledger.scalar(select(func.clock_timestamp()))
+        if row is None or now is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
+            return None
+        return row
+
+
+def request_stop(pipeline: str) -> bool:
+    """Ask the pipeline's driver to stop after its micro-batch; False when none is running."""
+    if live_writer(pipeline) is None:
+        return False
+    with session() as ledger:
+        ledger.get_one(Writer, pipeline, with_for_update=True).stop_requested = True
+    return True

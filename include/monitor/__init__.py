@@ -1,0 +1,1 @@
+"""Pages for people: the report of an interval and the live page in Airflow."""

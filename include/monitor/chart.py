@@ -1,0 +1,207 @@
+"""The chart of an interval's report: numbers to bar lengths, in percent of the plot.
+
+Few windows are drawn as one row per series, many as one stacked column per window. Text stays HTML, so
+it keeps its size on a telephone; only the bars are SVG.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from include.monitor.text import amount, clean, interval_words, number
+
+MAX_SERIES = 6
+MAX_ROWS = 12
+MAX_COLUMNS = 48
+_LABELS = 8
+_ROWS_UP_TO = 2
+_TICKS = 4
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?::00(?:\.0+)?)?(?:Z|\+00:00)?")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A rectangle in percent of the plot; `tone` is the number of its colour."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: int
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One series of a chart in rows: its name, and a bar and number per window."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What the template draws."""
+
+    title: str
+    unit: str
+    form: Literal["rows", "columns"]
+    summary: str
+    legend: tuple[tuple[int, str], ...]
+    note: str = ""
+    rows: tuple[Row, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    ticks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    table: tuple[tuple[str, ...], ...] = field(default=())
+
+
+def chart(data: dict[str, Any] | None) -> Chart | None:
+    """The chart of `{"title", "unit", "x", "series": [{"name", "values"}]}`; None when it shows nothing."""
+    if not data or not data.get("x") or not data.get("series"):
+        return None
+    x = [str(label) for label in data["x"]][-MAX_COLUMNS:]
+    left_out = len(data["x"]) - len(x)
+    series = [
+        (
+            clean(str(one.get("name", "")), 40) or "–",
+            ([amount(v) for v in one.get("values", [])] + [0.0] * len(data["x"])),
+        )
+        for one in data["series"]
+    ]
+    series = [(name, values[left_out : left_out + len(x)]) for name, values in series]
+    if not any(any(values) for _, values in series):
+        return None
+    series.sort(key=lambda one: -sum(one[1]))
+    labels, day = _times(x)
+    note = f"The {left_out} windows before these are not shown." if left_out else ""
+    title = clean(str(data.get("title") or "Aggregates"), 120)
+    unit = " · ".join(part for part in (clean(str(data.get("unit") or ""), 60), day) if part)
+    draw = _rows if len(x) <= _ROWS_UP_TO else _columns
+    return draw(title, unit, labels, series, note)
+
+
+def _rows(
+    title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str
+) -> Chart:
+    shown = _with_rest(series, MAX_ROWS)
+    longest = max(max(values) for _, values in shown)
+    height = 100 / len(labels)
+    rows = tuple(
+        Row(
+            name,
+            tuple(
+                Bar(
+                    0,
+                    i * height,
+                    _visible(value / longest * 100),
+                    height * 0.82,
+                    i,
+                    f"{name}, {labels[i]}: {_number(value)}",
+                )
+                for i, value in enumerate(values)
+            ),
+            tuple(_number(value) for value in values),
+        )
+        for name, values in shown
+    )
+    legend = tuple(enumerate(labels))
+    return Chart(title, unit, "rows", _summary(shown, labels), legend, note, rows=rows)
+
+
+def _columns(
+    title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str
+) -> Chart:
+    shown = _with_rest(series, MAX_SERIES)
+    totals = [sum(values[i] for _, values in shown) for i in range(len(labels))]
+    top = _round_up(max(totals))
+    slot = 100 / len(labels)
+    width = min(slot * 0.72, 9.0)
+    bars = []
+    for i, label in enumerate(labels):
+        below = 0.0
+        for tone, (name, values) in enumerate(shown):
+            height = values[i] / top * 100
+            if height:
+                place = i * slot + (slot - width) / 2
+                bars.append(
+                    Bar(
+                        place,
+                        100 - below - height,
+                        width,
+                        height,
+                        tone,
+                        f"{name}, {label}: {_number(values[i])}",
+                    )
+                )
+            below += height
+    every = math.ceil(len(labels) / _LABELS)
+    ticks = tuple(_number(top * (_TICKS - i) / _TICKS) for i in range(_TICKS + 1))
+    table = tuple(
+        (label, *(_number(values[i]) for _, values in shown), _number(totals[i]))
+        for i, label in enumerate(labels)
+    )
+    return Chart(
+        title,
+        unit,
+        "columns",
+        _summary(shown, labels),
+        tuple((tone, name) for tone, (name, _) in enumerate(shown)),
+        note,
+        bars=tuple(bars),
+        ticks=ticks,
+        labels=tuple(label if i % every == 0 else "" for i, label in enumerate(labels)),
+        columns=("Window", *(name for name, _ in shown), "All"),
+        table=table,
+    )
+
+
+def _with_rest(series: list[tuple[str, list[float]]], most: int) -> list[tuple[str, list[float]]]:
+    if len(series) <= most:
+        return series
+    rest = series[most - 1 :]
+    return [
+        *series[: most - 1],
+        (f"{len(rest)} others", [sum(column) for column in zip(*(v for _, v in rest), strict=True)]),
+    ]
+
+
+def _summary(series: list[tuple[str, list[float]]], labels: list[str]) -> str:
+    first = ", ".join(f"{name} {_number(sum(values))}" for name, values in series[:3])
+    return f"Bar chart over {labels[0]} to {labels[-1]}. Largest: {first}."
+
+
+def _times(x: list[str]) -> tuple[list[str], str]:
+    """Short labels, and the day in words when all are times of one day."""
+    found = [_TIME.match(label) for label in x]
+    times = [match for match in found if match]
+    if len(times) < len(x):
+        return [clean(label, 24) or "–" for label in x], ""
+    days = {match[1] for match in times}
+    if len(days) > 1:
+        return [f"{match[1][5:]} {match[2]}" for match in times], "month-day, UTC"
+    return [match[2] for match in times], interval_words(
+        f"{times[0][1]}T00:00", f"{times[0][1]}T00:00"
+    ).split(",")[0] + ", UTC"
+
+
+def _round_up(value: float) -> float:
+    """The next of a few numbers whose quarters are round, times a power of ten: the top of the scale."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(
+        (step * power for step in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if step * power >= value),
+        10 * power,
+    )
+
+
+def _visible(percent: float) -> float:
+    return max(percent, 0.4) if percent else 0.0
+
+
+def _number(value: float) -> str:
+    return number(int(value) if value == int(value) else value)

@@ -1,0 +1,72 @@
+"""Offset ranges: what a micro-batch committed and what an interval is pinned to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class TopicPartition:
+    """One partition of a Kafka topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, order=True)
+class OffsetRange:
+    """Offsets of one topic partition: `from_offset` included, `until_offset` not."""
+
+    topic_partition: TopicPartition
+    from_offset: int
+    until_offset: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_offset <= self.until_offset:
+            raise ValueError(f"not an offset range: {self}")
+
+    def __len__(self) -> int:
+        return self.until_offset - self.from_offset
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition} [{self.from_offset}, {self.until_offset})"
+
+
+def assignment_json(ranges: Iterable[OffsetRange]) -> str:
+    """The Spark Kafka source's `assign` option: `{"topic": [0, 1]}`."""
+    topics: dict[str, list[int]] = {}
+    for each in sorted(ranges):
+        topics.setdefault(each.topic_partition.topic, []).append(each.topic_partition.partition)
+    return json.dumps(topics)
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """Offsets as the Spark Kafka source writes and reads them: `{"topic": {"0": 23}}`."""
+    topics: dict[str, dict[str, int]] = {}
+    for topic_partition, offset in sorted(offsets.items()):
+        topics.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offset
+    return json.dumps(topics)
+
+
+def parse_offsets_json(text: str) -> dict[TopicPartition, int]:
+    """The reverse of `offsets_json`."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in json.loads(text).items()
+        for partition, offset in partitions.items()
+    }
+
+
+def ranges_between(
+    before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int]
+) -> list[OffsetRange]:
+    """What lies between two positions, a range per topic partition of `after`.
+
+    A topic partition that `before` does not know starts at 0: it appeared in between.
+    """
+    return [OffsetRange(tp, before.get(tp, 0), until) for tp, until in sorted(after.items())]

@@ -1,0 +1,200 @@
+"""The words a pipeline is declared in: frozen dataclasses, checked when they are made.
+
+A declaration holds facts and names; the functions that it names live in
+`spark_jobs/transforms/<pipeline>.py`, its suite in `expectations/<pipeline>.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from include.errors import UsageError
+from include.intervals import Schedule, hourly, parse_duration
+
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
+"""Columns that identify an archive row; `kafka_element` is its position inside its message, 0-based."""
+
+KAFKA_COLUMNS = (
+    "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, kafka_element INT"
+)
+
+
+def check_identifier(name: str, what: str) -> None:
+    """Raise UsageError unless `name` may become a table, column or folder name."""
+    if not IDENTIFIER.fullmatch(name):
+        raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
+
+
+@dataclass(frozen=True)
+class KafkaTopics:
+    """Topics to read."""
+
+    subscribe: tuple[str, ...]
+    """Names of the topics."""
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    """Where a stream without a checkpoint begins."""
+    topic_partitions: int = 4
+    """How many partitions a topic gets when Tidemark creates it."""
+    max_offsets_per_trigger: int = 200_000
+    """The most offsets one micro-batch covers."""
+
+    def __post_init__(self) -> None:
+        for topic in self.subscribe:
+            if not TOPIC.fullmatch(topic):
+                raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+
+
+@dataclass(frozen=True)
+class Json:
+    """One JSON object a message, decoded strictly (`spark_jobs/decoding/json.py`)."""
+
+    schema: str
+    """DDL of the object; fields that it does not name are ignored."""
+    max_bytes: int = 1_048_576
+    """A longer value goes to quarantine."""
+
+
+@dataclass(frozen=True)
+class Required:
+    """A column of an archive row that must not be null."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class EventTimeWithin:
+    """The event time's distance from the record's Kafka timestamp.
+
+    The bound keeps one absurd event from moving the watermark and dropping everybody else's.
+    """
+
+    behind: str
+    ahead: str
+
+    @property
+    def bounds(self) -> tuple[timedelta, timedelta]:
+        """Behind and ahead as durations."""
+        return parse_duration(self.behind), parse_duration(self.ahead)
+
+
+Rule = Required | EventTimeWithin
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The archive table: one row per element that the `rows` function finds in a message."""
+
+    rows: str
+    """Name of the transform: message column to an array of row structs."""
+    columns: str
+    """DDL of the table's own columns; the Kafka columns are added."""
+    event_time: str
+    """Path of the event time inside a row, e.g. `last_event.start_time`."""
+    rules: tuple[Rule, ...] = ()
+    """What a row must satisfy; a message with a row that does not goes to quarantine whole."""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class CompactedTopic:
+    """A speed view's topic: the last value of each key counts."""
+
+    topic: str
+    watermark: str
+    """How long the stream waits for late rows, e.g. `1 hour`."""
+    topic_partitions: int = 2
+
+
+@dataclass(frozen=True)
+class AdditiveView:
+    """Aggregates whose measures add up: kept live in a topic and recomputed per interval."""
+
+    name: str
+    rows: str
+    """Name of the transform that selects what is counted: archive rows (and references) to rows."""
+    aggregate: str
+    """Name of the transform: those rows to one row per key."""
+    key: tuple[str, ...]
+    measures: tuple[str, ...]
+    columns: str
+    """DDL of key and measures."""
+    window: str
+    """The key column that is a window struct<start, end>."""
+    window_length: str
+    """Length of the window, e.g. `1 hour`."""
+    speed: CompactedTopic
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A small static table that transforms join, shipped with the code as CSV with a header."""
+
+    path: Path
+    columns: str
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A report section: rows of a view whose measure is above a limit."""
+
+    title: str
+    view: str
+    measure: str
+    above: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A report section: rows that a transform of the archive rows finds, each new one a notification."""
+
+    title: str
+    rows: str
+    columns: tuple[str, ...]
+    notify_topic: str
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Everything declared for one source."""
+
+    name: str
+    description: str
+    source: KafkaTopics
+    decoder: Json
+    archive: Archive
+    views: tuple[AdditiveView, ...] = ()
+    references: Mapping[str, Reference] = field(default_factory=dict)
+    reports: tuple[Threshold | Listing, ...] = ()
+    schedule: Schedule = field(default_factory=hourly)
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "pipeline")
+        for view in self.views:
+            check_identifier(view.name, "view")
+        names = {view.name for view in self.views}
+        for report in self.reports:
+            if isinstance(report, Threshold) and report.view not in names:
+                raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)
+
+    @property
+    def table(self) -> str:
+        """Name of the archive table in the catalog database `lake`."""
+        return self.name
+
+    def view_table(self, view: AdditiveView) -> str:
+        """Name of a batch view's table in the catalog database `lake`."""
+        return f"{self.name}_{view.name}"
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """All tables, archive first."""
+        return (self.table, *(self.view_table(view) for view in self.views))

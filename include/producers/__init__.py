@@ -1,0 +1,1 @@
+"""Generators of realistic messages, one file per pipeline; what `./tidemark produce` writes."""

@@ -1,0 +1,1 @@
+"""Embedded Kafka, PostgreSQL, schema registry and Airflow on loopback."""

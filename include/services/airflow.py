@@ -1,0 +1,135 @@
+"""The embedded Airflow: `airflow standalone` on the embedded (or configured) PostgreSQL, loopback only."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import httpx
+
+from include.services import process
+from include.services.process import ServiceStatus
+from include.settings import REPOSITORY, settings, write_private
+
+USER = "admin"
+
+
+def _kept(name: str, make: str) -> str:
+    """A secret that is made once and kept in a 0600 file."""
+    path = settings().home / "airflow" / name
+    if not path.exists():
+        write_private(path, make)
+    return path.read_text()
+
+
+def password() -> str:
+    """The password of the user `admin`."""
+    passwords: dict[str, str] = json.loads(_kept("passwords.json", json.dumps({USER: secrets.token_urlsafe(12)})))
+    return passwords[USER]
+
+
+def airflow_environment(port: int | None = None) -> dict[str, str]:
+    """The complete environment of every Airflow process of this home folder."""
+    current = settings()
+    home = current.home / "airflow"
+    home.mkdir(parents=True, exist_ok=True)
+    password()
+    port = port or process.read_state("airflow").get("port")
+    metadata = current.database("airflow")
+    fernet = _kept("fernet.key", urlsafe_b64encode(secrets.token_bytes(32)).decode())
+    jwt = _kept("jwt.secret", secrets.token_hex(48))
+    airflow = {
+        "CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "CORE__PLUGINS_FOLDER": str(REPOSITORY / "include" / "airflow_plugins"),
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__PARALLELISM": "4",
+        "CORE__FERNET_KEY": fernet,
+        "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "CORE__DEFAULT_TIMEZONE": "utc",
+        "API__HOST": "127.0.0.1",
+        "API__PORT": str(port),
+        "API__BASE_URL": f"http://127.0.0.1:{port}",
+        "API__WORKERS": "1",
+        "API__SECRET_KEY": _kept("api.secret", secrets.token_hex(32)),
+        "API_AUTH__JWT_SECRET": jwt,
+        "DATABASE__SQL_ALCHEMY_CONN": metadata.render_as_string(hide_password=False),
+        "DATABASE__SQL_ALCHEMY_CONN_ASYNC": metadata.set(drivername="postgresql+asyncpg").render_as_string(
+            hide_password=False
+        ),
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
+        "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "USAGE_DATA_COLLECTION__ENABLED": "False",
+        "LOGGING__LOGGING_LEVEL": "INFO",
+        "LOGGING__BASE_LOG_FOLDER": str(current.home / "logs" / "airflow"),
+        "TRIGGERER__DEFAULT_CAPACITY": "50",
+    }
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")},
+        **{f"AIRFLOW__{key}": value for key, value in airflow.items()},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
+            {"conn_type": "spark", "host": current.spark_master, "extra": {"spark-binary": "spark-submit"}}
+        ),
+        "TIDEMARK_HOME": str(current.home),
+        "PYTHONPATH": str(REPOSITORY),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TZ": "UTC",
+    }
+
+
+def up() -> None:
+    """Start Airflow and wait until all its parts are healthy. Raises ServiceUnreachable."""
+    state = process.read_state("airflow")
+    port = process.free_port(state.get("port") or 8080)
+    command = [str(Path(sys.executable).parent / "airflow"), "standalone"]
+    started = process.start_detached("airflow", command, airflow_environment(port))
+    process.write_state(
+        "airflow", address=f"http://127.0.0.1:{port}", pid=started.pid, started=started.create_time(), port=port
+    )
+    process.wait_until("airflow", lambda: not unhealthy_parts(f"http://127.0.0.1:{port}"), started, 180)
+
+
+def unhealthy_parts(address: str) -> list[str]:
+    """Parts of Airflow that do not report to be healthy; `api-server` alone when it does not answer."""
+    try:
+        parts = httpx.get(f"{address}/api/v2/monitor/health", timeout=5).json()
+    except (httpx.HTTPError, json.JSONDecodeError):
+        return ["api-server"]
+    wanted = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    return [name for name in wanted if (parts.get(name) or {}).get("status") != "healthy"]
+
+
+def status() -> ServiceStatus:
+    """The embedded Airflow; healthy means that API server, scheduler, triggerer and DAG processor are."""
+    state = process.read_state("airflow")
+    found = process.running(state)
+    if found is None:
+        return ServiceStatus(state.get("address", ""), False, None)
+    missing = unhealthy_parts(state["address"])
+    detail = f"not healthy: {', '.join(missing)}" if missing else f"user {USER}, password in {_password_file()}"
+    return ServiceStatus(state["address"], not missing, found.pid, detail=detail)
+
+
+def _password_file() -> Path:
+    return settings().home / "airflow" / "passwords.json"
+
+
+def down() -> None:
+    """Stop Airflow with all its parts. Streams run detached and are not stopped by this."""
+    found = process.running(process.read_state("airflow"))
+    if found is not None:
+        process.stop(found, 30)
+
+
+def run_airflow(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Airflow's own command line with the embedded Airflow's environment."""
+    command = [str(Path(sys.executable).parent / "airflow"), *arguments]
+    return subprocess.run(command, env=airflow_environment(), capture_output=True, text=True, check=False)

@@ -1,0 +1,117 @@
+"""The embedded Kafka broker: KRaft, one node, loopback only."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from include.errors import ServiceUnreachable
+from include.services import process
+from include.services.jars import classpath, java
+from include.services.process import ServiceStatus
+from include.settings import settings, write_private
+
+HEAP = "512m"
+
+# Records carry event times of the past: nothing is deleted by age, and old timestamps are welcome.
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+num.partitions=4
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+log.retention.ms=-1
+log.message.timestamp.before.max.ms=9223372036854775807
+log.message.timestamp.after.max.ms=9223372036854775807
+"""
+
+
+def up() -> None:
+    """Start the broker with its data, on its last port if that is free. Raises ServiceUnreachable."""
+    state = process.read_state("kafka")
+    data = settings().home / "kafka"
+    port = process.free_port(state.get("port"))
+    controller = process.free_port(state.get("controller"))
+    properties = settings().home / "services" / "kafka.properties"
+    write_private(properties, _PROPERTIES.format(port=port, controller=controller, data=data))
+    _format(data, properties)
+    # A broker that was killed leaves its lock behind; nobody holds it once the process is gone.
+    command = [*_java(), "kafka.Kafka", str(properties)]
+    started = process.start_detached("kafka", command)
+    process.write_state(
+        "kafka",
+        address=f"127.0.0.1:{port}",
+        pid=started.pid,
+        started=started.create_time(),
+        port=port,
+        controller=controller,
+        data=str(data),
+    )
+    process.wait_until("kafka", lambda: _answers(f"127.0.0.1:{port}"), started, 90)
+
+
+def _java() -> list[str]:
+    jars = ":".join(str(jar) for jar in classpath("broker"))
+    options = ["-Xms128m", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [java(), *options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars]
+
+
+def _format(data: Path, properties: Path) -> None:
+    if (data / "meta.properties").exists():
+        return
+    data.mkdir(parents=True, exist_ok=True)
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    command = [*_java(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        last = (result.stdout + result.stderr).strip().splitlines()[-1:]
+        raise ServiceUnreachable(f"Kafka's storage could not be formatted: {' '.join(last)}", remedy=f"see {data}")
+
+
+def _answers(address: str) -> bool:
+    client = AdminClient({"bootstrap.servers": address, "log_level": 0, "error_cb": lambda _: None})
+    try:
+        return bool(client.list_topics(timeout=2).brokers)
+    except KafkaException:
+        return False
+
+
+def status() -> ServiceStatus:
+    """The configured or embedded broker; healthy means that it answers a metadata request."""
+    current = settings()
+    if current.kafka_bootstrap:
+        options = {**current.kafka_client_options(), "log_level": 0, "error_cb": lambda _: None}
+        try:
+            healthy = bool(AdminClient(options).list_topics(timeout=5).brokers)
+        except KafkaException:
+            healthy = False
+        return ServiceStatus(current.kafka_bootstrap, healthy, None, external=True)
+    state = process.read_state("kafka")
+    found = process.running(state)
+    healthy = found is not None and _answers(state["address"])
+    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None)
+
+
+def down() -> None:
+    """Stop the embedded broker if it runs."""
+    found = process.running(process.read_state("kafka"))
+    if found is not None:
+        process.stop(found, 30)

@@ -1,0 +1,63 @@
+"""`up`, `down` and `status` over all embedded services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Literal, get_args
+
+from include.errors import UsageError
+from include.services import airflow, kafka, postgres, registry
+from include.services.process import ServiceStatus, services_lock
+
+ServiceName = Literal["kafka", "postgres", "registry", "airflow"]
+
+SERVICES: dict[ServiceName, ModuleType] = {
+    "kafka": kafka,
+    "postgres": postgres,
+    "registry": registry,
+    "airflow": airflow,
+}
+DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
+
+
+def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT) -> list[ServiceName]:
+    """Names as users write them (`all` included) in starting order. Raises UsageError for an unknown one."""
+    known = get_args(ServiceName)
+    wanted = set(names or default)
+    if "all" in wanted:
+        wanted = set(known)
+    if unknown := wanted - set(known):
+        raise UsageError(f"unknown service {', '.join(sorted(unknown))}", remedy=f"one of {', '.join(known)}, all")
+    return [name for name in SERVICES if name in wanted]
+
+
+def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
+    """Start those services that do not run; each is healthy when this returns. Raises ServiceUnreachable."""
+    with services_lock():
+        for name in service_names(names):
+            found = SERVICES[name].status()
+            if found.external or found.healthy:
+                if name == "postgres":
+                    # Another version of the code may have started it, or it is not ours: its tables may be older.
+                    postgres.prepare_databases()
+                continue
+            if found.pid is not None:
+                progress(f"{name} runs but does not answer: starting it again")
+                SERVICES[name].down()
+            progress(f"starting {name}")
+            SERVICES[name].up()
+
+
+def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
+    """Stop the embedded services that run, in reverse order."""
+    with services_lock():
+        for name in reversed(service_names(names, default=tuple(SERVICES))):
+            if SERVICES[name].status().pid is not None:
+                progress(f"stopping {name}")
+                SERVICES[name].down()
+
+
+def status() -> dict[ServiceName, ServiceStatus]:
+    """Every service as it is now."""
+    return {name: module.status() for name, module in SERVICES.items()}

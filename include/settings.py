@@ -1,0 +1,141 @@
+"""Deployment facts, read from the environment (`TIDEMARK_…`); unset means the embedded service.
+
+An embedded service writes where it listens to `<home>/services/<name>.json` (mode 0600), and this
+module is the one place that turns settings and those files into addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from include.errors import ServiceUnreachable, UsageError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class Settings(BaseSettings):
+    """What `./tidemark doctor` prints; secrets never leave as plain text."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", extra="ignore", frozen=True)
+
+    home: Path = Field(REPOSITORY / ".tidemark", description="state and logs of the embedded services")
+    lake: str = Field("", description="URI of the lake; default: <home>/lake")
+    kafka_bootstrap: str = Field("", description="host:port[,host:port]; default: the embedded broker")
+    kafka_properties: Path | None = Field(None, description="0600 file with client options and secrets")
+    database_url: SecretStr | None = Field(
+        None, description="postgresql://user:password@host:port; databases ledger, catalog, airflow"
+    )
+    registry_url: str = Field("", description="Confluent-compatible schema registry")
+    spark_master: str = Field("local[*]", description="Spark master URL")
+    driver_memory: str = Field("1g", description="heap of a Spark driver")
+    lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
+    archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().absolute()
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            try:
+                name = make_url(url.get_secret_value()).get_backend_name()
+            except ArgumentError:
+                raise ValueError("not a URL; write postgresql://user:password@host:port") from None
+            if name != "postgresql":
+                raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
+        return url
+
+    @property
+    def lake_uri(self) -> str:
+        """URI of the lake without a trailing slash, e.g. `file:///srv/lake`."""
+        lake = self.lake or str(self.home / "lake")
+        return (lake if "://" in lake else Path(lake).expanduser().absolute().as_uri()).rstrip("/")
+
+    def service_state(self, name: str) -> dict[str, Any]:
+        """What the embedded service wrote about itself; empty when it was never started."""
+        path = self.home / "services" / f"{name}.json"
+        try:
+            state: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def kafka_address(self) -> str:
+        """Bootstrap servers. Raises ServiceUnreachable when neither set nor ever started."""
+        return self.kafka_bootstrap or str(self._embedded("kafka")["address"])
+
+    def kafka_client_options(self) -> dict[str, str]:
+        """Client options from the properties file (`key=value` lines) with the bootstrap servers."""
+        return {**read_properties(self.kafka_properties), "bootstrap.servers": self.kafka_address()}
+
+    def database(self, name: str) -> URL:
+        """SQLAlchemy URL of one of the databases `ledger`, `catalog`, `airflow`."""
+        if self.database_url is not None:
+            url = make_url(self.database_url.get_secret_value())
+        else:
+            url = make_url(self._embedded("postgres")["address"])
+        return url.set(drivername="postgresql+psycopg2", database=name)
+
+    def _embedded(self, name: str) -> dict[str, Any]:
+        state = self.service_state(name)
+        if not state:
+            raise ServiceUnreachable(
+                f"the embedded {name} was never started in {self.home}", remedy=f"./tidemark up {name}"
+            )
+        return state
+
+
+def read_properties(path: Path | None) -> dict[str, str]:
+    """The options of a `key=value` file. Raises UsageError when others may read it or a line is malformed."""
+    if path is None:
+        return {}
+    try:
+        mode = path.stat().st_mode
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UsageError(f"TIDEMARK_KAFKA_PROPERTIES: {path}: {error.strerror}", remedy="name a readable file") from None
+    if mode & 0o077:
+        raise UsageError(f"TIDEMARK_KAFKA_PROPERTIES: {path} is readable by others", remedy=f"chmod 600 {path}")
+    options = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise UsageError(f"{path}:{number}: not key=value", remedy="write one option per line")
+        options[key.strip()] = value.strip()
+    return options
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process. Raises UsageError naming the variable that is wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "TIDEMARK_" + "_".join(str(part) for part in first["loc"]).upper()
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"{name}: {message}", remedy=f"correct or unset {name}") from None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, replacing it atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary.replace(path)

@@ -1,0 +1,1 @@
+"""Spark drivers (verb_noun.py) and what they import."""

@@ -1,0 +1,33 @@
+"""The order-independent hash of rows by which builds are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+_FULL = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}
+
+
+def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
+    """Two independent 64-bit hashes of a row, nulls and nesting included (they hash its full JSON)."""
+    text = F.to_json(F.struct(*sorted(columns)), _FULL)
+    return F.xxhash64(text), F.xxhash64(F.lit("tidemark"), text)
+
+
+def sums(first: str = "hash_1", second: str = "hash_2") -> list[Column]:
+    """Aggregates of rows and both hashes; sums do not depend on the order, and count every duplicate."""
+    exact = "DECIMAL(38,0)"
+    return [
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(F.col(first).cast(exact)).alias("sum_1"),
+        F.sum(F.col(second).cast(exact)).alias("sum_2"),
+    ]
+
+
+def content_hash(columns: Sequence[str], rows: int, sum_1: object, sum_2: object) -> str:
+    """The content hash of rows with these columns as 32 hex digits."""
+    text = f"{','.join(sorted(columns))}|{rows}|{sum_1 or 0}|{sum_2 or 0}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

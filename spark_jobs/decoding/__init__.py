@@ -1,0 +1,1 @@
+"""Bytes of Kafka records to columns, one module per format."""

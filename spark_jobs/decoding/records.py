@@ -1,0 +1,141 @@
+"""Kafka records to archive rows and quarantine, in one pass: every record gets exactly one outcome."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required
+from spark_jobs.decoding import strict_json
+
+ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
+
+COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
+
+
+def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
+    """The pipeline's transform of that name (`spark_jobs/transforms/<pipeline>.py`)."""
+    function: Callable[..., Any] = getattr(importlib.import_module(f"spark_jobs.transforms.{pipeline.name}"), name)
+    return function
+
+
+def archive_columns(pipeline: Pipeline) -> list[str]:
+    """Names of the archive table's own columns."""
+    return StructType.fromDDL(pipeline.archive.columns).names
+
+
+def decode(pipeline: Pipeline, records: DataFrame) -> DataFrame:
+    """Decode each record once, apply the row rules, and explode to rows.
+
+    Columns: outcome (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition,
+    kafka_offset, kafka_timestamp, kafka_element, the archive's own columns (null unless archived),
+    key, value, headers (null unless quarantined), date (of the event, else of the record).
+    A record with one bad row is quarantined whole.
+    """
+    value = F.col("value")
+    parsed = records.select(
+        "key",
+        "value",
+        "headers",
+        F.col("topic").alias("kafka_topic"),
+        F.col("partition").alias("kafka_partition"),
+        F.col("offset").alias("kafka_offset"),
+        F.col("timestamp").alias("kafka_timestamp"),
+        strict_json.parse(pipeline.decoder, value).alias("parsed"),
+    )
+    rows = transform(pipeline, pipeline.archive.rows)(strict_json.message(F.col("parsed")))
+    found = parsed.withColumn(
+        "undecodable", strict_json.failure(pipeline.decoder, value, F.col("parsed"))
+    ).withColumn("rows", F.when(F.col("undecodable").isNull(), rows))
+    judged = found.withColumn("failure", F.coalesce(F.col("undecodable"), _first_violation(pipeline, F.col("rows"))))
+    outcome = (
+        F.when(F.col("failure").isNotNull(), QUARANTINED)
+        .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
+        .otherwise(ARCHIVED)
+    )
+    exploded = judged.withColumn("outcome", outcome).select(
+        "outcome",
+        "failure",
+        *COORDINATES,
+        "key",
+        "value",
+        "headers",
+        F.posexplode_outer(F.when(F.col("outcome") == ARCHIVED, F.col("rows"))).alias("kafka_element", "row"),
+    )
+    kept = F.col("outcome") == QUARANTINED
+    return exploded.select(
+        "outcome",
+        F.col("failure.reason").alias("reason"),
+        F.col("failure.detail").alias("detail"),
+        *COORDINATES,
+        F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
+        *(F.col("row")[name].alias(name) for name in archive_columns(pipeline)),
+        *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
+        F.date_format(
+            F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp")), "yyyy-MM-dd"
+        ).alias("date"),
+    )
+
+
+def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
+    """The archived rows among the decoded: the archive's columns, the Kafka columns and `event_time`."""
+    archived = decoded.where(F.col("outcome") == ARCHIVED) if "outcome" in decoded.columns else decoded
+    return archived.select(
+        *archive_columns(pipeline),
+        *COORDINATES,
+        "kafka_element",
+        F.col(pipeline.archive.event_time).alias("event_time"),
+    )
+
+
+def load_references(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
+    """The pipeline's reference tables by name."""
+    return {name: _load(spark, reference) for name, reference in pipeline.references.items()}
+
+
+def _load(spark: SparkSession, reference: Reference) -> DataFrame:
+    # Read by the driver and sent along: a reference ships with the code, executors need not see the file.
+    lines = reference.path.read_text().splitlines()
+    text = spark.createDataFrame([(line,) for line in lines[1:] if line], "line STRING")
+    return text.select(F.from_csv("line", reference.columns).alias("row")).select("row.*").localCheckpoint()
+
+
+def _path(row: Column, path: str) -> Column:
+    for part in path.split("."):
+        row = row[part]
+    return row
+
+
+def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
+    """The first rule a row breaks, as struct<reason, detail>; null when all rows keep all rules."""
+
+    def violation(row: Column) -> Column:
+        broken = F.lit(None)
+        event_time = _path(row, pipeline.archive.event_time)
+        for rule in reversed(pipeline.archive.rules):
+            match rule:
+                case Required(column):
+                    condition = _path(row, column).isNull()
+                    found = _failure("required_missing", F.lit(f"{column} is missing"))
+                case EventTimeWithin():
+                    behind, ahead = (F.lit(bound) for bound in rule.bounds)
+                    arrival = F.col("kafka_timestamp")
+                    condition = (event_time < arrival - behind) | (event_time > arrival + ahead)
+                    bounds = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
+                    detail = F.concat(event_time.cast("string"), F.lit(bounds), arrival.cast("string"))
+                    found = _failure("event_time_out_of_bounds", detail)
+            broken = F.when(condition, found).otherwise(broken)
+        return broken
+
+    if not pipeline.archive.rules:
+        return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
+    return F.get(F.filter(F.transform(rows, violation), lambda found: found.isNotNull()), F.lit(0))
+
+
+def _failure(reason: str, detail: Column) -> Column:
+    return F.struct(F.lit(reason).alias("reason"), detail.alias("detail"))

@@ -1,0 +1,59 @@
+"""The edge of every Spark driver: errors become one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
+
+_LOST = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+_NO_BROKER = ("TimeoutException", "Failed to update metadata", "Connection refused", "No resolvable bootstrap")
+
+
+def translate(error: Exception) -> TidemarkError | None:
+    """Spark's words for what the error tree knows; None for anything else."""
+    text = str(error)
+    if any(word in text for word in _LOST):
+        return OffsetsLost(_first_line(text), remedy="see `./tidemark ranges` and the topic's retention")
+    if any(word in text for word in _NO_BROKER):
+        return ServiceUnreachable(f"Kafka or PostgreSQL: {_first_line(text)}", remedy="./tidemark status")
+    return None
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:400] if text.strip() else "no message"
+
+
+def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
+    """Run an entry's main and end the process with its exit code."""
+    code = 1
+    try:
+        code = main(argv)
+    except TidemarkError as error:
+        code = _fail(error)
+    except (PySparkException, Py4JError) as error:
+        known = translate(error)
+        if known is None:
+            traceback.print_exc()
+            known = TidemarkError(_first_line(str(error)))
+        code = _fail(known)
+    finally:
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _fail(error: TidemarkError) -> int:
+    if os.environ.get("TIDEMARK_DEBUG") and not isinstance(error, UsageError):
+        traceback.print_exc()
+    print(f"tidemark: {error}", file=sys.stderr, flush=True)
+    return error.exit_code

@@ -1,0 +1,138 @@
+"""One interval from its pinned ranges to revisions on their way: read, compare, aggregate, write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include import kafka
+from include.crash_points import crash_point
+from include.ledger import intervals, revisions
+from include.ledger.intervals import AttemptSpec
+from include.ledger.micro_batches import Fates
+from include.ledger.revisions import BuiltRevision
+from include.offsets import TopicPartition
+from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
+from include.reconciliation import Reconciliation
+from spark_jobs.archive_reader import read_archived, read_unarchived
+from spark_jobs.archive_reconciliation import reconcile_archive
+from spark_jobs.content_hash import row_hashes
+from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode, load_references, transform
+from spark_jobs.kafka_source import read_ranges
+from spark_jobs.report_data import collect_report
+from spark_jobs.table_writer import archive_schema, write_revisions
+from spark_jobs.view_reconciliation import reconcile_view
+
+
+def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
+    """Build the attempt's revisions and reconcile; everything found goes to the ledger.
+
+    The ranges are read from Kafka once. The batch views are computed from that; the archive table's files
+    are written from the landing files; both are compared before anybody may register them.
+    Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
+    """
+    pinned = attempt.pinned
+    hash_1, hash_2 = row_hashes(archive_schema(pipeline).names)
+    hashes = (hash_1.alias("hash_1"), hash_2.alias("hash_2"))
+    landed = read_archived(spark, pipeline, pinned.ranges)
+    landed_side = _with_unarchived(landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt)
+    if attempt.source == "kafka":
+        _check_topics(pipeline, attempt)
+        decoded = decode(pipeline, read_ranges(spark, pinned.ranges)).drop("key", "value", "headers", "date")
+        decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
+        rows = archive_rows(pipeline, decoded)
+        kafka_side = decoded.select(
+            "outcome",
+            *IDENTITY,
+            *(F.when(F.col("outcome") == ARCHIVED, column).alias(f"hash_{n}") for n, column in enumerate((hash_1, hash_2), 1)),
+        )
+    else:
+        rows, kafka_side = landed, landed_side
+    found = Reconciliation()
+    fates, gaps = reconcile_archive(kafka_side, landed_side, pinned.ranges, found)
+    built = _write_archive(pipeline, attempt, landed)
+    for view in pipeline.views:
+        batch_view = _aggregate(spark, pipeline, view, rows).persist()
+        reconcile_view(spark, pipeline, view, batch_view, pinned.ranges, found)
+        built += _write_view(pipeline, attempt, view, batch_view)
+    revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
+    crash_point("revisions_noted")
+    report = collect_report(spark, pipeline, rows, built)
+    _note(attempt, fates, gaps, found, report)
+
+
+def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> DataFrame:
+    unarchived = read_unarchived(spark, pipeline, attempt.pinned.ranges).withColumn("kafka_element", F.lit(0))
+    nulls = (F.lit(None).cast("BIGINT").alias(name) for name in ("hash_1", "hash_2"))
+    return archived.unionByName(unarchived.select("outcome", *IDENTITY, *nulls))
+
+
+def _check_topics(pipeline: Pipeline, attempt: AttemptSpec) -> None:
+    topics = kafka.describe_topics(attempt.pinned.topic_ids)
+    for topic, topic_id in attempt.pinned.topic_ids.items():
+        kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
+    kafka.check_retained(pipeline.name, attempt.pinned.ranges)
+
+
+def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
+    counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
+    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
+    return aggregated
+
+
+def _write_archive(pipeline: Pipeline, attempt: AttemptSpec, landed: DataFrame) -> list[BuiltRevision]:
+    dated = landed.withColumn("date", F.date_format("event_time", "yyyy-MM-dd"))
+    return write_revisions(
+        dated,
+        table=pipeline.table,
+        schema=archive_schema(pipeline),
+        order=IDENTITY,
+        partition_by=("date",),
+        interval=attempt.pinned.interval,
+        attempt=attempt.id,
+    )
+
+
+def _write_view(pipeline: Pipeline, attempt: AttemptSpec, view: AdditiveView, rows: DataFrame) -> list[BuiltRevision]:
+    return write_revisions(
+        rows,
+        table=pipeline.view_table(view),
+        schema=StructType.fromDDL(view.columns),
+        order=view.key,
+        partition_by=(),
+        interval=attempt.pinned.interval,
+        attempt=attempt.id,
+    )
+
+
+def _note(
+    attempt: AttemptSpec,
+    fates: Mapping[TopicPartition, Fates],
+    gaps: Mapping[TopicPartition, int],
+    found: Reconciliation,
+    report: dict[str, object],
+) -> None:
+    ranges = attempt.pinned.ranges
+    intervals.note_fates(attempt.pinned, fates, gaps)
+    per_partition = {
+        str(r.topic_partition): {
+            "archived": fates.get(r.topic_partition, Fates()).archived,
+            "empty": fates.get(r.topic_partition, Fates()).empty,
+            "quarantined": fates.get(r.topic_partition, Fates()).quarantined,
+            "gaps": gaps[r.topic_partition],
+        }
+        for r in ranges
+    }
+    totals = {name: sum(counts[name] for counts in per_partition.values()) for name in ("archived", "empty", "quarantined", "gaps")}
+    intervals.note_findings(
+        attempt.id,
+        fates=per_partition,
+        records={"in_ranges": sum(len(r) for r in ranges), **totals},
+        reconciliation=found.counts(),
+        differences=found.examples(),
+        report=report,
+    )

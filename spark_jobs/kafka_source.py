@@ -1,0 +1,58 @@
+"""The only Kafka reads of Spark: a stream over topics, and a batch over explicit offset ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from include.offsets import OffsetRange, assignment_json, offsets_json
+from include.pipelines.spec import KafkaTopics
+from include.settings import settings
+
+_FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
+
+
+def _client_options() -> dict[str, str]:
+    return {f"kafka.{key}": value for key, value in settings().kafka_client_options().items()}
+
+
+def read_stream(spark: SparkSession, source: KafkaTopics) -> DataFrame:
+    """The topics as a stream. Columns: Spark's Kafka columns with headers."""
+    options = {
+        **_client_options(),
+        **_FIXED,
+        "subscribe": ",".join(source.subscribe),
+        "startingOffsets": source.starting_offsets,
+        "maxOffsetsPerTrigger": str(source.max_offsets_per_trigger),
+    }
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Exactly the records of the ranges. Columns: Spark's Kafka columns with headers.
+
+    Assigned, not subscribed: a partition added since does not disturb it. Empty ranges are left out.
+    """
+    wanted = [r for r in ranges if len(r)]
+    if not wanted:
+        return spark.createDataFrame(
+            [],
+            "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+            "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>",
+        )
+    options = {
+        **_client_options(),
+        **_FIXED,
+        "assign": assignment_json(wanted),
+        "startingOffsets": offsets_json({r.topic_partition: r.from_offset for r in wanted}),
+        "endingOffsets": offsets_json({r.topic_partition: r.until_offset for r in wanted}),
+    }
+    return spark.read.format("kafka").options(**options).load()
+
+
+def read_topic(spark: SparkSession, topic: str) -> DataFrame:
+    """A whole topic as it is now, for compacted topics. Columns: Spark's Kafka columns."""
+    options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+    options["kafka.isolation.level"] = "read_committed"
+    return spark.read.format("kafka").options(**options).load()

@@ -1,0 +1,125 @@
+"""From revisions to registered partitions: validate all tables, then point the catalog at what passed."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from expectations.checkpoint import Outcome, run_checkpoint
+from include import lake
+from include.crash_points import crash_point
+from include.errors import ReconciliationFailed, ValidationFailed
+from include.ledger import intervals, revisions
+from include.ledger.intervals import AttemptSpec
+from include.ledger.revisions import BuiltRevision
+from include.pipelines.spec import Pipeline
+from spark_jobs.catalog import Catalog
+
+
+def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
+    """Run a checkpoint per table; the last one's action registers the partitions of all of them.
+
+    A table whose checkpoint passed is marked validated; registration happens inside the action of the
+    checkpoint that completes them, so never before all passed. Raises ValidationFailed otherwise, and
+    ReconciliationFailed when the attempt was not reconciled.
+    """
+    if attempt.verdict.get("reconciliation", {}).get("unexplained", 1):
+        raise ReconciliationFailed(
+            f"{attempt.pinned.interval} is not reconciled, nothing was registered",
+            remedy="run the interval again and read its report",
+            pipeline=pipeline.name,
+        )
+    built = revisions.of_attempt(attempt.id)
+    tables = [table for table in pipeline.tables if any(r.table == table for r in built)]
+    validated: list[BuiltRevision] = []
+    outcomes: list[Outcome] = []
+    passed = True
+    for table in tables:
+        mine = [r for r in built if r.table == table]
+
+        def on_pass(mine: list[BuiltRevision] = mine) -> None:
+            validated.extend(mine)
+            revisions.set_state(mine, "validated")
+            if len(validated) == len(built):
+                register(spark, pipeline, attempt, built)
+
+        frame = _frame(spark, pipeline, table, mine)
+        success, found = run_checkpoint(pipeline, table, sum(r.rows for r in mine), frame, on_pass)
+        outcomes += found
+        passed &= success
+    if not built:
+        register(spark, pipeline, attempt, built)
+    failed = [o for o in outcomes if not o.success]
+    intervals.note_findings(
+        attempt.id,
+        validation={
+            "success": passed,
+            "suite": pipeline.name,
+            "failed": [
+                {
+                    "expectation": o.expectation,
+                    "column": o.column,
+                    "observed": o.observed,
+                    "unexpected_count": o.unexpected_count,
+                }
+                for o in failed
+            ],
+        },
+        expectations=[o.as_json() for o in outcomes],
+    )
+    if not passed:
+        revisions.set_state(built, "rejected")
+        first = failed[0] if failed else None
+        raise ValidationFailed(
+            f"{len(failed)} expectations failed in {attempt.pinned.interval}, nothing was registered; first: "
+            f"{first.table}: {first.words} (observed {first.observed})" if first else "the checkpoint had no result",
+            remedy="read the interval's report",
+            pipeline=pipeline.name,
+        )
+
+
+def _frame(spark: SparkSession, pipeline: Pipeline, table: str, built: list[BuiltRevision]) -> DataFrame:
+    """The rows of the revisions, read from their files, with the columns the suites may name."""
+    rows = spark.read.parquet(*(r.location for r in built))
+    if table == pipeline.table:
+        return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
+    view = next(view for view in pipeline.views if pipeline.view_table(view) == table)
+    window = F.col(view.window)
+    return rows.withColumn("window_start", window["start"]).withColumn("window_end", window["end"])
+
+
+def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, built: list[BuiltRevision]) -> None:
+    """Point the catalog at the revisions; called by the action of a passed checkpoint only.
+
+    A revision equal to the registered one changes nothing: the pointer stays, the new files go. A
+    partition that the interval no longer delivers is dropped.
+    """
+    catalog = Catalog(spark, pipeline)
+    catalog.create_tables()
+    before = {(r.table, r.partition): r for r in revisions.registered_of_interval(attempt.pinned.id)}
+    changed, kept = [], []
+    for revision in built:
+        old = before.pop((revision.table, revision.partition), None)
+        unchanged = (
+            old is not None
+            and old.content_hash == revision.content_hash
+            and lies_as_noted(old)
+            and catalog.location(old) == old.location
+        )
+        (kept if unchanged else changed).append(revision)
+    for revision in changed:
+        catalog.point_at(revision)
+        crash_point("partition_registered")
+    for stale in before.values():
+        catalog.drop(stale)
+    revisions.set_state(changed, "registered")
+    revisions.set_state(kept, "discarded")
+    revisions.set_state(list(before.values()), "superseded")
+    for revision in kept:
+        lake.delete(revision.location)
+
+
+def lies_as_noted(revision: BuiltRevision) -> bool:
+    """Whether the revision's files are there, all of them and in their size."""
+    found = {file.name: file.bytes for file in lake.list_files(revision.location)}
+    return found == {name: described["bytes"] for name, described in revision.files.items()}

@@ -1,0 +1,100 @@
+"""What an interval's report shows of its data: views above thresholds, listings, and a chart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.intervals import format_time
+from include.ledger.revisions import BuiltRevision
+from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold
+from spark_jobs.decoding.records import transform
+from spark_jobs.sinks.compacted_topic import key_json
+from spark_jobs.view_reconciliation import speed_values
+
+ROWS = 50
+"""Rows a section shows at most; the report says how many there are."""
+
+SERIES = 6
+"""Keys the chart shows."""
+
+
+def collect_report(
+    spark: SparkSession, pipeline: Pipeline, rows: DataFrame, built: list[BuiltRevision]
+) -> dict[str, Any]:
+    """Sections and chart of the report, small enough for the ledger."""
+    views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
+    sections = []
+    for report in pipeline.reports:
+        if isinstance(report, Threshold):
+            view = next(view for view in pipeline.views if view.name == report.view)
+            sections.append(_threshold(spark, report, view, views[report.view]))
+        else:
+            sections.append(_listing(pipeline, report, rows))
+    chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
+    return {"sections": sections, "chart": chart}
+
+
+def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, built: list[BuiltRevision]) -> DataFrame:
+    locations = [revision.location for revision in built if revision.table == pipeline.view_table(view)]
+    reader = spark.read.schema(view.columns)
+    return (reader.parquet(*locations) if locations else spark.createDataFrame([], view.columns)).persist()
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return format_time(value) if hasattr(value, "astimezone") else str(value)
+
+
+def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
+    total = found.count()
+    texts = [[_text(value) for value in row] for row in found.limit(ROWS).collect()]
+    return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": max(0, total - ROWS)}
+
+
+def _threshold(spark: SparkSession, report: Threshold, view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
+    """Keys above the limit in the batch view or in the speed view, with both values."""
+    measure = report.measure
+    batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
+    speed = speed_values(spark, view, 2**62).select("key", F.col(measure).alias("speed_view"))
+    key = F.from_json("key", ", ".join(f"{name} STRING" for name in view.key))
+    both = batch.join(speed, "key", "left").where(
+        (F.col("batch_view") > report.above) | (F.col("speed_view") > report.above)
+    )
+    plain = [name for name in view.key if name != view.window]
+    shown = both.select(
+        *(key[name].alias(name) for name in plain),
+        F.get_json_object(key[view.window], "$.start").alias("from"),
+        F.get_json_object(key[view.window], "$.end").alias("to"),
+        "batch_view",
+        "speed_view",
+    ).orderBy(F.desc("batch_view"), *plain)
+    note = f"{view.description}, above {report.above}: this interval's batch view beside the last value of {view.speed.topic}"
+    return _section(report.title, note, shown)
+
+
+def _listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> dict[str, Any]:
+    found = transform(pipeline, report.rows)(rows).select(*report.columns)
+    times = [
+        F.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias(name) if kind == "timestamp" else F.col(name)
+        for name, kind in found.dtypes
+    ]
+    return _section(report.title, "as of the last record of the interval", found.select(*times).orderBy(report.columns[0]))
+
+
+def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
+    """The largest keys per window: x are windows, a series per key."""
+    plain = [name for name in view.key if name != view.window]
+    measure = view.measures[0]
+    label = F.concat_ws(" ", *plain)
+    totals = rows.groupBy(label.alias("name")).agg(F.sum(measure).alias("total"))
+    names = [row["name"] for row in totals.orderBy(F.desc("total"), "name").limit(SERIES).collect()]
+    start = F.date_format(F.col(view.window)["start"], "yyyy-MM-dd HH:mm")
+    counted = rows.where(label.isin(names)).select(label.alias("name"), start.alias("x"), F.col(measure).alias("value"))
+    values = {(row["name"], row["x"]): row["value"] for row in counted.collect()}
+    windows = sorted({x for _, x in values})
+    series = [{"name": name, "values": [values.get((name, x), 0) for x in windows]} for name in names]
+    return {"title": f"{view.description}", "unit": measure, "x": windows, "series": series}

@@ -1,0 +1,1 @@
+"""Where streams write: landing files and compacted topics."""

@@ -1,0 +1,156 @@
+"""The archive query's sink: one micro-batch to landing files and quarantine, committed in the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from include import kafka, lake
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger import micro_batches, writers
+from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import Pipeline
+from spark_jobs.decoding.records import QUARANTINED
+from spark_jobs.write_ahead_log import read_batch
+
+QUARANTINE_COLUMNS = [
+    "kafka_topic",
+    "kafka_partition",
+    "kafka_offset",
+    "kafka_timestamp",
+    "key",
+    "value",
+    "headers",
+    "reason",
+    "detail",
+]
+
+
+@dataclass
+class LandingSink:
+    """Lands the decoded records of micro-batches (`spark_jobs/decoding/records.py`) and commits them."""
+
+    pipeline: Pipeline
+    lease: writers.Lease
+    query_id: str
+    checkpoint: str
+    on_commit: Callable[[BatchCommit], None]
+
+    def land(self, decoded: DataFrame, batch_id: int) -> None:
+        """Land and commit one micro-batch; a replay of a committed one does nothing.
+
+        Order: exact ranges from the write-ahead log; one write, partitioned by outcome and date;
+        what was written is read back and counted per topic partition; quarantined records move to the
+        quarantine under a name that a replay would overwrite; the ledger's transaction. Until that,
+        nothing of the batch is part of the archive.
+        """
+        started = time.monotonic()
+        if micro_batches.is_committed(self.query_id, batch_id):
+            return
+        planned = read_batch(self.checkpoint, batch_id)
+        crash_point("batch_planned")
+        name = f"{self.query_id[:8]}-{batch_id:09d}"
+        folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
+        lake.delete(folder)
+        decoded.write.partitionBy("outcome", "date").parquet(folder)
+        crash_point("landing_written")
+        files, fates = self._count(folder)
+        _check_counts(self.pipeline, planned.ranges, fates)
+        files = self._move_quarantined(files, name)
+        crash_point("quarantine_moved")
+        topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
+        for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
+            kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
+        batch = BatchCommit(
+            pipeline=self.pipeline.name,
+            query=ARCHIVE,
+            query_id=self.query_id,
+            batch_id=batch_id,
+            ranges=planned.ranges,
+            topics=topics,
+            fates=fates,
+            files=files,
+            rows=sum(file.rows for file in files),
+            seconds=time.monotonic() - started,
+        )
+        micro_batches.commit(self.lease, batch)
+        crash_point("batch_committed")
+        self.on_commit(batch)
+
+    def _count(self, folder: str) -> tuple[list[LandedFile], dict[TopicPartition, Fates]]:
+        """What the written files really hold: files with rows and event times, records per topic partition."""
+        counts: dict[TopicPartition, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        files = []
+        for found in lake.list_files(folder):
+            location = f"{folder}/{found.name}"
+            outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
+            table = _read(location, ["kafka_topic", "kafka_partition", "kafka_element"])
+            firsts = table.filter(pc.equal(table["kafka_element"], 0))
+            for group in firsts.group_by(["kafka_topic", "kafka_partition"]).aggregate([([], "count_all")]).to_pylist():
+                tp = TopicPartition(group["kafka_topic"], group["kafka_partition"])
+                counts[tp][outcome] += group["count_all"]
+            bounds = lake.column_bounds(lake.footer(location), self.pipeline.archive.event_time)
+            files.append(
+                LandedFile(outcome, _below_lake(location), table.num_rows, found.bytes, bounds and _utc(*bounds))
+            )
+        return files, {tp: Fates(**by_outcome) for tp, by_outcome in counts.items()}
+
+    def _move_quarantined(self, files: list[LandedFile], name: str) -> list[LandedFile]:
+        """Rewrite quarantined records with only their own columns into `quarantine/<pipeline>/`."""
+        kept = [file for file in files if file.outcome != QUARANTINED]
+        quarantined = sorted((file for file in files if file.outcome == QUARANTINED), key=lambda file: file.path)
+        for number, file in enumerate(quarantined):
+            target = lake.uri("quarantine", self.pipeline.name, f"{name}-{number:04d}.parquet")
+            table = _read(lake.uri(file.path), QUARANTINE_COLUMNS)
+            _write(target, table)
+            lake.delete(lake.uri(file.path))
+            size = lake.size(target)
+            kept.append(LandedFile(QUARANTINED, _below_lake(target), table.num_rows, size))
+        return kept
+
+
+def _check_counts(pipeline: Pipeline, ranges: list[OffsetRange], fates: dict[TopicPartition, Fates]) -> None:
+    planned = {r.topic_partition: r for r in ranges}
+    for tp, found in fates.items():
+        if tp not in planned or found.records > len(planned[tp]):
+            raise TidemarkError(
+                f"{found.records} records were read of {planned.get(tp, tp)}: more than it has offsets",
+                remedy="report this; nothing was committed",
+                pipeline=pipeline.name,
+            )
+
+
+def _below_lake(location: str) -> str:
+    return location.removeprefix(lake.root() + "/")
+
+
+def _utc(low: object, high: object) -> tuple[datetime, datetime]:
+    assert isinstance(low, datetime)
+    assert isinstance(high, datetime)
+    return tuple(t if t.tzinfo else t.replace(tzinfo=UTC) for t in (low, high))  # type: ignore[return-value]
+
+
+def _read(location: str, columns: list[str]) -> pa.Table:
+    system, path = lake.filesystem(location)
+    with system.open_input_file(path) as file:
+        return pq.ParquetFile(file).read(columns=columns)
+
+
+def _write(location: str, table: pa.Table) -> None:
+    system, path = lake.filesystem(location)
+    system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+    folder, name = path.rsplit("/", 1)
+    # A name beginning with a dot is invisible to every reader until it is complete.
+    temporary = f"{folder}/.{name}"
+    pq.write_table(table, temporary, filesystem=system)
+    system.move(temporary, path)

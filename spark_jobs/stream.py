@@ -1,0 +1,30 @@
+"""The continuous job of a pipeline: the archive query and its speed queries in one Spark application.
+
+    spark-submit spark_jobs/stream.py --pipeline NAME [--until-caught-up]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from include.pipelines import load_pipeline
+from spark_jobs.entry import run_entry
+from spark_jobs.session import build_session
+from spark_jobs.streaming import run_stream
+
+
+def main(argv: list[str]) -> int:
+    """Arguments to exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--until-caught-up", action="store_true")
+    arguments = parser.parse_args(argv)
+    pipeline = load_pipeline(arguments.pipeline)
+    return run_stream(
+        lambda: build_session(f"stream {pipeline.name}"), pipeline, until_caught_up=arguments.until_caught_up
+    )
+
+
+if __name__ == "__main__":
+    run_entry(main, sys.argv[1:])

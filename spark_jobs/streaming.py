@@ -1,0 +1,206 @@
+"""Runs a pipeline's queries under its lease until they are stopped, caught up, or fail."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from include import kafka, lake
+from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
+from include.ledger import micro_batches, writers
+from include.ledger.micro_batches import ARCHIVE, BatchCommit
+from include.offsets import OffsetRange
+from include.pipelines.spec import AdditiveView, Pipeline
+from include.settings import settings
+from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
+from spark_jobs.kafka_source import read_stream
+from spark_jobs.sinks.compacted_topic import CompactedTopicSink
+from spark_jobs.sinks.landing import LandingSink
+
+
+class Stop:
+    """Whether to stop: set by SIGTERM, SIGINT or a request in the ledger."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+
+def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, until_caught_up: bool) -> int:
+    """Run the pipeline's queries. Returns 0 when stopped or caught up.
+
+    Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with.
+    The lease is taken before Spark starts: a second driver ends in a second.
+    """
+    stop = Stop()
+    lease = writers.acquire(pipeline.name)
+    try:
+        _prepare_topics(pipeline)
+        spark = open_session()
+        lease_kept = _Heartbeat(lease, spark.sparkContext.applicationId or "")
+        stop.requested |= lease_kept.beat()
+        queries = _Queries(spark, pipeline, lease, until_caught_up=until_caught_up)
+        _say(f"{pipeline.name}: streaming from {', '.join(pipeline.source.subscribe)} (fencing token {lease.token})")
+        while queries.running() and not stop.requested:
+            spark.streams.awaitAnyTermination(1)
+            spark.streams.resetTerminated()
+            stop.requested |= lease_kept.beat()
+        queries.stop_at_batch_boundary(lease_kept)
+        _say(f"{pipeline.name}: {'stopped' if stop.requested else 'caught up'}, {queries.committed} records committed")
+    finally:
+        writers.release(lease)
+    return 0
+
+
+class _Heartbeat:
+    """Renews the lease; a ledger that is away for a moment is borne as long as the lease lasts."""
+
+    def __init__(self, lease: writers.Lease, application_id: str) -> None:
+        self._lease = lease
+        self._application_id = application_id
+        self._last = time.monotonic()
+
+    def beat(self) -> bool:
+        """Renew; True when a stop was requested. Raises AnotherWriter, or ServiceUnreachable in the end."""
+        try:
+            stop = writers.renew(self._lease, self._application_id)
+        except ServiceUnreachable:
+            if time.monotonic() - self._last > settings().lease_seconds:
+                raise
+            return False
+        self._last = time.monotonic()
+        return stop
+
+
+class _Queries:
+    """The running queries of a pipeline."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, lease: writers.Lease, *, until_caught_up: bool
+    ) -> None:
+        self.committed = 0
+        self._spark = spark
+        self._pipeline = pipeline
+        self._lease = lease
+        self._until_caught_up = until_caught_up
+        self._errors: list[TidemarkError] = []
+        self._queries = [self._start_archive(), *(self._start_speed(view) for view in pipeline.views)]
+
+    def running(self) -> bool:
+        """Whether any query still runs. Raises what a query failed with."""
+        for query in self._queries:
+            if not query.isActive:
+                failed = query.exception()
+                if failed is not None:
+                    raise self._errors[0] if self._errors else failed
+        return any(query.isActive for query in self._queries)
+
+    def stop_at_batch_boundary(self, heartbeat: _Heartbeat, patience: float = 60.0) -> None:
+        """Let each query finish the micro-batch it is in, then stop it."""
+        deadline = time.monotonic() + patience
+        for query in self._queries:
+            begun = query.lastProgress
+            while query.isActive and time.monotonic() < deadline:
+                status = query.status
+                idle = not status["isTriggerActive"] or status["message"] == "Waiting for data to arrive"
+                latest = query.lastProgress
+                if idle or (latest and begun != latest):
+                    break
+                query.awaitTermination(1)
+                heartbeat.beat()
+            query.stop()
+
+    def _start_archive(self) -> StreamingQuery:
+        decoded = decode(self._pipeline, read_stream(self._spark, self._pipeline.source))
+
+        def land(batch: DataFrame, batch_id: int) -> None:
+            self._sinks_of(ARCHIVE, batch, lambda query_id, checkpoint: LandingSink(
+                self._pipeline, self._lease, query_id, checkpoint, self._on_commit
+            ).land(batch, batch_id))
+
+        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
+
+    def _start_speed(self, view: AdditiveView) -> StreamingQuery:
+        decoded = decode(self._pipeline, read_stream(self._spark, self._pipeline.source))
+        rows = archive_rows(self._pipeline, decoded).withWatermark("event_time", view.speed.watermark)
+        counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
+        aggregates = transform(self._pipeline, view.aggregate)(counted)
+
+        def emit(batch: DataFrame, batch_id: int) -> None:
+            self._sinks_of(view.name, batch, lambda query_id, checkpoint: CompactedTopicSink(
+                self._pipeline, view, self._lease, query_id, checkpoint
+            ).emit(batch, batch_id))
+
+        return self._start(aggregates.writeStream.outputMode("update"), view.name, emit)
+
+    def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        try:
+            run(str(query_id), checkpoint_of(self._pipeline, query))
+        except TidemarkError as error:
+            # Spark hands back only the text of an exception; the exit code needs the error itself.
+            self._errors.append(error)
+            raise
+
+    def _start(
+        self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
+        return (
+            writer.queryName(f"{self._pipeline.name}.{query}")
+            .option("checkpointLocation", checkpoint_of(self._pipeline, query))
+            .trigger(**trigger)  # type: ignore[arg-type]
+            .foreachBatch(run)
+            .start()
+        )
+
+    def _on_commit(self, batch: BatchCommit) -> None:
+        records = sum(fates.records for fates in batch.fates.values())
+        quarantined = sum(fates.quarantined for fates in batch.fates.values())
+        self.committed += records
+        _say(
+            f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records, "
+            f"{quarantined} quarantined, {batch.seconds:.1f} s"
+        )
+
+
+def checkpoint_of(pipeline: Pipeline, query: str) -> str:
+    """URI of a query's checkpoint."""
+    return lake.uri("checkpoints", pipeline.name, query)
+
+
+def _prepare_topics(pipeline: Pipeline) -> None:
+    """Create what is missing; refuse a topic that is not the one read before or was cut below the position."""
+    for topic in pipeline.source.subscribe:
+        stored = micro_batches.stored_topics(pipeline.name).get(topic)
+        identity = kafka.describe_topics([topic]).get(topic)
+        if stored is not None:
+            kafka.check_same_topic(pipeline.name, identity, topic, stored)
+        elif identity is None and kafka.create_topic(topic, pipeline.source.topic_partitions):
+            _say(f"{pipeline.name}: created topic {topic}")
+    for view in pipeline.views:
+        kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
+    positions = micro_batches.positions(pipeline.name)
+    bounds = kafka.offset_bounds(positions)
+    lost = [OffsetRange(tp, at, bounds[tp][0]) for tp, at in positions.items() if bounds[tp][0] > at]
+    if lost:
+        raise OffsetsLost(
+            "; ".join(f"{each} ({len(each)} offsets) was removed before it was archived" for each in lost),
+            remedy="these records are gone from Kafka; restore the topic, or start the pipeline anew in another lake",
+            pipeline=pipeline.name,
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,44 @@
+"""nest_cameras: cameras out of a message, and what is counted of them."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+
+def cameras(message: Column) -> Column:
+    """The cameras of a message: array of structs with all camera fields, in the message's order."""
+    return F.map_values(message["devices"]["cameras"])
+
+
+def sightings(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
+    """Camera events in which a person was seen, with the zip code the camera is registered in.
+
+    Cameras without a known location are left out. Columns: those of `archive`, `event_time`, and
+    zip_code string.
+    """
+    locations = references["device_locations"].select("device_id", "zip_code")
+    return archive.where(F.col("last_event.has_person")).join(F.broadcast(locations), "device_id")
+
+
+def hourly_counts(sightings: DataFrame) -> DataFrame:
+    """Count sightings per zip code and hour of `event_time`.
+
+    Columns: zip_code string, window struct<start, end> (UTC), count bigint.
+    """
+    return (
+        sightings.groupBy("zip_code", F.window("event_time", "1 hour").alias("window"))
+        .agg(F.count(F.lit(1)).alias("count"))
+        .select("zip_code", "window", "count")
+    )
+
+
+def offline_cameras(archive: DataFrame) -> DataFrame:
+    """Cameras whose last state of the interval is offline.
+
+    Columns: device_id, name_long, where_name, structure_id string, last_is_online_change timestamp.
+    """
+    columns = ("device_id", "name_long", "where_name", "structure_id", "last_is_online_change")
+    order = F.struct("event_time", "kafka_timestamp", "kafka_partition", "kafka_offset", "kafka_element")
+    last = archive.groupBy("device_id").agg(F.max_by(F.struct("is_online", *columns), order).alias("last"))
+    return last.where(~F.col("last.is_online")).select(*(f"last.{column}" for column in columns))
