@@ -22,7 +22,8 @@ class Catalog:
     def create_tables(self) -> None:
         """Create the database and the pipeline's tables that are missing."""
         pipeline = self._pipeline
-        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{lake.uri('tables')}'")
+        if not self._spark.catalog.databaseExists(DATABASE):
+            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{lake.uri('tables')}'")
         archive = f"{pipeline.archive.columns}, {KAFKA_COLUMNS}"
         self._create(pipeline.table, archive, ("date", "interval"), pipeline.archive.description)
         for view in pipeline.views:

@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
+from include.errors import ServiceUnreachable, TidemarkError
+from include.ledger import launches
 from include.pipelines import load_pipeline
 from spark_jobs.entry import run_entry
 from spark_jobs.session import build_session
@@ -21,9 +24,25 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--until-caught-up", action="store_true")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
-    return run_stream(
-        lambda: build_session(f"stream {pipeline.name}"), pipeline, until_caught_up=arguments.until_caught_up
-    )
+    try:
+        code = run_stream(
+            lambda: build_session(f"stream {pipeline.name}"), pipeline, until_caught_up=arguments.until_caught_up
+        )
+    except TidemarkError as error:
+        _note_end(error.exit_code)
+        raise
+    _note_end(code)
+    return code
+
+
+def _note_end(code: int) -> None:
+    """Tell the ledger, for a driver that Airflow launched and nobody waits for."""
+    launch = os.environ.get("TIDEMARK_LAUNCH")
+    if launch:
+        try:
+            launches.note_end(launch, code)
+        except ServiceUnreachable as error:
+            print(f"tidemark: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

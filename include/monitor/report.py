@@ -27,8 +27,8 @@ FATES = {
     "gaps": "no visible record there: compaction, a transaction marker, an aborted transaction",
 }
 CLASSES = {
-    "matched": "Both layers hold the same: Kafka's ranges and the archive, the batch view and the speed view.",
-    "pending": "The stream had not yet emitted these when the interval was judged; it will.",
+    "matched": "Both layers hold the same: Kafka and the archive, the batch view and the speed view.",
+    "pending": "One side holds more so far: the rest of the window lies in another interval, or is still to be emitted.",
     "late": "These arrived after their window was closed: the batch view counts them, the speed view cannot.",
     "unexplained": "No rule accounts for these. One is enough to stop the run before anything is registered.",
 }
@@ -220,8 +220,14 @@ def _reconciliation(verdict: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _evidence(evidence: Any) -> list[tuple[str, str]]:
     if isinstance(evidence, dict):
-        return [(clean(str(key), 60), cell(value)) for key, value in list(evidence.items())[:12]]
+        return [(clean(str(key), 60), _plain(value)) for key, value in list(evidence.items())[:12]]
     return [("", compact(evidence))] if evidence not in (None, "") else []
+
+
+def _plain(value: Any) -> str:
+    """A value for copying: a whole number without separators."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
+    return str(value) if whole else cell(value)
 
 
 def _expectations(verdict: dict[str, Any]) -> list[dict[str, Any]]:
@@ -240,8 +246,17 @@ def _expectations(verdict: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(shown, key=lambda expectation: expectation["success"])
 
 
-def table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], *, left_out: int = 0) -> Table:
-    """A table of at most MAX_ROWS rows; a column of numbers is set to the right."""
+def table(
+    columns: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    *,
+    left_out: int = 0,
+    coordinates: Sequence[str] = (),
+) -> Table:
+    """A table of at most MAX_ROWS rows; a column of numbers is set to the right.
+
+    Numbers of the `coordinates` columns are written without separators, ready to be copied.
+    """
     given = [list(row)[: len(columns)] for row in rows]
     given = [row + [None] * (len(columns) - len(row)) for row in given]
     numeric = [
@@ -251,7 +266,11 @@ def table(columns: Sequence[Any], rows: Iterable[Sequence[Any]], *, left_out: in
     return Table(
         tuple(Cell(clean(str(name), 60).replace("_", " "), numeric[i]) for i, name in enumerate(columns)),
         tuple(
-            tuple(Cell(cell(value), numeric[i]) for i, value in enumerate(row)) for row in given[:MAX_ROWS]
+            tuple(
+                Cell(_plain(value) if columns[i] in coordinates else cell(value), numeric[i])
+                for i, value in enumerate(row)
+            )
+            for row in given[:MAX_ROWS]
         ),
         max(len(given) - MAX_ROWS, 0) + left_out,
     )
@@ -273,20 +292,15 @@ def _ranges(ranges: list[dict[str, Any]]) -> Table:
     rows = [
         (
             str(r.get("topic", "")),
-            _plain(r.get("partition")),
-            _plain(r.get("from_offset")),
-            _plain(r.get("until_offset")),
+            r.get("partition"),
+            r.get("from_offset"),
+            r.get("until_offset"),
             int(amount(r.get("until_offset"))) - int(amount(r.get("from_offset"))),
             *(r.get(fate) for fate in FATES),
         )
         for r in ranges
     ]
-    return table(columns, rows)
-
-
-def _plain(value: Any) -> Any:
-    """A whole number as it is; anything else as text."""
-    return value if is_number(value) else cell(value)
+    return table(columns, rows, coordinates=("topic partition", "from offset", "until offset"))
 
 
 def _registered(entries: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -53,6 +53,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "CORE__DEFAULT_TIMEZONE": "utc",
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "API__HOST": "127.0.0.1",
         "API__PORT": str(port),
         "API__BASE_URL": f"http://127.0.0.1:{port}",
@@ -79,6 +80,8 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
             {"conn_type": "spark", "host": current.spark_master, "extra": {"spark-binary": "spark-submit"}}
         ),
         "TIDEMARK_HOME": str(current.home),
+        # A run may come while the stream is still starting.
+        "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT", "10m"),
         "PYTHONPATH": str(REPOSITORY),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TZ": "UTC",

@@ -531,10 +531,12 @@ _CONTRAST = """
 const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
 const rgba = css => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
   return [...canvas.getImageData(0, 0, 1, 1).data]; };
-const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+  .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
   .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
 const behind = node => { for (; node; node = node.parentElement) {
-  const c = rgba(getComputedStyle(node).backgroundColor); if (c[3] === 255) return c; } return [255, 255, 255, 255]; };
+  const c = rgba(getComputedStyle(node).backgroundColor); if (c[3] === 255) return c; }
+  return [255, 255, 255, 255]; };
 const weak = [];
 for (const node of document.querySelectorAll('body *')) {
   const own = [...node.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());

@@ -1,0 +1,126 @@
+"""One scheduled DAG per pipeline: pin offset ranges, build, reconcile, publish, announce."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, get_current_context, task
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include import interval_steps, lake
+from include.airflow.spark import JobOperator
+from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError
+from include.intervals import Interval, parse_time
+from include.pipelines import all_pipelines
+from include.pipelines.spec import Pipeline
+
+DOC = """
+### Intervals of {name}
+
+**What**: {description}. Recomputes one interval from explicit Kafka offset ranges, proves that archive, Kafka and speed views
+agree, lets Great Expectations judge, and only then registers the table partitions {tables}.
+
+**When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
+A manual run takes the last complete interval, or the one of the parameters `from` and `to`.
+
+**Reads** {topics} and the landing files. **Writes** revisions below the lake's `tables/`, the catalog, a report page.
+
+| task | a failure means | what to do |
+|---|---|---|
+| pin_ranges | the archive has not reached the interval's end (stream stopped or behind), or offsets are lost | look at `stream__{name}`; it is retried |
+| build_interval | Kafka, PostgreSQL or Spark failed; nothing was registered | the log's last line names it; it is retried |
+| reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
+| publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
+| announce | the report could not be written | it is retried |
+
+Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
+"""
+
+
+def _run(step: Any, *arguments: Any, **options: Any) -> Any:
+    """Run a step; a Tidemark error becomes one line, and no retry where it would end the same way."""
+    try:
+        return step(*arguments, **options)
+    except (ServiceUnreachable, ArchiveBehind) as error:
+        raise AirflowException(str(error)) from None
+    except TidemarkError as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def _interval(pipeline: Pipeline, context: Any) -> Interval:
+    """The run's data interval, or the one its parameters name."""
+    params = context["params"]
+    if params.get("from") and params.get("to"):
+        return pipeline.schedule.interval(parse_time(params["from"]), parse_time(params["to"]), now=datetime.now(UTC))
+    run = context["dag_run"]
+    return Interval(run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC))
+
+
+def interval_dag(pipeline: Pipeline) -> DAG:
+    """The DAG `interval__<pipeline>`."""
+    assets = [Asset(name=f"lake.{table}", uri=lake.uri("tables", table)) for table in pipeline.tables]
+    with DAG(
+        f"interval__{pipeline.name}",
+        description=f"Intervals: {pipeline.description}",
+        schedule=CronDataIntervalTimetable(pipeline.schedule.cron, timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=True,
+        tags=["tidemark", "interval", pipeline.name],
+        default_args={"retries": 2, "retry_delay": timedelta(seconds=15)},
+        params={
+            "from": Param(None, type=["null", "string"], format="date-time", description="start of another interval"),
+            "to": Param(None, type=["null", "string"], format="date-time", description="end of that interval"),
+        },
+        doc_md=DOC.format(
+            name=pipeline.name,
+            description=pipeline.description,
+            cron=pipeline.schedule.cron,
+            tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
+            topics=", ".join(pipeline.source.subscribe),
+        ),
+    ) as dag:
+
+        @task
+        def pin_ranges() -> str:
+            """Resolve the interval to offset ranges, once; wait for the archive."""
+            context = get_current_context()
+            interval = _run(_interval, pipeline, context)
+            attempt = _run(interval_steps.pin, pipeline.name, interval, run_by=f"airflow {context['dag_run'].run_id}")
+            return str(attempt)
+
+        @task(retries=0)
+        def reconcile(attempt: str) -> None:
+            """Stop here when anything is unexplained."""
+            _run(interval_steps.judge_reconciliation, int(attempt))
+
+        @task(outlets=assets)
+        def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
+            """Write the report, end the attempt, tell who waits for the tables."""
+            verdict = _run(interval_steps.announce, int(attempt))
+            for asset in assets:
+                partitions = [r for r in verdict.registered if f"lake.{r['table']}" == asset.name]
+                outlet_events[asset].extra = {"partitions": partitions, "report": verdict.report}
+            return {
+                "records": verdict.records,
+                "reconciliation": verdict.reconciliation,
+                "registered": verdict.registered,
+                "report": verdict.report,
+            }
+
+        attempt = pin_ranges()
+        hour = timedelta(hours=1)
+        build = JobOperator(
+            task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt, execution_timeout=hour
+        )
+        publish = JobOperator(
+            task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt, execution_timeout=hour
+        )
+        attempt >> build >> reconcile(attempt) >> publish >> announce(attempt)  # type: ignore[operator]
+    return dag
+
+
+for _pipeline in all_pipelines():
+    globals()[f"interval__{_pipeline.name}"] = interval_dag(_pipeline)

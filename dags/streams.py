@@ -1,0 +1,59 @@
+"""One continuous DAG per pipeline: its Spark stream, launched detached and watched."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from include.airflow.streams import StreamOperator
+from include.pipelines import all_pipelines
+from include.pipelines.spec import Pipeline
+
+DOC = """
+### Stream of {name}
+
+**What**: {description}. One Spark application: the archive query lands the topic, each speed view keeps its compacted topic.
+
+**When**: always. One run is one life of the driver; the next begins when it ends.
+
+**Reads** {topics}. **Writes** landing files, quarantine, {views}; commits every micro-batch in the ledger.
+
+**A failure** means that the driver died or stopped with an error; the log of the task ends with the driver's last lines.
+It is started again (three times, then by the next run); whatever it had not committed is read again, nothing is doubled.
+
+- *offsets lost, topic recreated* (exit code 4): a restart does not help; the message names topic partition and offsets.
+- *another writer* (5): a driver started elsewhere holds the pipeline. Stop one: `./tidemark stream {name} --stop`.
+- *service unreachable* (6): `./tidemark status`.
+
+**To stop it**: pause the DAG, then mark the running task as failed, or `./tidemark stream {name} --stop`.
+A restart of Airflow does not stop the driver: the next run adopts it.
+"""
+
+
+def stream_dag(pipeline: Pipeline) -> DAG:
+    """The DAG `stream__<pipeline>`."""
+    with DAG(
+        f"stream__{pipeline.name}",
+        description=f"Stream: {pipeline.description}",
+        schedule="@continuous",
+        start_date=datetime(2026, 1, 1),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=True,
+        tags=["tidemark", "stream", pipeline.name],
+        doc_md=DOC.format(
+            name=pipeline.name,
+            description=pipeline.description,
+            topics=", ".join(pipeline.source.subscribe),
+            views=", ".join(view.speed.topic for view in pipeline.views) or "no speed view",
+        ),
+    ) as dag:
+        StreamOperator(
+            task_id="stream", pipeline=pipeline.name, retries=3, retry_delay=timedelta(seconds=5)
+        )
+    return dag
+
+
+for _pipeline in all_pipelines():
+    globals()[f"stream__{_pipeline.name}"] = stream_dag(_pipeline)

@@ -1,0 +1,1 @@
+"""What the DAGs need of Airflow's classes; imported by `dags/` and by Airflow only."""

@@ -1,0 +1,72 @@
+"""SparkSubmitOperator for Tidemark's jobs: configuration at run time, exit codes in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.errors import TidemarkError
+from include.interval_steps import judge_validation
+from include.spark_submit import JOBS, submission
+
+MEANINGS = {
+    2: "validation failed, nothing was registered",
+    3: "reconciliation left something unexplained, nothing was registered",
+    4: "offsets are lost or the topic was recreated",
+    5: "another writer holds the pipeline",
+    6: "a service cannot be reached",
+    7: "the archive has not reached the interval's end in time",
+    64: "wrong usage or settings",
+}
+"""Exit codes of CONTRACT.md."""
+
+_FINAL = {2, 3, 4, 64}
+"""A retry would end the same way."""
+
+
+class JobOperator(SparkSubmitOperator):
+    """Submits one of `spark_jobs/` for an attempt of an interval.
+
+    What Spark needs is resolved when the task runs, so parsing a DAG needs neither jars nor services,
+    and nothing of it is rendered or stored.
+    """
+
+    template_fields: Sequence[str] = ("attempt",)
+
+    def __init__(self, *, job: str, pipeline: str, attempt: Any, **kwargs: Any) -> None:
+        super().__init__(application=str(JOBS / f"{job}.py"), name=f"{job} {pipeline}", durable=False, **kwargs)
+        self.job = job
+        self.pipeline = pipeline
+        self.attempt = attempt
+
+    def execute(self, context: Context) -> None:
+        """Submit, wait, and say what a failure means."""
+        arguments = ["--pipeline", self.pipeline, "--attempt", str(self.attempt)]
+        resolved = submission(self.job, *arguments, name=f"{self.job} {self.pipeline}")
+        self.application_args = list(resolved.arguments)
+        self.conf = resolved.conf
+        self.env_vars = resolved.env
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            found = re.search(r"Error code is: (\d+)", str(error))
+            code = int(found[1]) if found else 1
+            meaning = MEANINGS.get(code, "the job failed, its log above says why")
+            if code == 2:
+                meaning = _validation(int(self.attempt)) or meaning
+            kind = AirflowFailException if code in _FINAL else AirflowException
+            raise kind(f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}") from None
+
+
+def _validation(attempt: int) -> str:
+    """Write the report of a failed validation; what it says in one line."""
+    try:
+        judge_validation(attempt)
+    except TidemarkError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,163 @@
+"""Streams under Airflow: a driver launched detached, watched by a trigger, adopted by the next run.
+
+A long task would die with the API server and leave its driver behind; a driver that belongs to no
+task lives on through restarts of Airflow, and the ledger knows where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from include.ledger import launches, writers
+from include.settings import settings
+from include.spark_submit import JOBS, submission
+
+STARTING = timedelta(seconds=180)
+"""How long a driver may take until it holds its lease."""
+
+_TAIL = 15
+
+
+class StreamTrigger(BaseTrigger):
+    """Watches a driver through the ledger; fires when it finished, died, or never came up."""
+
+    def __init__(self, pipeline: str, launch: str, poll_seconds: float = 2.0) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.launch = launch
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        arguments = {"pipeline": self.pipeline, "launch": self.launch, "poll_seconds": self.poll_seconds}
+        return f"{type(self).__module__}.{type(self).__name__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look at the driver until there is something to tell."""
+        while True:
+            event = await asyncio.to_thread(look_at, self.pipeline, self.launch)
+            if event is not None:
+                yield TriggerEvent(event)
+                return
+            await asyncio.sleep(self.poll_seconds)
+
+    async def on_kill(self) -> None:
+        """The task was ended by a person: stop the driver. (A restarting triggerer only cleans up.)"""
+        await asyncio.to_thread(stop_driver, self.pipeline, self.launch)
+
+
+def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
+    """What became of a driver: finished (with its exit code), died or stalled; None while it is well."""
+    found = launches.find(launch)
+    if found is not None and found.exit_code is not None:
+        return {"event": "finished", "exit_code": found.exit_code}
+    if writers.live_writer(pipeline) is not None:
+        return None
+    if found is None:
+        return {"event": "died"}
+    alive = found.host != socket.gethostname() or (found.pid is not None and psutil.pid_exists(found.pid))
+    if not alive:
+        return {"event": "died"}
+    if datetime.now(UTC) - found.launched_at > STARTING:
+        return {"event": "stalled"}
+    return None
+
+
+def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
+    """Ask the driver to stop after its micro-batch; end it by signals when it does not."""
+    writers.request_stop(pipeline)
+    found = launches.find(launch)
+    if found is None or found.pid is None or found.host != socket.gethostname():
+        return
+    try:
+        process = psutil.Process(found.pid)
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                os.killpg(found.pid, number)
+            try:
+                process.wait(patience)
+            except psutil.TimeoutExpired:
+                continue
+            return
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return
+
+
+class StreamOperator(SparkSubmitOperator):
+    """Makes sure that the pipeline's driver runs, then waits for its end without a worker slot."""
+
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
+        super().__init__(application=str(JOBS / "stream.py"), name=f"stream {pipeline}", durable=False, **kwargs)
+        self.pipeline = pipeline
+
+    def execute(self, context: Context) -> None:
+        """Adopt the live driver, or note the intent and launch one; then defer."""
+        live = writers.live_writer(self.pipeline)
+        known = launches.last(self.pipeline)
+        if live is not None:
+            launch = known.id if known else ""
+            self.log.info("adopting the driver that runs already: %s, fencing token %s", live.holder, live.token)
+        elif known is not None and known.exit_code is None and look_at(self.pipeline, known.id) is None:
+            launch = known.id
+            self.log.info("adopting a driver that is starting: pid %s", known.pid)
+        else:
+            launch = self._launch()
+        self.defer(
+            trigger=StreamTrigger(self.pipeline, launch), method_name="execute_complete", kwargs={"launch": launch}
+        )
+
+    def _launch(self) -> str:
+        launch = uuid.uuid4().hex
+        log = settings().home / "logs" / "streams" / f"{self.pipeline}-{launch[:8]}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        launches.note_intent(launch, self.pipeline, socket.gethostname(), str(log))
+        resolved = submission("stream", "--pipeline", self.pipeline, name=f"stream {self.pipeline}")
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                resolved.command(),
+                env={**os.environ, **resolved.env, "TIDEMARK_LAUNCH": launch},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        launches.note_pid(launch, process.pid)
+        self.log.info("launched the driver: pid %s, log %s", process.pid, log)
+        return launch
+
+    def execute_complete(self, context: Context, event: dict[str, Any], launch: str) -> None:
+        """Succeed when the driver was stopped; fail, with the end of its log, when it failed or died."""
+        if event == {"event": "finished", "exit_code": 0}:
+            self.log.info("the driver was asked to stop and finished its micro-batch")
+            return
+        found = launches.find(launch)
+        tail = _tail(Path(found.log)) if found else []
+        for line in tail:
+            self.log.error("driver: %s", line)
+        code = f" with exit code {event['exit_code']}" if "exit_code" in event else ""
+        raise AirflowException(
+            f"the driver of {self.pipeline} {event['event']}{code}; its log: {found.log if found else 'unknown'}"
+            + (f"; last line: {tail[-1]}" if tail else "")
+        )
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()[-_TAIL:]
+    except OSError:
+        return []

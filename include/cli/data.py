@@ -1,0 +1,124 @@
+"""`pipelines`, `produce`, `ranges`, `explain`: what is declared, written, pinned and registered."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from include import explanation, lake
+from include.cli.output import console, print_facts, print_json, print_table
+from include.cli.services import AsJson
+from include.intervals import format_time, parse_duration, parse_time
+from include.ledger import intervals
+from include.pipelines import all_pipelines, load_pipeline
+
+PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command."""
+    app.command()(pipelines)
+    app.command()(produce)
+    app.command()(ranges)
+    app.command()(explain)
+
+
+def pipelines(as_json: AsJson = False) -> None:
+    """The declared pipelines and where each keeps its things."""
+    found = [
+        {
+            "name": p.name,
+            "description": p.description,
+            "topics": list(p.source.subscribe),
+            "tables": [f"lake.{table}" for table in p.tables],
+            "speed_views": {view.name: view.speed.topic for view in p.views},
+            "dags": [f"stream__{p.name}", f"interval__{p.name}"],
+            "quarantine": lake.uri("quarantine", p.name),
+            "schedule": p.schedule.cron,
+        }
+        for p in all_pipelines()
+    ]
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        print_facts({**each, **{name: ", ".join(each[name]) for name in ("topics", "tables", "dags")}})  # type: ignore[arg-type]
+
+
+def produce(
+    pipeline: PipelineName,
+    events: Annotated[int, typer.Option("--events", min=1, help="how many messages")],
+    seed: Annotated[int, typer.Option("--seed", help="the same seed and start give the same messages")] = 1,
+    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as it goes")] = None,
+    bad_fraction: Annotated[float, typer.Option("--bad-fraction", min=0, max=1, help="share of bad messages")] = 0.0,
+    start: Annotated[str | None, typer.Option("--start", help="ISO time of the first; default: so that the span ends now")] = None,
+    span: Annotated[str, typer.Option("--span", help="event times are spread over it: 10s, 50m, 3h")] = "3h",
+) -> None:
+    """Write generated messages to the pipeline's topic, created if missing; prints what was written."""
+    from include import produce as production
+
+    declared = load_pipeline(pipeline)
+    first = parse_time(start) if start else None
+    print_json(
+        production.produce(
+            declared,
+            events=events,
+            seed=seed,
+            rate=rate,
+            bad_fraction=bad_fraction,
+            start=first,
+            span=parse_duration(span),
+        )
+    )
+
+
+def ranges(
+    pipeline: PipelineName,
+    from_time: Annotated[str | None, typer.Option("--from", help="start of the interval")] = None,
+    to_time: Annotated[str | None, typer.Option("--to", help="end of the interval")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pinned offset ranges, of all intervals or of one."""
+    declared = load_pipeline(pipeline)
+    found = intervals.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
+    if to_time:
+        found = [each for each in found if each.interval.to_time == parse_time(to_time)]
+    rows = [
+        {
+            "from": format_time(each.interval.from_time),
+            "to": format_time(each.interval.to_time),
+            "topic": r.topic_partition.topic,
+            "topic_id": each.topic_ids[r.topic_partition.topic],
+            "partition": r.topic_partition.partition,
+            "from_offset": r.from_offset,
+            "until_offset": r.until_offset,
+        }
+        for each in found
+        for r in each.ranges
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        console.print("nothing is pinned")
+
+
+def explain(
+    table: Annotated[str, typer.Argument(help="e.g. nest_cameras or lake.nest_cameras")],
+    partition: Annotated[str, typer.Argument(help="e.g. date=2026-11-20/interval=2026-11-20T05")],
+    as_json: AsJson = False,
+) -> None:
+    """A table partition down to its revision, files, interval, offset ranges, counts and verdict."""
+    found = explanation.explain(table.removeprefix("lake."), partition)
+    if as_json:
+        print_json(found)
+        return
+    print_facts({name: found[name] for name in ("table", "partition", "revision", "location", "rows", "content_hash")})
+    run = found["run"]
+    print_facts({"interval": f"{found['interval']['from']} to {found['interval']['to']}", **run})
+    print_table(["file", "rows", "bytes"], [[f["name"], f["rows"], f["bytes"]] for f in found["files"]])
+    columns = ["topic", "partition", "from_offset", "until_offset", "archived", "empty", "quarantined", "gaps"]
+    print_table(columns, [[r[name] for name in columns] for r in found["ranges"]])
+    print_facts({"records": found["records"], "reconciliation": found["reconciliation"], "validation": found["validation"]["success"]})

@@ -1,0 +1,46 @@
+"""`demo`: the main job on a fresh machine, through Airflow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from include.cli.output import console, print_facts, print_table, progress
+from include.pipelines import load_pipeline
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command."""
+    app.command()(demo)
+
+
+def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_cameras") -> None:
+    """Set everything up, produce records, run stream and interval through Airflow, show the table."""
+    from include.demo import run_demo
+
+    declared = load_pipeline(pipeline)
+    result = run_demo(declared, progress)
+    console.print()
+    print_table(
+        ["registered table", "partition", "rows", "content hash"],
+        [[f"lake.{r.table}", r.partition, r.rows, r.content_hash] for r in result.registered],
+    )
+    console.print()
+    archive = next((r for r in result.registered if r.table == declared.table), None)
+    print_facts(
+        {
+            "Airflow": f"{result.airflow}  (user {result.user}, password {result.password})",
+            "Report": f"file://{result.verdict['report']}",
+            "Records": _sum(result.verdict["records"]),
+            "Reconciled": result.verdict["reconciliation"],
+            "Where from": f"./tidemark explain {archive.table} {archive.partition}" if archive else "",
+            "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
+            "Stop it all": "./tidemark down",
+        }
+    )
+
+
+def _sum(records: dict[str, int]) -> str:
+    parts = " + ".join(f"{records[name]} {name}" for name in ("archived", "empty", "quarantined", "gaps"))
+    return f"{records['in_ranges']} in ranges = {parts}"

@@ -1,0 +1,106 @@
+"""`stream`, `interval`, `sql`: the verbs that start Spark."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import tempfile
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from include import interval_steps
+from include.cli.data import PipelineName
+from include.cli.output import clean, console, print_json, print_table, progress
+from include.cli.services import AsJson
+from include.intervals import parse_time
+from include.ledger import writers
+from include.ledger.intervals import load_attempt
+from include.pipelines import load_pipeline
+from include.run_spark import run_job, run_stream_job
+from include.spark_submit import submission
+
+
+class Source(StrEnum):
+    """Where an interval's ranges are read from."""
+
+    kafka = "kafka"
+    archive = "archive"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command."""
+    app.command()(stream)
+    app.command()(interval)
+    app.command()(sql)
+
+
+def stream(
+    pipeline: PipelineName,
+    until_caught_up: Annotated[bool, typer.Option("--until-caught-up", help="process what is there, then end")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="ask the running driver to stop after its micro-batch")] = False,
+) -> None:
+    """Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully."""
+    declared = load_pipeline(pipeline)
+    if stop:
+        found = writers.request_stop(declared.name)
+        progress("asked to stop" if found else "no driver is running")
+        return
+    arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
+    raise typer.Exit(run_stream_job(declared.name, submission("stream", *arguments, name=f"stream {declared.name}")))
+
+
+def interval(
+    pipeline: PipelineName,
+    from_time: Annotated[str, typer.Option("--from", help="start, e.g. 2026-11-20T05:00:00Z")],
+    to_time: Annotated[str, typer.Option("--to", help="end, e.g. 2026-11-20T06:00:00Z")],
+    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.kafka,
+    repin: Annotated[bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one interval end to end, as the DAG does; prints its verdict as JSON."""
+    declared = load_pipeline(pipeline)
+    wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
+    run_by = f"{getpass.getuser()}@{socket.gethostname()}"
+    progress(f"{declared.name}: pinning {wanted}")
+    attempt = interval_steps.pin(
+        declared.name, wanted, run_by=run_by, source="archive" if source is Source.archive else "kafka", repin=repin
+    )
+    progress(f"{declared.name}: building and reconciling")
+    if code := run_job(interval_steps.submit_build(declared.name, attempt)):
+        raise typer.Exit(code)
+    verdict = interval_steps.assemble_verdict(load_attempt(attempt))
+    code = verdict.exit_code
+    if code == 0:
+        progress(f"{declared.name}: validating and registering")
+        code = run_job(interval_steps.submit_publish(declared.name, attempt))
+        if code not in (0, 2):
+            raise typer.Exit(code)
+    verdict = interval_steps.announce(attempt)
+    print_json(verdict.as_json())
+    if verdict.exit_code == 3:
+        interval_steps.judge_reconciliation(attempt)
+    raise typer.Exit(verdict.exit_code or code)
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="one SQL query over the database lake")],
+    as_json: AsJson = False,
+) -> None:
+    """Query the catalog with Spark SQL."""
+    with tempfile.TemporaryDirectory() as folder:
+        statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
+        statement.write_text(query)
+        job = submission("run_sql", "--query", str(statement), "--result", str(result), name="sql")
+        if code := run_job(job):
+            raise typer.Exit(code)
+        found: dict[str, Any] = json.loads(result.read_text())
+    if as_json:
+        print_json([dict(zip(found["columns"], row, strict=True)) for row in found["rows"]])
+    else:
+        print_table([clean(name) for name in found["columns"]], found["rows"])
+        console.print(f"[dim]{len(found['rows'])} rows[/dim]")

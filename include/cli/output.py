@@ -1,0 +1,48 @@
+"""How the command talks: JSON for programs, tables and colour for people, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+console = Console()
+progress_console = Console(stderr=True, highlight=False)
+
+
+def clean(value: object) -> str:
+    """A value from data, safe to print: control characters go, markup is shown as it is."""
+    return escape(_CONTROL.sub("�", str(value)))
+
+
+def progress(line: str) -> None:
+    """Tell what is being done."""
+    progress_console.print(f"[dim]tidemark:[/dim] {clean(line)}")
+
+
+def print_json(value: Any) -> None:
+    """A JSON document on standard output."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """A table for people."""
+    table = Table(*columns, title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(clean(value) for value in row))
+    console.print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, aligned."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        table.add_row(f"[bold]{clean(name)}[/bold]", clean(value))
+    console.print(table)

@@ -1,0 +1,71 @@
+"""`up`, `down`, `status`, `doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from include import doctor as examination
+from include.cli.output import console, print_facts, print_json, print_table, progress
+from include.services import supervisor
+
+Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, airflow, or all")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command."""
+    app.command()(up)
+    app.command()(down)
+    app.command()(status)
+    app.command()(doctor)
+
+
+def up(names: Names = None) -> None:
+    """Start the embedded services (default: kafka and postgres); those that run are left alone."""
+    supervisor.up(names, progress)
+    print_table(["service", "address"], [[n, _masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
+
+
+def down(names: Names = None) -> None:
+    """Stop the embedded services (default: all that run). Data and logs stay."""
+    supervisor.down(names, progress)
+
+
+def status(as_json: AsJson = False) -> None:
+    """Where the services listen and whether they answer."""
+    found = supervisor.status()
+    if as_json:
+        print_json({"services": {name: asdict(each) for name, each in found.items()}})
+        return
+    rows = []
+    for name, each in found.items():
+        state = "healthy" if each.healthy else "not started" if not each.address else "down"
+        rows.append([name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail])
+    print_table(["service", "state", "pid", "address", ""], rows)
+
+
+def _masked(address: str) -> str:
+    from sqlalchemy.engine import make_url
+
+    return str(make_url(address)) if address.startswith("postgresql") else address
+
+
+def doctor(
+    as_json: AsJson = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended")] = False,
+) -> None:
+    """Check the machine, the jars, the services and the tables; say how to mend what is wrong."""
+    findings = examination.examine(repair=repair, progress=progress)
+    if as_json:
+        print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})
+    else:
+        print_facts(examination.effective_settings())
+        console.print()
+        for finding in findings:
+            mark = "[green]ok[/green]  " if finding.ok else "[red]bad[/red] "
+            console.print(f"{mark} {finding.what}" + (f" — {finding.remedy}" if finding.remedy else ""), highlight=False)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""What `docker-compose.yml` needs beside the code: the image, its health checks, the secrets' generator."""

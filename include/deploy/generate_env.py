@@ -1,0 +1,85 @@
+"""Write the `.env` of `docker-compose.yml`: fresh random secrets and the published ports, mode 0600.
+
+    python include/deploy/generate_env.py [--force] [PATH]
+
+It needs nothing but Python, so that it runs on a machine where only Docker is installed. An existing
+file is kept: with other secrets the databases that were made with it could no longer be opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+DEFAULT = Path(__file__).resolve().parents[2] / ".env"
+
+PORTS = {
+    "AIRFLOW_PORT": 8080,
+    "KAFKA_PORT": 9094,
+    "POSTGRES_PORT": 5433,
+    "REGISTRY_PORT": 8085,
+    "SPARK_MASTER_UI_PORT": 8086,
+}
+"""Ports published on this machine's loopback address; change them in `.env`."""
+
+
+def make_secrets() -> dict[str, str]:
+    """A fresh value for every secret of the compose file; URL-safe where they become part of one."""
+    return {
+        "POSTGRES_SUPERUSER_PASSWORD": secrets.token_hex(24),
+        "TIDEMARK_DB_PASSWORD": secrets.token_hex(24),
+        "REGISTRY_DB_PASSWORD": secrets.token_hex(24),
+        "KAFKA_CLUSTER_ID": urlsafe_b64encode(b"\x40" + secrets.token_bytes(15)).decode().rstrip("="),
+        "AIRFLOW_FERNET_KEY": urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "AIRFLOW_API_SECRET_KEY": secrets.token_hex(32),
+        "AIRFLOW_JWT_SECRET": secrets.token_hex(48),
+        "AIRFLOW_PASSWORDS": json.dumps({"admin": secrets.token_urlsafe(15)}),
+    }
+
+
+def environment() -> str:
+    """The text of the file; single quotes keep Compose from reading `$` or `#` in a value."""
+    lines = ["# Made by include/deploy/generate_env.py. Secrets: keep it 0600 and out of version control."]
+    lines += [f"{name}='{value}'" for name, value in make_secrets().items()]
+    lines += ["", "# Ports on 127.0.0.1"]
+    lines += [f"{name}={port}" for name, port in PORTS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def write_environment(path: Path, *, force: bool = False) -> None:
+    """Write the file with mode 0600. Raises FileExistsError when it is there and `force` is not given."""
+    if path.exists() and not force:
+        raise FileExistsError(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(environment())
+    temporary.replace(path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the file; 0, or 64 when it exists and `--force` was not given."""
+    parser = argparse.ArgumentParser(description="Write the .env of docker-compose.yml with fresh secrets.")
+    parser.add_argument("path", nargs="?", type=Path, default=DEFAULT)
+    parser.add_argument("--force", action="store_true", help="replace an existing file and its secrets")
+    options = parser.parse_args(arguments)
+    try:
+        write_environment(options.path, force=options.force)
+    except FileExistsError:
+        print(
+            f"{options.path} exists and was kept — --force replaces it, but databases made with its "
+            "passwords will not open with new ones (docker compose down --volumes removes all data)",
+            file=sys.stderr,
+        )
+        return 64
+    print(f"wrote {options.path} (0600); Airflow's password for admin is AIRFLOW_PASSWORDS in it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

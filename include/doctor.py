@@ -1,0 +1,112 @@
+"""`doctor`: what of the machine, the set-up, the services and the tables is not as it should be."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import psutil
+
+from include import lake
+from include.errors import TidemarkError
+from include.ledger import revisions
+from include.pipelines import all_pipelines
+from include.services import jars, supervisor
+from include.settings import Settings, settings
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    ok: bool
+    what: str
+    remedy: str = ""
+
+
+def effective_settings() -> dict[str, str]:
+    """The settings in force by the name of their variable, secrets masked."""
+    current = settings()
+    values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.model_fields}
+    values["TIDEMARK_LAKE"] = current.lake_uri
+    return {name: value or "(embedded)" for name, value in values.items()}
+
+
+def examine(*, repair: bool, progress: Callable[[str], None]) -> list[Finding]:
+    """Look at everything; `repair` fetches damaged jars and starts dead services first."""
+    if repair:
+        jars.ensure_jars(progress)
+        dead = [n for n, s in supervisor.status().items() if s.address and not s.healthy and not s.external]
+        if dead:
+            supervisor.up(dead, progress)
+    return [*_machine(), *_jars(), *_secrets(), *_services(), *_tables()]
+
+
+def _machine() -> Iterator[Finding]:
+    text = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', text)
+    major = int(found[1]) if found else 0
+    yield Finding(major >= 17, f"Java {major}", "" if major >= 17 else "install Java 17 or newer")
+    yield Finding(True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}")
+    free = psutil.virtual_memory().available / 2**30
+    yield Finding(free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed")
+    folder = settings().home if settings().home.exists() else settings().home.parent
+    disk = shutil.disk_usage(folder).free / 2**30
+    yield Finding(disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed")
+
+
+def _jars() -> Iterator[Finding]:
+    wrong = jars.damaged()
+    yield Finding(
+        not wrong,
+        f"{len(jars.checksums()) - len(wrong)} of {len(jars.checksums())} jars as pinned",
+        "./tidemark doctor --repair" if wrong else "",
+    )
+    spark = version("pyspark")
+    others = [
+        jar.name
+        for jar in sorted((jars.folder() / "spark").glob("spark-*.jar"))
+        if not jar.stem.endswith(f"-{spark}")
+    ]
+    # Known and tested (include/services/ivy.xml), but nobody should have to find it out.
+    yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
+
+
+def _secrets() -> Iterator[Finding]:
+    home = settings().home
+    files = [*(home / "services").glob("*.json"), *(home / "spark-conf").glob("*.xml"), *(home / "airflow").glob("*.json")]
+    open_ones = [str(path) for path in files if path.stat().st_mode & 0o077]
+    yield Finding(
+        not open_ones, f"{len(files)} files with secrets are private", f"chmod 600 {' '.join(open_ones)}" if open_ones else ""
+    )
+
+
+def _services() -> Iterator[Finding]:
+    for name, state in supervisor.status().items():
+        if state.address:
+            where = "" if name == "postgres" else f" at {state.address}"
+            yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
+
+
+def _tables() -> Iterator[Finding]:
+    try:
+        for pipeline in all_pipelines():
+            for table in pipeline.tables:
+                registered = revisions.registered(table)
+                for revision in registered:
+                    found = {file.name: file.bytes for file in lake.list_files(revision.location)}
+                    expected = {name: described["bytes"] for name, described in revision.files.items()}
+                    if found != expected:
+                        yield Finding(
+                            False,
+                            f"{table} {revision.table_partition}: files differ from the ledger in {revision.location}",
+                            "run its interval again",
+                        )
+                yield Finding(True, f"{table}: {len(registered)} registered partitions looked at")
+    except TidemarkError as error:
+        yield Finding(False, f"the ledger cannot be read: {error.message}", error.remedy)

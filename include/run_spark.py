@@ -1,0 +1,94 @@
+"""Runs a Spark application in the foreground for the command line."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from types import FrameType
+
+from include.spark_submit import SparkSubmission
+
+_PR_SET_PDEATHSIG = 1
+_NOISE = ("WARNING: Using incubator modules", "SparkStringUtils: Truncated", "Disabling AQE since AQE")
+
+
+def _die_with_parent() -> None:
+    # kill -9 of the command is kill -9 of its driver: no orphan goes on writing.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start(job: SparkSubmission) -> subprocess.Popen[str]:
+    # In a session of its own: Ctrl-C reaches this process alone, which asks the driver to stop.
+    return subprocess.Popen(
+        job.command(),
+        env={**os.environ, **job.env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+
+
+def _pass_on(process: subprocess.Popen[str]) -> None:
+    import sys
+
+    assert process.stderr is not None
+    for line in process.stderr:
+        if not any(noise in line for noise in _NOISE):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def run_job(job: SparkSubmission) -> int:
+    """Run a Spark application to its end; its exit code. Its messages go to standard error."""
+    process = _start(job)
+    try:
+        _pass_on(process)
+        return process.wait()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+
+
+def run_stream_job(pipeline: str, job: SparkSubmission) -> int:
+    """Run a stream; SIGTERM and SIGINT ask its driver to stop after the micro-batch. Its exit code."""
+    process = _start(job)
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        _forward(process)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    _pass_on(process)
+    code = process.wait()
+    # A driver that was still starting when asked has nothing to finish: ended by the signal is stopped.
+    return 0 if asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+
+
+def _forward(process: subprocess.Popen[str]) -> None:
+    """Send SIGTERM to the Python driver under the JVM; to the JVM itself while there is none yet.
+
+    The JVM would end at once on the signal; the driver finishes its micro-batch and then ends the JVM.
+    """
+    import psutil
+
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+        drivers = [child for child in children if "python" in child.name() and "daemon" not in " ".join(child.cmdline())]
+    except psutil.NoSuchProcess:
+        return
+    for target in drivers[:1]:
+        target.send_signal(signal.SIGTERM)
+    if not drivers:
+        process.send_signal(signal.SIGTERM)
+
+
