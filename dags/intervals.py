@@ -113,12 +113,16 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         attempt = pin_ranges()
         hour = timedelta(hours=1)
         build = JobOperator(
-            task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt, execution_timeout=hour
+            task_id="build_interval",
+            job="build_interval",
+            pipeline=pipeline.name,
+            attempt=attempt,
+            execution_timeout=hour,
         )
         publish = JobOperator(
             task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt, execution_timeout=hour
         )
-        attempt >> build >> reconcile(attempt) >> publish >> announce(attempt)  # type: ignore[operator]
+        attempt >> build >> reconcile(attempt) >> publish >> announce(attempt)
     return dag
 
 

@@ -49,9 +49,7 @@ def stream_dag(pipeline: Pipeline) -> DAG:
             views=", ".join(view.speed.topic for view in pipeline.views) or "no speed view",
         ),
     ) as dag:
-        StreamOperator(
-            task_id="stream", pipeline=pipeline.name, retries=3, retry_delay=timedelta(seconds=5)
-        )
+        StreamOperator(task_id="stream", pipeline=pipeline.name, retries=3, retry_delay=timedelta(seconds=5))
     return dag
 
 

@@ -63,12 +63,7 @@ def checkpoint_passed(result: CheckpointResult) -> bool:
     return bool(
         runs
         and result.success
-        and all(
-            run.success
-            and run.results
-            and all(r.success and not _raised(r) for r in run.results)
-            for run in runs
-        )
+        and all(run.success and run.results and all(r.success and not _raised(r) for r in run.results) for run in runs)
     )
 
 
@@ -97,7 +92,7 @@ def run_checkpoint(
 ) -> tuple[bool, list[Outcome]]:
     """Validate a table's rows; `on_pass` runs inside the checkpoint's action when all passed."""
     context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = {"globally": False, "metric_calculations": False}  # type: ignore[assignment]
+    context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     source = context.data_sources.add_or_update_spark("lake", persist=False)
     batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("revision")
     suite = context.suites.add(gx.ExpectationSuite(name=table, expectations=expectations_of(pipeline, table, rows)))
@@ -138,7 +133,13 @@ def in_words(kind: str, arguments: dict[str, Any]) -> str:
     column = arguments.get("column", "")
     columns = ", ".join(arguments.get("column_list", []))
     low, high = arguments.get("min_value"), arguments.get("max_value")
-    bounds = f"between {low} and {high}" if None not in (low, high) else f"at least {low}" if high is None else f"at most {high}"
+    bounds = (
+        f"between {low} and {high}"
+        if None not in (low, high)
+        else f"at least {low}"
+        if high is None
+        else f"at most {high}"
+    )
     match kind:
         case "expect_table_row_count_to_equal":
             return f"the table has exactly the {arguments['value']} rows that the ledger counts"

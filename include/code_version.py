@@ -14,7 +14,8 @@ _SHARED = ("spark_jobs/*.py", "spark_jobs/decoding/*.py", "include/pipelines/spe
 @cache
 def code_version(pipeline: str) -> str:
     """Twelve hex digits that change when the pipeline's declaration, references, transforms or the
-    shared decoding and building code change, or Spark's version does."""
+    shared decoding and building code change, or Spark's version does.
+    """
     own = (f"include/pipelines/{pipeline}.*", f"spark_jobs/transforms/{pipeline}.py")
     digest = hashlib.sha256(f"pyspark {version('pyspark')}".encode())
     for path in sorted({path for pattern in (*_SHARED, *own) for path in REPOSITORY.glob(pattern)}):

@@ -82,9 +82,7 @@ def _caught_up(pipeline: Pipeline) -> bool:
     topics = kafka.describe_topics(pipeline.source.subscribe)
     ends = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()))
     queries = ("archive", *(view.name for view in pipeline.views))
-    return all(
-        positions(pipeline.name, query).get(tp, 0) >= end for query in queries for tp, (_, end) in ends.items()
-    )
+    return all(positions(pipeline.name, query).get(tp, 0) >= end for query in queries for tp, (_, end) in ends.items())
 
 
 def _failed(api: AirflowApi, dag: str) -> str:
@@ -113,7 +111,9 @@ def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callabl
         raise ServiceUnreachable(f"no run of {dag} ended within 420 s", remedy="look at it in Airflow") from None
     if run["state"] == "failed":
         failed = [name for name, each in told.items() if each == "failed"]
-        raise TidemarkError(f"{dag} {run['dag_run_id']} failed in {', '.join(failed)}", remedy=f"its log is in {api.address}")
+        raise TidemarkError(
+            f"{dag} {run['dag_run_id']} failed in {', '.join(failed)}", remedy=f"its log is in {api.address}"
+        )
     return str(run["dag_run_id"])
 
 

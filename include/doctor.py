@@ -52,12 +52,18 @@ def _machine() -> Iterator[Finding]:
     found = re.search(r'version "(\d+)', text)
     major = int(found[1]) if found else 0
     yield Finding(major >= 17, f"Java {major}", "" if major >= 17 else "install Java 17 or newer")
-    yield Finding(True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}")
+    yield Finding(
+        True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}"
+    )
     free = psutil.virtual_memory().available / 2**30
-    yield Finding(free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed")
+    yield Finding(
+        free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed"
+    )
     folder = settings().home if settings().home.exists() else settings().home.parent
     disk = shutil.disk_usage(folder).free / 2**30
-    yield Finding(disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed")
+    yield Finding(
+        disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed"
+    )
 
 
 def _jars() -> Iterator[Finding]:
@@ -69,9 +75,7 @@ def _jars() -> Iterator[Finding]:
     )
     spark = version("pyspark")
     others = [
-        jar.name
-        for jar in sorted((jars.folder() / "spark").glob("spark-*.jar"))
-        if not jar.stem.endswith(f"-{spark}")
+        jar.name for jar in sorted((jars.folder() / "spark").glob("spark-*.jar")) if not jar.stem.endswith(f"-{spark}")
     ]
     # Known and tested (include/services/ivy.xml), but nobody should have to find it out.
     yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
@@ -79,10 +83,16 @@ def _jars() -> Iterator[Finding]:
 
 def _secrets() -> Iterator[Finding]:
     home = settings().home
-    files = [*(home / "services").glob("*.json"), *(home / "spark-conf").glob("*.xml"), *(home / "airflow").glob("*.json")]
+    files = [
+        *(home / "services").glob("*.json"),
+        *(home / "spark-conf").glob("*.xml"),
+        *(home / "airflow").glob("*.json"),
+    ]
     open_ones = [str(path) for path in files if path.stat().st_mode & 0o077]
     yield Finding(
-        not open_ones, f"{len(files)} files with secrets are private", f"chmod 600 {' '.join(open_ones)}" if open_ones else ""
+        not open_ones,
+        f"{len(files)} files with secrets are private",
+        f"chmod 600 {' '.join(open_ones)}" if open_ones else "",
     )
 
 

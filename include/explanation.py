@@ -26,7 +26,8 @@ def explain(table: str, partition: str) -> dict[str, Any]:
     if not found:
         others = [revision.table_partition for revision in revisions.registered(table)]
         raise UsageError(
-            f"{table} has no registered partition {partition!r}", remedy=f"registered: {', '.join(others[-5:]) or 'none'}"
+            f"{table} has no registered partition {partition!r}",
+            remedy=f"registered: {', '.join(others[-5:]) or 'none'}",
         )
     revision = found[0]
     with session() as ledger:

@@ -49,11 +49,11 @@ def judge_reconciliation(attempt: int) -> None:
     unexplained = spec.verdict["reconciliation"]["unexplained"]
     if unexplained:
         verdict = announce(attempt)
-        examples = "; ".join(
-            f"{d['what']}: {d['where']}" for d in verdict.differences if d["class"] == "unexplained"
-        )
+        unexplained_ones = [d for d in verdict.differences if d["class"] == "unexplained"]
+        examples = "; ".join(f"{d['what']}: {d['where']}" for d in unexplained_ones)
         raise ReconciliationFailed(
-            f"{unexplained} differences are unexplained in {spec.pinned.interval}, nothing was registered: {examples[:600]}",
+            f"{unexplained} differences are unexplained in {spec.pinned.interval}, nothing was registered: "
+            f"{examples[:600]}",
             remedy=f"read the report: {verdict.report}",
             pipeline=spec.pinned.pipeline,
         )
@@ -96,9 +96,11 @@ def assemble_verdict(spec: AttemptSpec) -> Verdict:
     verdict.differences = found.get("differences", [])
     verdict.validation = found.get("validation", verdict.validation)
     verdict.expectations = found.get("expectations", [])
-    verdict.registered = [
-        r.as_registered() for r in revisions.registered_of_interval(pinned.id)
-    ] if verdict.validation["success"] else []
+    verdict.registered = (
+        [r.as_registered() for r in revisions.registered_of_interval(pinned.id)]
+        if verdict.validation["success"]
+        else []
+    )
     return verdict
 
 
@@ -111,8 +113,14 @@ def announce(attempt: int) -> Verdict:
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
     verdict.report = location.removeprefix("file://")
     data = spec.verdict.get("report", {})
-    lake.write_text(location, render_report(verdict.as_json(), {"description": load_pipeline(verdict.pipeline).description, **data}))
+    lake.write_text(
+        location, render_report(verdict.as_json(), {"description": load_pipeline(verdict.pipeline).description, **data})
+    )
     # A failed rerun leaves what an earlier attempt registered, so the interval stays registered.
-    state = "registered" if verdict.exit_code == 0 else ("" if revisions.registered_of_interval(spec.pinned.id) else "failed")
+    state = (
+        "registered"
+        if verdict.exit_code == 0
+        else ("" if revisions.registered_of_interval(spec.pinned.id) else "failed")
+    )
     intervals.end_attempt(attempt, verdict.exit_code, state, verdict.as_json())
     return verdict

@@ -36,7 +36,8 @@ def reaching_kafka() -> Iterator[None]:
         kafka_error = error.args[0]
         if isinstance(kafka_error, KafkaError) and kafka_error.code() in _UNREACHABLE:
             raise ServiceUnreachable(
-                f"Kafka at {settings().kafka_address()}: {kafka_error.str()}", remedy="./tidemark status; ./tidemark up kafka"
+                f"Kafka at {settings().kafka_address()}: {kafka_error.str()}",
+                remedy="./tidemark status; ./tidemark up kafka",
             ) from error
         raise
 

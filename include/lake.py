@@ -65,7 +65,9 @@ def list_files(location: str, *, suffix: str = ".parquet") -> list[LakeFile]:
         (
             LakeFile(info.path[len(path) :].lstrip("/"), info.size)
             for info in found
-            if info.type == fs.FileType.File and info.base_name.endswith(suffix) and not info.base_name.startswith((".", "_"))
+            if info.type == fs.FileType.File
+            and info.base_name.endswith(suffix)
+            and not info.base_name.startswith((".", "_"))
         ),
         key=lambda file: file.name,
     )

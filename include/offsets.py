@@ -62,9 +62,7 @@ def parse_offsets_json(text: str) -> dict[TopicPartition, int]:
     }
 
 
-def ranges_between(
-    before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int]
-) -> list[OffsetRange]:
+def ranges_between(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """What lies between two positions, a range per topic partition of `after`.
 
     A topic partition that `before` does not know starts at 0: it appeared in between.

@@ -65,9 +65,7 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
             step = first.interval
             while step.from_time > interval.from_time:
                 step = Interval(step.from_time - pipeline.schedule.every, step.from_time)
-                pinned = intervals.write(
-                    ledger, pipeline.name, step, _ranges(at, at), topic_ids, pinned_by
-                )
+                pinned = intervals.write(ledger, pipeline.name, step, _ranges(at, at), topic_ids, pinned_by)
             return pinned
         last = intervals.neighbour(ledger, pipeline.name, last=True)
         at = _start(pipeline, bounds) if last is None else {r.topic_partition: r.until_offset for r in last.ranges}
@@ -115,7 +113,9 @@ def _await_archive(pipeline: Pipeline, interval: Interval, until: Offsets) -> No
     def missing() -> list[str]:
         reached = positions(pipeline.name)
         return [
-            f"{tp} is at {reached.get(tp, 0)} of {offset}" for tp, offset in sorted(until.items()) if reached.get(tp, 0) < offset
+            f"{tp} is at {reached.get(tp, 0)} of {offset}"
+            for tp, offset in sorted(until.items())
+            if reached.get(tp, 0) < offset
         ]
 
     waiting = retry(

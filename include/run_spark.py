@@ -25,8 +25,9 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
         job.command(),
         env={**os.environ, **job.env},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        # spark-submit sends what the driver says, errors included, to its standard output.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         start_new_session=True,
@@ -37,8 +38,8 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
 def _pass_on(process: subprocess.Popen[str]) -> None:
     import sys
 
-    assert process.stderr is not None
-    for line in process.stderr:
+    assert process.stdout is not None
+    for line in process.stdout:
         if not any(noise in line for noise in _NOISE):
             sys.stderr.write(line)
             sys.stderr.flush()
@@ -83,12 +84,12 @@ def _forward(process: subprocess.Popen[str]) -> None:
 
     try:
         children = psutil.Process(process.pid).children(recursive=True)
-        drivers = [child for child in children if "python" in child.name() and "daemon" not in " ".join(child.cmdline())]
+        drivers = [
+            child for child in children if "python" in child.name() and "daemon" not in " ".join(child.cmdline())
+        ]
     except psutil.NoSuchProcess:
         return
     for target in drivers[:1]:
         target.send_signal(signal.SIGTERM)
     if not drivers:
         process.send_signal(signal.SIGTERM)
-
-

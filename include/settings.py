@@ -105,7 +105,9 @@ def read_properties(path: Path | None) -> dict[str, str]:
         mode = path.stat().st_mode
         lines = path.read_text().splitlines()
     except OSError as error:
-        raise UsageError(f"TIDEMARK_KAFKA_PROPERTIES: {path}: {error.strerror}", remedy="name a readable file") from None
+        raise UsageError(
+            f"TIDEMARK_KAFKA_PROPERTIES: {path}: {error.strerror}", remedy="name a readable file"
+        ) from None
     if mode & 0o077:
         raise UsageError(f"TIDEMARK_KAFKA_PROPERTIES: {path} is readable by others", remedy=f"chmod 600 {path}")
     options = {}
@@ -123,7 +125,7 @@ def read_properties(path: Path | None) -> dict[str, str]:
 def settings() -> Settings:
     """The settings of this process. Raises UsageError naming the variable that is wrong."""
     try:
-        return Settings()
+        return Settings()  # type: ignore[call-arg]
     except ValidationError as error:
         first = error.errors()[0]
         name = "TIDEMARK_" + "_".join(str(part) for part in first["loc"]).upper()

@@ -77,7 +77,9 @@ def spark_submit_binary() -> str:
 def submission(job: str, *arguments: str, name: str) -> SparkSubmission:
     """What starts the job with this process's settings."""
     current = settings()
-    jars = ",".join(str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name)
+    jars = ",".join(
+        str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name
+    )
     postgresql = next(str(jar) for jar in classpath("spark") if jar.name.startswith("postgresql-"))
     options = "-Duser.timezone=UTC -XX:+UseSerialGC -XX:-UsePerfData " + os.environ.get("TIDEMARK_JVM_OPTIONS", "")
     conf = {
@@ -99,7 +101,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
         "PYTHONPATH": str(REPOSITORY),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1" if current.spark_master.startswith("local") else "",
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
         "TZ": "UTC",
     }
 
@@ -119,7 +121,8 @@ def write_spark_conf(current: Settings) -> Path:
         "datanucleus.cache.level2.type": "none",
     }
     rows = "".join(
-        f"<property><name>{name}</name><value>{escape(value)}</value></property>\n" for name, value in properties.items()
+        f"<property><name>{name}</name><value>{escape(value)}</value></property>\n"
+        for name, value in properties.items()
     )
     write_private(folder / "hive-site.xml", f"<configuration>\n{rows}</configuration>\n")
     write_private(folder / "log4j2.properties", _LOG4J)

@@ -14,6 +14,7 @@ from include.ledger import micro_batches
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.decoding.records import EMPTY, QUARANTINED
+from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema
 
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
@@ -52,7 +53,7 @@ def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, paths: 
 
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
     """Empty and quarantined records of the ranges. Columns: outcome and coordinates."""
-    schema = StructType.fromDDL(_COORDINATES)
+    schema = struct_of(_COORDINATES)
     frames = [
         read_files(spark, micro_batches.files_covering(pipeline.name, ranges, outcome), schema).select(
             F.lit(outcome).alias("outcome"), "*"

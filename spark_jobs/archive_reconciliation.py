@@ -17,7 +17,6 @@ from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
 _TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
 
 
-
 def count_fates(rows: DataFrame) -> dict[TopicPartition, tuple[Fates, tuple[object, ...]]]:
     """Fates and hash sums per topic partition.
 
@@ -68,8 +67,10 @@ def _compare_rows(
     keys = [*IDENTITY, "outcome"]
 
     def side(rows: DataFrame, name: str) -> DataFrame:
-        return rows.where(in_question).groupBy(*keys).agg(
-            F.count(F.lit(1)).alias(f"{name}_rows"), F.sum("hash_1").alias(f"{name}_hash")
+        return (
+            rows.where(in_question)
+            .groupBy(*keys)
+            .agg(F.count(F.lit(1)).alias(f"{name}_rows"), F.sum("hash_1").alias(f"{name}_hash"))
         )
 
     compared = side(kafka_rows, "kafka").join(side(landed_rows, "landed"), keys, "full_outer")

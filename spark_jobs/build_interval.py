@@ -1,6 +1,6 @@
 """Builds and reconciles one interval: its revisions, its counts, its report's data.
 
-    spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID
+spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID
 """
 
 from __future__ import annotations

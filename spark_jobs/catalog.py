@@ -64,7 +64,11 @@ class Catalog:
 
 def normalised(location: str) -> str:
     """Hadoop writes `file:/x`, the lake `file:///x`."""
-    return location.replace("file:/", "file:///", 1) if location.startswith("file:/") and "://" not in location else location
+    return (
+        location.replace("file:/", "file:///", 1)
+        if location.startswith("file:/") and "://" not in location
+        else location
+    )
 
 
 def _clause(partition: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from include import kafka
 from include.crash_points import crash_point
@@ -24,6 +23,7 @@ from spark_jobs.content_hash import row_hashes
 from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode, load_references, transform
 from spark_jobs.kafka_source import read_ranges
 from spark_jobs.report_data import collect_report
+from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema, write_revisions
 from spark_jobs.view_reconciliation import reconcile_view
 
@@ -39,7 +39,9 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     hash_1, hash_2 = row_hashes(archive_schema(pipeline).names)
     hashes = (hash_1.alias("hash_1"), hash_2.alias("hash_2"))
     landed = read_archived(spark, pipeline, pinned.ranges)
-    landed_side = _with_unarchived(landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt)
+    landed_side = _with_unarchived(
+        landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt
+    )
     if attempt.source == "kafka":
         _check_topics(pipeline, attempt)
         decoded = decode(pipeline, read_ranges(spark, pinned.ranges)).drop("key", "value", "headers", "date")
@@ -48,7 +50,10 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         kafka_side = decoded.select(
             "outcome",
             *IDENTITY,
-            *(F.when(F.col("outcome") == ARCHIVED, column).alias(f"hash_{n}") for n, column in enumerate((hash_1, hash_2), 1)),
+            *(
+                F.when(F.col("outcome") == ARCHIVED, column).alias(f"hash_{n}")
+                for n, column in enumerate((hash_1, hash_2), 1)
+            ),
         )
     else:
         rows, kafka_side = landed, landed_side
@@ -101,7 +106,7 @@ def _write_view(pipeline: Pipeline, attempt: AttemptSpec, view: AdditiveView, ro
     return write_revisions(
         rows,
         table=pipeline.view_table(view),
-        schema=StructType.fromDDL(view.columns),
+        schema=struct_of(view.columns),
         order=view.key,
         partition_by=(),
         interval=attempt.pinned.interval,
@@ -127,7 +132,10 @@ def _note(
         }
         for r in ranges
     }
-    totals = {name: sum(counts[name] for counts in per_partition.values()) for name in ("archived", "empty", "quarantined", "gaps")}
+    totals = {
+        name: sum(counts[name] for counts in per_partition.values())
+        for name in ("archived", "empty", "quarantined", "gaps")
+    }
     intervals.note_findings(
         attempt.id,
         fates=per_partition,

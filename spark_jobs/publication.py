@@ -72,7 +72,9 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
         first = failed[0] if failed else None
         raise ValidationFailed(
             f"{len(failed)} expectations failed in {attempt.pinned.interval}, nothing was registered; first: "
-            f"{first.table}: {first.words} (observed {first.observed})" if first else "the checkpoint had no result",
+            f"{first.table}: {first.words} (observed {first.observed})"
+            if first
+            else "the checkpoint had no result",
             remedy="read the interval's report",
             pipeline=pipeline.name,
         )
@@ -97,7 +99,8 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
     catalog = Catalog(spark, pipeline)
     catalog.create_tables()
     before = {(r.table, r.partition): r for r in revisions.registered_of_interval(attempt.pinned.id)}
-    changed, kept = [], []
+    changed: list[BuiltRevision] = []
+    kept: list[BuiltRevision] = []
     for revision in built:
         old = before.pop((revision.table, revision.partition), None)
         unchanged = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,15 +44,18 @@ def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, buil
     return (reader.parquet(*locations) if locations else spark.createDataFrame([], view.columns)).persist()
 
 
-def _text(value: object) -> str:
+def _plain(value: object) -> str | int:
+    """A value as JSON holds it: numbers stay numbers, so that the page aligns them."""
     if value is None:
         return ""
-    return format_time(value) if hasattr(value, "astimezone") else str(value)
+    if isinstance(value, int):
+        return value
+    return format_time(value) if isinstance(value, datetime) else str(value)
 
 
 def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
     total = found.count()
-    texts = [[_text(value) for value in row] for row in found.limit(ROWS).collect()]
+    texts = [[_plain(value) for value in row] for row in found.limit(ROWS).collect()]
     return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": max(0, total - ROWS)}
 
 
@@ -72,7 +76,8 @@ def _threshold(spark: SparkSession, report: Threshold, view: AdditiveView, rows:
         "batch_view",
         "speed_view",
     ).orderBy(F.desc("batch_view"), *plain)
-    note = f"{view.description}, above {report.above}: this interval's batch view beside the last value of {view.speed.topic}"
+    topic = view.speed.topic
+    note = f"{view.description}, above {report.above}: this interval's batch view beside the last value of {topic}"
     return _section(report.title, note, shown)
 
 
@@ -82,7 +87,9 @@ def _listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> dict[str, 
         F.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias(name) if kind == "timestamp" else F.col(name)
         for name, kind in found.dtypes
     ]
-    return _section(report.title, "as of the last record of the interval", found.select(*times).orderBy(report.columns[0]))
+    return _section(
+        report.title, "as of the last record of the interval", found.select(*times).orderBy(report.columns[0])
+    )
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Runs one SQL query over the catalog.
 
-    spark-submit spark_jobs/run_sql.py --query FILE --result FILE
+spark-submit spark_jobs/run_sql.py --query FILE --result FILE
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The continuous job of a pipeline: the archive query and its speed queries in one Spark application.
 
-    spark-submit spark_jobs/stream.py --pipeline NAME [--until-caught-up]
+spark-submit spark_jobs/stream.py --pipeline NAME [--until-caught-up]
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -45,50 +46,76 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     """
     stop = Stop()
     lease = writers.acquire(pipeline.name)
+    heartbeat = Heartbeat(lease)
+    heartbeat.start()
     try:
         _prepare_topics(pipeline)
         spark = open_session()
-        lease_kept = _Heartbeat(lease, spark.sparkContext.applicationId or "")
-        stop.requested |= lease_kept.beat()
+        heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, until_caught_up=until_caught_up)
         _say(f"{pipeline.name}: streaming from {', '.join(pipeline.source.subscribe)} (fencing token {lease.token})")
-        while queries.running() and not stop.requested:
-            spark.streams.awaitAnyTermination(1)
-            spark.streams.resetTerminated()
-            stop.requested |= lease_kept.beat()
-        queries.stop_at_batch_boundary(lease_kept)
-        _say(f"{pipeline.name}: {'stopped' if stop.requested else 'caught up'}, {queries.committed} records committed")
+        try:
+            while queries.running() and not (stop.requested or heartbeat.stop_requested()):
+                spark.streams.awaitAnyTermination(1)
+                spark.streams.resetTerminated()
+            stopped = stop.requested or heartbeat.stop_requested()
+            queries.stop_at_batch_boundary()
+        except BaseException:
+            queries.stop_now()
+            raise
+        _say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
     finally:
+        heartbeat.end()
         writers.release(lease)
     return 0
 
 
-class _Heartbeat:
-    """Renews the lease; a ledger that is away for a moment is borne as long as the lease lasts."""
+class Heartbeat(threading.Thread):
+    """Renews the lease from the moment it is held, also while Spark starts.
 
-    def __init__(self, lease: writers.Lease, application_id: str) -> None:
+    A ledger that is away for a moment is borne as long as the lease lasts.
+    """
+
+    def __init__(self, lease: writers.Lease) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.application_id = ""
         self._lease = lease
-        self._application_id = application_id
-        self._last = time.monotonic()
+        self._ended = threading.Event()
+        self._stop_requested = False
+        self._error: TidemarkError | None = None
 
-    def beat(self) -> bool:
-        """Renew; True when a stop was requested. Raises AnotherWriter, or ServiceUnreachable in the end."""
-        try:
-            stop = writers.renew(self._lease, self._application_id)
-        except ServiceUnreachable:
-            if time.monotonic() - self._last > settings().lease_seconds:
-                raise
-            return False
-        self._last = time.monotonic()
-        return stop
+    def run(self) -> None:
+        """Renew until ended, or until the lease is lost."""
+        every = min(2.0, settings().lease_seconds / 5)
+        last = time.monotonic()
+        while not self._ended.wait(every):
+            try:
+                self._stop_requested = writers.renew(self._lease, self.application_id)
+                last = time.monotonic()
+            except ServiceUnreachable as error:
+                if time.monotonic() - last > settings().lease_seconds:
+                    self._error = error
+                    return
+            except TidemarkError as error:
+                self._error = error
+                return
+
+    def stop_requested(self) -> bool:
+        """Whether a stop was requested. Raises AnotherWriter or ServiceUnreachable when the lease is lost."""
+        if self._error is not None:
+            raise self._error
+        return self._stop_requested
+
+    def end(self) -> None:
+        """Renew no more."""
+        self._ended.set()
+        self.join(timeout=15)
 
 
 class _Queries:
     """The running queries of a pipeline."""
 
-    def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, lease: writers.Lease, *, until_caught_up: bool
-    ) -> None:
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, lease: writers.Lease, *, until_caught_up: bool) -> None:
         self.committed = 0
         self._spark = spark
         self._pipeline = pipeline
@@ -106,7 +133,7 @@ class _Queries:
                     raise self._errors[0] if self._errors else failed
         return any(query.isActive for query in self._queries)
 
-    def stop_at_batch_boundary(self, heartbeat: _Heartbeat, patience: float = 60.0) -> None:
+    def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
         deadline = time.monotonic() + patience
         for query in self._queries:
@@ -118,16 +145,25 @@ class _Queries:
                 if idle or (latest and begun != latest):
                     break
                 query.awaitTermination(1)
-                heartbeat.beat()
             query.stop()
+
+    def stop_now(self) -> None:
+        """Stop all queries, in the middle of their micro-batches if need be; those were not committed."""
+        for query in self._queries:
+            if query.isActive:
+                query.stop()
 
     def _start_archive(self) -> StreamingQuery:
         decoded = decode(self._pipeline, read_stream(self._spark, self._pipeline.source))
 
         def land(batch: DataFrame, batch_id: int) -> None:
-            self._sinks_of(ARCHIVE, batch, lambda query_id, checkpoint: LandingSink(
-                self._pipeline, self._lease, query_id, checkpoint, self._on_commit
-            ).land(batch, batch_id))
+            self._sinks_of(
+                ARCHIVE,
+                batch,
+                lambda query_id, checkpoint: LandingSink(
+                    self._pipeline, self._lease, query_id, checkpoint, self._on_commit
+                ).land(batch, batch_id),
+            )
 
         return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
 
@@ -138,9 +174,13 @@ class _Queries:
         aggregates = transform(self._pipeline, view.aggregate)(counted)
 
         def emit(batch: DataFrame, batch_id: int) -> None:
-            self._sinks_of(view.name, batch, lambda query_id, checkpoint: CompactedTopicSink(
-                self._pipeline, view, self._lease, query_id, checkpoint
-            ).emit(batch, batch_id))
+            self._sinks_of(
+                view.name,
+                batch,
+                lambda query_id, checkpoint: CompactedTopicSink(
+                    self._pipeline, view, self._lease, query_id, checkpoint
+                ).emit(batch, batch_id),
+            )
 
         return self._start(aggregates.writeStream.outputMode("update"), view.name, emit)
 
@@ -153,14 +193,12 @@ class _Queries:
             self._errors.append(error)
             raise
 
-    def _start(
-        self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]
-    ) -> StreamingQuery:
+    def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
         trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
         return (
             writer.queryName(f"{self._pipeline.name}.{query}")
             .option("checkpointLocation", checkpoint_of(self._pipeline, query))
-            .trigger(**trigger)  # type: ignore[arg-type]
+            .trigger(**trigger)
             .foreachBatch(run)
             .start()
         )

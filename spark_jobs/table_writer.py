@@ -16,11 +16,12 @@ from include.intervals import Interval
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import IDENTITY, KAFKA_COLUMNS, Pipeline
 from spark_jobs.content_hash import content_hash, row_hashes, sums
+from spark_jobs.schemas import struct_of
 
 
 def archive_schema(pipeline: Pipeline) -> StructType:
     """The archive table's columns without its partition columns."""
-    return StructType.fromDDL(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
+    return struct_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
 
 
 def revision_name(attempt: int, now: datetime) -> str:
@@ -96,8 +97,8 @@ def _hash_written(
     partitions = "".join(f", {name} STRING" for name in partition_by)
     ddl = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in schema.fields) + partitions
     hash_1, hash_2 = row_hashes(names)
-    hashed = spark.read.schema(ddl).parquet(staging).select(
-        *partition_by, hash_1.alias("hash_1"), hash_2.alias("hash_2")
+    hashed = (
+        spark.read.schema(ddl).parquet(staging).select(*partition_by, hash_1.alias("hash_1"), hash_2.alias("hash_2"))
     )
     found = {}
     for row in hashed.groupBy(*partition_by).agg(*sums()).collect():

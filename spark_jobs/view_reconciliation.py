@@ -75,7 +75,9 @@ def _classify(sides: ViewSides, view: AdditiveView, found: Reconciliation) -> No
     what = f"{view.name} against {view.speed.topic}"
     expected = sides.elsewhere + sides.inside
     if sides.speed != expected:
-        evidence = f"speed view {sides.speed}, rows up to its position {expected} (and {sides.late} late), batch {sides.batch}"
+        evidence = (
+            f"speed view {sides.speed}, rows up to its position {expected} (and {sides.late} late), batch {sides.batch}"
+        )
         found.add(Difference("unexplained", what, sides.key, evidence))
     elif sides.late:
         found.add(Difference("late", what, sides.key, f"{sides.late} late rows are in the batch view only"), sides.late)
@@ -99,8 +101,10 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int) -> Da
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
     committed = values.where(F.col("value.version") <= last_batch)
-    return committed.groupBy("key").agg(F.max_by("value", "offset").alias("value")).select(
-        "key", *(f"value.{name}" for name in view.measures)
+    return (
+        committed.groupBy("key")
+        .agg(F.max_by("value", "offset").alias("value"))
+        .select("key", *(f"value.{name}" for name in view.measures))
     )
 
 

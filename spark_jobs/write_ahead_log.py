@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from include import lake
 from include.errors import TidemarkError
@@ -34,7 +35,7 @@ def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
     return PlannedBatch(ranges_between(before, until), watermark)
 
 
-def _offsets(location: str) -> tuple[dict[str, object], dict[TopicPartition, int]]:
+def _offsets(location: str) -> tuple[dict[str, Any], dict[TopicPartition, int]]:
     _, metadata, *sources = lake.read_text(location).split("\n")
     return json.loads(metadata), parse_offsets_json(sources[0])
 

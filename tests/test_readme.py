@@ -82,7 +82,7 @@ def test_picture_is_self_contained_when_shown() -> None:
     assert picture.getroot().get("viewBox")
     text = ElementTree.tostring(picture.getroot(), encoding="unicode")
     assert "prefers-color-scheme: dark" in text
-    assert not re.search(r"<[^>]*(href|src)=|<script|@import", text.replace('xmlns:href', ""))
+    assert not re.search(r"<[^>]*(href|src)=|<script|@import", text.replace("xmlns:href", ""))
 
 
 def test_no_path_of_a_machine_is_named() -> None:

@@ -48,12 +48,12 @@ class AirflowApi:
 
     def trigger(self, dag: str, **conf: Any) -> str:
         """Start a run by hand; its id."""
-        body = {"logical_date": None, "conf": conf}
+        body: dict[str, Any] = {"logical_date": None, "conf": conf}
         return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", json=body)["dag_run_id"])
 
     def backfill(self, dag: str, from_date: str, to_date: str, *, again: bool = False) -> int:
         """Create a backfill over the data intervals that begin in `[from_date, to_date]`; its id."""
-        body = {
+        body: dict[str, Any] = {
             "dag_id": dag,
             "from_date": from_date,
             "to_date": to_date,

@@ -9,7 +9,7 @@ import traceback
 import click
 import typer
 
-from include.cli import data, demo, develop, jobs, services
+from include.cli import data, demo, develop, jobs, quarantine, services
 from include.errors import TidemarkError, UsageError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (demo, services, data, jobs, develop):
+for module in (demo, services, data, jobs, quarantine, develop):
     module.register(app)
 
 

@@ -43,16 +43,20 @@ def pipelines(as_json: AsJson = False) -> None:
         print_json(found)
         return
     for each in found:
-        print_facts({**each, **{name: ", ".join(each[name]) for name in ("topics", "tables", "dags")}})  # type: ignore[arg-type]
+        print_facts({**each, **{name: ", ".join(each[name]) for name in ("topics", "tables", "dags")}})
 
 
 def produce(
     pipeline: PipelineName,
     events: Annotated[int, typer.Option("--events", min=1, help="how many messages")],
     seed: Annotated[int, typer.Option("--seed", help="the same seed and start give the same messages")] = 1,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as it goes")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as it goes")
+    ] = None,
     bad_fraction: Annotated[float, typer.Option("--bad-fraction", min=0, max=1, help="share of bad messages")] = 0.0,
-    start: Annotated[str | None, typer.Option("--start", help="ISO time of the first; default: so that the span ends now")] = None,
+    start: Annotated[
+        str | None, typer.Option("--start", help="ISO time of the first; default: so that the span ends now")
+    ] = None,
     span: Annotated[str, typer.Option("--span", help="event times are spread over it: 10s, 50m, 3h")] = "3h",
 ) -> None:
     """Write generated messages to the pipeline's topic, created if missing; prints what was written."""
@@ -121,4 +125,10 @@ def explain(
     print_table(["file", "rows", "bytes"], [[f["name"], f["rows"], f["bytes"]] for f in found["files"]])
     columns = ["topic", "partition", "from_offset", "until_offset", "archived", "empty", "quarantined", "gaps"]
     print_table(columns, [[r[name] for name in columns] for r in found["ranges"]])
-    print_facts({"records": found["records"], "reconciliation": found["reconciliation"], "validation": found["validation"]["success"]})
+    print_facts(
+        {
+            "records": found["records"],
+            "reconciliation": found["reconciliation"],
+            "validation": found["validation"]["success"],
+        }
+    )

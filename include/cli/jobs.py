@@ -15,7 +15,7 @@ import typer
 
 from include import interval_steps
 from include.cli.data import PipelineName
-from include.cli.output import clean, console, print_json, print_table, progress
+from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
 from include.intervals import parse_time
 from include.ledger import writers
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs to the command."""
     app.command()(stream)
     app.command()(interval)
+    app.command()(rebuild)
     app.command()(sql)
 
 
@@ -59,7 +60,9 @@ def interval(
     from_time: Annotated[str, typer.Option("--from", help="start, e.g. 2026-11-20T05:00:00Z")],
     to_time: Annotated[str, typer.Option("--to", help="end, e.g. 2026-11-20T06:00:00Z")],
     source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.kafka,
-    repin: Annotated[bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")] = False,
+    repin: Annotated[
+        bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one interval end to end, as the DAG does; prints its verdict as JSON."""
@@ -85,6 +88,23 @@ def interval(
     if verdict.exit_code == 3:
         interval_steps.judge_reconciliation(attempt)
     raise typer.Exit(verdict.exit_code or code)
+
+
+def rebuild(
+    table: Annotated[str, typer.Argument(help="e.g. nest_cameras or lake.nest_cameras")],
+    partition: Annotated[str, typer.Argument(help="e.g. date=2026-11-20/interval=2026-11-20T05")],
+    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.kafka,
+    as_json: AsJson = False,
+) -> None:
+    """Build a registered partition again from its pinned ranges and compare content hashes; 0 if equal."""
+    from include import rebuilding
+
+    found = rebuilding.rebuild(table.removeprefix("lake."), partition, source.value, run_job)
+    if as_json:
+        print_json(found)
+    else:
+        print_facts(found)
+    raise typer.Exit(0 if found["equal"] else 1)
 
 
 def sql(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from rich.table import Table
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-console = Console()
-progress_console = Console(stderr=True, highlight=False)
+# Not a terminal: nothing is cut or wrapped to a width that nobody has.
+console = Console(width=None if sys.stdout.isatty() else 400)
+progress_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def clean(value: object) -> str:

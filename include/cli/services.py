@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command()(down)
     app.command()(status)
     app.command()(doctor)
+    app.command(name="setup-database")(setup_database)
 
 
 def up(names: Names = None) -> None:
@@ -43,8 +44,18 @@ def status(as_json: AsJson = False) -> None:
     rows = []
     for name, each in found.items():
         state = "healthy" if each.healthy else "not started" if not each.address else "down"
-        rows.append([name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail])
+        rows.append(
+            [name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail]
+        )
     print_table(["service", "state", "pid", "address", ""], rows)
+
+
+def setup_database() -> None:
+    """Create what is missing on the PostgreSQL server: databases, ledger tables, catalog schema."""
+    from include.services.postgres import prepare_databases
+
+    prepare_databases()
+    progress("databases ledger, catalog and airflow are ready")
 
 
 def _masked(address: str) -> str:
@@ -66,6 +77,8 @@ def doctor(
         console.print()
         for finding in findings:
             mark = "[green]ok[/green]  " if finding.ok else "[red]bad[/red] "
-            console.print(f"{mark} {finding.what}" + (f" — {finding.remedy}" if finding.remedy else ""), highlight=False)
+            console.print(
+                f"{mark} {finding.what}" + (f" — {finding.remedy}" if finding.remedy else ""), highlight=False
+            )
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)

@@ -62,9 +62,7 @@ def _load(ledger: Session, row: IntervalRow) -> PinnedInterval:
 
 def find(ledger: Session, pipeline: str, from_time: datetime) -> PinnedInterval | None:
     """The pinned interval that begins then."""
-    row = ledger.scalar(
-        select(IntervalRow).where(IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time)
-    )
+    row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time))
     return _load(ledger, row) if row else None
 
 
@@ -93,7 +91,10 @@ def write(
     pinned_by: str,
 ) -> PinnedInterval:
     """Write a pinned interval. Raises TidemarkError when it would not tile with the one before or after."""
-    for name, moment, side in (("before", interval.from_time, "until_offset"), ("after", interval.to_time, "from_offset")):
+    for name, moment, side in (
+        ("before", interval.from_time, "until_offset"),
+        ("after", interval.to_time, "from_offset"),
+    ):
         column = IntervalRow.to_time if name == "before" else IntervalRow.from_time
         row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, column == moment))
         if row is None:
@@ -138,9 +139,7 @@ def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
     """Where the archive of each topic partition begins: the pipeline's declared start, as it came out."""
     with session() as ledger:
         rows = ledger.execute(
-            select(
-                MicroBatchRange.topic, MicroBatchRange.topic_partition, func.min(MicroBatchRange.from_offset)
-            )
+            select(MicroBatchRange.topic, MicroBatchRange.topic_partition, func.min(MicroBatchRange.from_offset))
             .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
             .where(MicroBatch.pipeline == pipeline, MicroBatch.query == "archive")
             .group_by(MicroBatchRange.topic, MicroBatchRange.topic_partition)
@@ -151,9 +150,7 @@ def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
 def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: str) -> int:
     """Note a run of the interval; its id."""
     with session() as ledger:
-        row = Attempt(
-            interval_id=pinned.id, run_by=run_by, code_version=code_version, source=source, verdict={}
-        )
+        row = Attempt(interval_id=pinned.id, run_by=run_by, code_version=code_version, source=source, verdict={})
         ledger.add(row)
         ledger.flush()
         return row.id
@@ -176,7 +173,9 @@ def note_findings(attempt: int, **findings: Any) -> None:
         row.verdict = {**(row.verdict or {}), **findings}
 
 
-def note_fates(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates], gaps: Mapping[TopicPartition, int]) -> None:
+def note_fates(
+    pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates], gaps: Mapping[TopicPartition, int]
+) -> None:
     """Write the fate of every offset of an interval beside its ranges."""
     with session() as ledger:
         for each in pinned.ranges:

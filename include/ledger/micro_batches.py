@@ -148,7 +148,11 @@ def _move_position(ledger: Session, batch: BatchCommit, micro_batch_id: int, eac
     position = ledger.get(Position, (batch.pipeline, batch.query, tp.topic, tp.partition))
     if position is None:
         position = Position(
-            pipeline=batch.pipeline, query=batch.query, topic=tp.topic, topic_partition=tp.partition, next_offset=each.from_offset
+            pipeline=batch.pipeline,
+            query=batch.query,
+            topic=tp.topic,
+            topic_partition=tp.partition,
+            next_offset=each.from_offset,
         )
         ledger.add(position)
     if position.next_offset != each.from_offset:

@@ -1,4 +1,4 @@
-"""The ledger's tables. Every column carries its comment into the database (`\\d+` shows it)."""
+"""The ledger's tables. Every column carries its comment into the database, where psql shows it."""
 
 from __future__ import annotations
 

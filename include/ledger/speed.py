@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from sqlalchemy import select
 
@@ -33,7 +34,7 @@ def late_bounds(pipeline: str, view: str, after: datetime) -> list[LateBound]:
             .order_by(MicroBatch.id)
         ).all()
         effective: dict[int, datetime] = {}
-        for (_, before), (batch, _) in zip(rows, rows[1:], strict=False):
+        for (_, before), (batch, _) in pairwise(rows):
             if before is not None and before >= after:
                 effective[batch] = before
         if not effective:

@@ -86,9 +86,7 @@ def chart(data: dict[str, Any] | None) -> Chart | None:
     return draw(title, unit, labels, series, note)
 
 
-def _rows(
-    title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str
-) -> Chart:
+def _rows(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
     shown = _with_rest(series, MAX_ROWS)
     longest = max(max(values) for _, values in shown)
     height = 100 / len(labels)
@@ -114,9 +112,7 @@ def _rows(
     return Chart(title, unit, "rows", _summary(shown, labels), legend, note, rows=rows)
 
 
-def _columns(
-    title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str
-) -> Chart:
+def _columns(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
     shown = _with_rest(series, MAX_SERIES)
     totals = [sum(values[i] for _, values in shown) for i in range(len(labels))]
     top = _round_up(max(totals))
@@ -143,8 +139,7 @@ def _columns(
     every = math.ceil(len(labels) / _LABELS)
     ticks = tuple(_number(top * (_TICKS - i) / _TICKS) for i in range(_TICKS + 1))
     table = tuple(
-        (label, *(_number(values[i]) for _, values in shown), _number(totals[i]))
-        for i, label in enumerate(labels)
+        (label, *(_number(values[i]) for _, values in shown), _number(totals[i])) for i, label in enumerate(labels)
     )
     return Chart(
         title,
@@ -185,9 +180,9 @@ def _times(x: list[str]) -> tuple[list[str], str]:
     days = {match[1] for match in times}
     if len(days) > 1:
         return [f"{match[1][5:]} {match[2]}" for match in times], "month-day, UTC"
-    return [match[2] for match in times], interval_words(
-        f"{times[0][1]}T00:00", f"{times[0][1]}T00:00"
-    ).split(",")[0] + ", UTC"
+    return [match[2] for match in times], interval_words(f"{times[0][1]}T00:00", f"{times[0][1]}T00:00").split(",")[
+        0
+    ] + ", UTC"
 
 
 def _round_up(value: float) -> float:

@@ -28,7 +28,7 @@ FATES = {
 }
 CLASSES = {
     "matched": "Both layers hold the same: Kafka and the archive, the batch view and the speed view.",
-    "pending": "One side holds more so far: the rest of the window lies in another interval, or is still to be emitted.",
+    "pending": "One side holds more so far: the rest lies in another interval, or is still to be emitted.",
     "late": "These arrived after their window was closed: the batch view counts them, the speed view cannot.",
     "unexplained": "No rule accounts for these. One is enough to stop the run before anything is registered.",
 }
@@ -94,9 +94,7 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
         chart=chart(data.get("chart")),
         sections=[_section(section) for section in data.get("sections") or []],
         ranges=_ranges(verdict.get("ranges") or []),
-        topic_ids=sorted(
-            {(cell(r.get("topic")), cell(r.get("topic_id"))) for r in verdict.get("ranges") or []}
-        ),
+        topic_ids=sorted({(cell(r.get("topic")), cell(r.get("topic_id"))) for r in verdict.get("ranges") or []}),
         registered=_registered(verdict.get("registered") or []),
         commands=_commands(verdict, interval),
     )
@@ -115,18 +113,12 @@ def headline(verdict: dict[str, Any]) -> Headline:
         failed = len(validation.get("failed") or []) or sum(
             not e.get("success") for e in verdict.get("expectations") or []
         )
-        return Headline(
-            "bad", "Not published: validation failed", f"{counted(failed, 'expectation')} failed. {stays}"
-        )
+        return Headline("bad", "Not published: validation failed", f"{counted(failed, 'expectation')} failed. {stays}")
     if success is None:
-        return Headline(
-            "open", "Not published: not validated", f"The run ended before its tables were judged. {stays}"
-        )
+        return Headline("open", "Not published: not validated", f"The run ended before its tables were judged. {stays}")
     registered = verdict.get("registered") or []
     if not registered:
-        return Headline(
-            "good", "Complete, nothing to publish", "Every check passed and the interval holds no rows."
-        )
+        return Headline("good", "Complete, nothing to publish", "Every check passed and the interval holds no rows.")
     rows = sum(int(amount(entry.get("rows"))) for entry in registered)
     partitions = counted(len(registered), "table partition")
     return Headline(
@@ -193,10 +185,7 @@ def _reconciliation(verdict: dict[str, Any]) -> list[dict[str, Any]]:
     others = {str(d.get("class")) for d in differences} - set(CLASSES)
     classes = {
         **CLASSES,
-        **{
-            clean(name, 40): "These differences are explained by records of this fate."
-            for name in sorted(others)
-        },
+        **{clean(name, 40): "These differences are explained by records of this fate." for name in sorted(others)},
     }
     return [
         {
@@ -329,13 +318,9 @@ def _commands(verdict: dict[str, Any], interval: dict[str, Any]) -> list[tuple[s
                 f"./tidemark rebuild {names}",
             )
         )
-    commands.append(
-        ("Run the interval again, on the same offsets", f"./tidemark interval {pipeline} {times}")
-    )
+    commands.append(("Run the interval again, on the same offsets", f"./tidemark interval {pipeline} {times}"))
     if amount((verdict.get("records") or {}).get("quarantined")):
-        commands.append(
-            ("The records in quarantine, with their reasons", f"./tidemark quarantine list {pipeline}")
-        )
+        commands.append(("The records in quarantine, with their reasons", f"./tidemark quarantine list {pipeline}"))
     return commands
 
 

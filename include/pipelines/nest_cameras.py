@@ -83,7 +83,6 @@ PIPELINE = Pipeline(
             "Cameras offline",
             rows="offline_cameras",
             columns=("device_id", "name_long", "where_name", "structure_id", "last_is_online_change"),
-            notify_topic="nest-camera-alerts",
         ),
     ),
 )

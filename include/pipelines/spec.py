@@ -154,12 +154,11 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Listing:
-    """A report section: rows that a transform of the archive rows finds, each new one a notification."""
+    """A report section: rows that a transform of the archive rows finds, from the archive rows of the interval."""
 
     title: str
     rows: str
     columns: tuple[str, ...]
-    notify_topic: str
 
 
 @dataclass(frozen=True)

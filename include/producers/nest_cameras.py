@@ -7,7 +7,9 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
-ZIP_CODES = tuple(f"{zip_code:05d}" for zip_code in (94103, 10001, 60601, 73301, 98101, 2108, 33101, 80202, 30303, 97201))
+ZIP_CODES = tuple(
+    f"{zip_code:05d}" for zip_code in (94103, 10001, 60601, 73301, 98101, 2108, 33101, 80202, 30303, 97201)
+)
 DEVICES = tuple(f"cam-{number:04d}" for number in range(400))
 
 

@@ -1,22 +1,31 @@
-"""The embedded Airflow: `airflow standalone` on the embedded (or configured) PostgreSQL, loopback only."""
+"""The embedded Airflow: its four parts under one process, on the embedded (or configured) PostgreSQL, loopback only.
+
+`python -m include.services.airflow` is that process. `airflow standalone` is not used: it opens log servers on every
+interface at fixed ports, and leaves its parts behind when it is ended by SIGTERM or killed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import httpx
+import psutil
 
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import REPOSITORY, settings, write_private
 
 USER = "admin"
+
+# The task logs lie on this machine and are read from there: nobody needs the log servers.
+PARTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
 
 
 def _kept(name: str, make: str) -> str:
@@ -92,7 +101,7 @@ def up() -> None:
     """Start Airflow and wait until all its parts are healthy. Raises ServiceUnreachable."""
     state = process.read_state("airflow")
     port = process.free_port(state.get("port") or 8080)
-    command = [str(Path(sys.executable).parent / "airflow"), "standalone"]
+    command = [sys.executable, "-m", "include.services.airflow"]
     started = process.start_detached("airflow", command, airflow_environment(port))
     process.write_state(
         "airflow", address=f"http://127.0.0.1:{port}", pid=started.pid, started=started.create_time(), port=port
@@ -134,5 +143,35 @@ def down() -> None:
 
 def run_airflow(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Airflow's own command line with the embedded Airflow's environment."""
-    command = [str(Path(sys.executable).parent / "airflow"), *arguments]
+    command = [_executable(), *arguments]
     return subprocess.run(command, env=airflow_environment(), capture_output=True, text=True, check=False)
+
+
+def _executable() -> str:
+    return str(Path(sys.executable).parent / "airflow")
+
+
+def serve() -> int:
+    """Run Airflow's parts until SIGTERM, or until one of them ends: then end the others and return 1."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if subprocess.run([_executable(), "db", "migrate"], check=False).returncode:
+        return 1
+    # Should this process be killed, the kernel ends the parts.
+    together = ["setpriv", "--pdeathsig", "TERM", _executable()]
+    parts = [psutil.Popen([*together, *part], stdin=subprocess.DEVNULL) for part in PARTS]
+    try:
+        ended, code = os.wait()
+        name = next((part[0] for part, each in zip(PARTS, parts, strict=True) if each.pid == ended), "a part")
+        print(f"airflow {name} ended (status {code}): ending the others", flush=True)
+        return 1
+    finally:
+        for part in parts:
+            if part.is_running():
+                part.terminate()
+        _, alive = psutil.wait_procs(parts, timeout=20)
+        for survivor in alive:
+            survivor.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

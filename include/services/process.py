@@ -124,11 +124,21 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
         raise ServiceUnreachable(f"the embedded {name} {found} at its start", remedy=f"read {log_path(name)}")
 
 
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
 def stop(process: psutil.Process, seconds: float = 20, number: signal.Signals = signal.SIGTERM) -> None:
-    """Stop a process that we started, and its children: politely, then with SIGKILL."""
-    family = [process, *process.children(recursive=True)]
+    """Stop a service that we started, with its children: politely, then with SIGKILL.
+
+    Children in a session of their own (streams that Airflow launched detached) are not part of the service.
+    """
+    family = [process, *(child for child in process.children(recursive=True) if _session(child) == process.pid)]
     process.send_signal(number)
-    _, alive = psutil.wait_procs(family[:1], timeout=seconds)
+    psutil.wait_procs(family[:1], timeout=seconds)
     _, alive = psutil.wait_procs(family, timeout=2)
     for survivor in alive:
         survivor.kill()

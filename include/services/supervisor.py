@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Literal, get_args
 
-from include.errors import UsageError
+from include.errors import ServiceUnreachable, UsageError
 from include.services import airflow, kafka, postgres, registry
 from include.services.process import ServiceStatus, services_lock
 
@@ -37,7 +37,11 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
     with services_lock():
         for name in service_names(names):
             found = SERVICES[name].status()
-            if found.external or found.healthy:
+            if found.external and not found.healthy:
+                raise ServiceUnreachable(
+                    f"the {name} that the settings name does not answer", remedy="./tidemark status tells its address"
+                )
+            if found.healthy:
                 if name == "postgres":
                     # Another version of the code may have started it, or it is not ours: its tables may be older.
                     postgres.prepare_databases()

@@ -8,10 +8,10 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required
 from spark_jobs.decoding import strict_json
+from spark_jobs.schemas import struct_of
 
 ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
 
@@ -26,7 +26,7 @@ def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
 
 def archive_columns(pipeline: Pipeline) -> list[str]:
     """Names of the archive table's own columns."""
-    return StructType.fromDDL(pipeline.archive.columns).names
+    return struct_of(pipeline.archive.columns).names
 
 
 def decode(pipeline: Pipeline, records: DataFrame) -> DataFrame:
@@ -49,9 +49,9 @@ def decode(pipeline: Pipeline, records: DataFrame) -> DataFrame:
         strict_json.parse(pipeline.decoder, value).alias("parsed"),
     )
     rows = transform(pipeline, pipeline.archive.rows)(strict_json.message(F.col("parsed")))
-    found = parsed.withColumn(
-        "undecodable", strict_json.failure(pipeline.decoder, value, F.col("parsed"))
-    ).withColumn("rows", F.when(F.col("undecodable").isNull(), rows))
+    found = parsed.withColumn("undecodable", strict_json.failure(pipeline.decoder, value, F.col("parsed"))).withColumn(
+        "rows", F.when(F.col("undecodable").isNull(), rows)
+    )
     judged = found.withColumn("failure", F.coalesce(F.col("undecodable"), _first_violation(pipeline, F.col("rows"))))
     outcome = (
         F.when(F.col("failure").isNotNull(), QUARANTINED)

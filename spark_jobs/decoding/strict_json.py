@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import Json
+from spark_jobs.schemas import struct_of
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
@@ -36,9 +37,7 @@ def parse(decoder: Json, value: Column) -> Column:
 
 
 def _struct_fields(ddl: str) -> str:
-    from pyspark.sql.types import StructType
-
-    return str(StructType.fromDDL(ddl).simpleString()).removeprefix("struct<").removesuffix(">")
+    return str(struct_of(ddl).simpleString()).removeprefix("struct<").removesuffix(">")
 
 
 def message(parsed: Column) -> Column:
@@ -55,7 +54,9 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
     sealed = F.get(parsed["tidemark"], F.lit(1))["tidemark_seal"]
 
     def because(reason: str, detail: Column | str) -> Column:
-        return F.struct(F.lit(reason).alias("reason"), (F.lit(detail) if isinstance(detail, str) else detail).alias("detail"))
+        return F.struct(
+            F.lit(reason).alias("reason"), (F.lit(detail) if isinstance(detail, str) else detail).alias("detail")
+        )
 
     size = F.concat(F.octet_length(value).cast("string"), F.lit(f" bytes, the limit is {decoder.max_bytes}"))
     is_whole = (F.size(parsed["tidemark"]) == 2) & (sealed == F.xxhash64(value))

@@ -33,10 +33,7 @@ ONE_SHOT = {"setup", "airflow-migrate"}
 def _parser() -> list[str]:
     """The command of a real Compose parser that prints the resolved model as JSON."""
     docker = shutil.which("docker")
-    if (
-        docker
-        and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
-    ):
+    if docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0:
         return [docker, "compose", "--file", str(COMPOSE), "config", "--format", "json"]
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go:
@@ -45,11 +42,7 @@ def _parser() -> list[str]:
 
 
 def _parse(command: list[str], environment: dict[str, str | None]) -> subprocess.CompletedProcess[str]:
-    kept = {
-        name: os.environ[name]
-        for name in ("PATH", "HOME", "GOPROXY", "GOFLAGS", "GOCACHE")
-        if name in os.environ
-    }
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "GOPROXY", "GOFLAGS", "GOCACHE") if name in os.environ}
     variables = {name: value for name, value in environment.items() if value is not None}
     return subprocess.run(
         command,
@@ -88,9 +81,7 @@ def services(model: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_every_service_is_there_when_parsed(services: dict[str, Any]) -> None:
-    airflow = {
-        f"airflow-{part}" for part in ("api-server", "scheduler", "dag-processor", "triggerer", "migrate")
-    }
+    airflow = {f"airflow-{part}" for part in ("api-server", "scheduler", "dag-processor", "triggerer", "migrate")}
     spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
     assert set(services) == {"kafka", "postgres", "registry", "setup"} | airflow | spark
 
@@ -160,13 +151,9 @@ def test_containers_have_few_rights_when_started(services: dict[str, Any]) -> No
     assert "USER tidemark" in DOCKERFILE
 
 
-def test_secrets_come_from_the_environment_alone(
-    model: dict[str, Any], environment: dict[str, str | None]
-) -> None:
+def test_secrets_come_from_the_environment_alone(model: dict[str, Any], environment: dict[str, str | None]) -> None:
     text = COMPOSE.read_text()
-    used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {
-        s["environment"] for s in model["secrets"].values()
-    }
+    used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {s["environment"] for s in model["secrets"].values()}
     assert used == set(environment)
     assert all(expression.startswith(":?run ") for expression in re.findall(r"(?<!\$)\$\{\w+([^}]*)\}", text))
     for service in model["services"].values():
@@ -186,6 +173,14 @@ def test_same_lake_and_state_when_services_share_files(services: dict[str, Any])
     settings = services["airflow-scheduler"]["environment"]
     assert settings["TIDEMARK_LAKE"] == "file:///srv/lake"
     assert settings["TIDEMARK_SPARK_MASTER"] == "spark://spark-master:7077"
+
+
+def test_cores_are_left_for_an_interval_when_a_stream_runs(services: dict[str, Any]) -> None:
+    workers = [service["command"] for name, service in services.items() if name.startswith("spark-worker")]
+    cores = sum(int(command[command.index("--cores") + 1]) for command in workers)
+    per_application = re.search(r"defaultCores=(\d+)", services["spark-master"]["environment"]["SPARK_MASTER_OPTS"])
+    assert per_application is not None
+    assert 2 * int(per_application[1]) <= cores
 
 
 def test_settings_are_known_when_compose_sets_them(services: dict[str, Any]) -> None:
@@ -235,11 +230,7 @@ def test_no_secret_is_printed_when_written(tmp_path: Path, capsys: pytest.Captur
     generate_env.main([str(tmp_path / ".env")])
     printed = "".join(capsys.readouterr())
     values = dotenv_values(tmp_path / ".env")
-    assert not [
-        name
-        for name, value in values.items()
-        if value and name not in generate_env.PORTS and value in printed
-    ]
+    assert not [name for name, value in values.items() if value and name not in generate_env.PORTS and value in printed]
 
 
 def test_secrets_are_long_and_different_when_made() -> None:
@@ -281,9 +272,7 @@ def test_check_passes_when_healthy(health: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["triggerer", "dag_processor"])
-def test_check_fails_when_a_part_is_not_healthy(
-    health: str, part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_fails_when_a_part_is_not_healthy(health: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert check_health.main(["part", f"{health}/health", part]) == 1
     assert part in capsys.readouterr().err
 

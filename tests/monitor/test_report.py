@@ -242,8 +242,7 @@ def hostile(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     verdict["interval"] = {"from": value, "to": value}
     verdict["ranges"][0] |= {"topic": value, "topic_id": value}
     verdict["differences"] = [
-        {"class": kind, "what": value, "where": value, "evidence": {str(value): value}}
-        for kind in ("late", value)
+        {"class": kind, "what": value, "where": value, "evidence": {str(value): value}} for kind in ("late", value)
     ]
     verdict["expectations"] = [
         {
@@ -280,9 +279,7 @@ def test_markup_is_text_when_a_value_is_markup() -> None:
     clean_tags = [tag for tag, _ in Page(render_report(*hostile("plain"))).tags]
     page = Page(render_report(*hostile(attack)))
     assert [tag for tag, _ in page.tags] == clean_tags
-    assert not any(
-        name.startswith("on") or name == "src" for _, attributes in page.tags for name in attributes
-    )
+    assert not any(name.startswith("on") or name == "src" for _, attributes in page.tags for name in attributes)
     assert attack in page.text
 
 
@@ -293,9 +290,7 @@ def test_page_keeps_its_structure_when_values_are_naughty_strings() -> None:
     for value in json.loads(NAUGHTY.read_text(encoding="utf-8")):
         html = render_report(*hostile(value))
         html.encode("utf-8")
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]", html), repr(
-            value
-        )
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]", html), repr(value)
         tags = [tag for tag, _ in Page(html).tags]
         # A value that is empty once cleaned leaves out the optional paragraph around it, nothing else.
         assert len(tags) <= len(expected) + 2, repr(value)
@@ -306,15 +301,11 @@ def test_page_keeps_its_structure_when_values_are_naughty_strings() -> None:
 def test_page_refers_to_nothing_outside(verdict: dict[str, Any]) -> None:
     html = render_report(verdict, findings(6))
     page = Page(html)
-    policy = (
-        next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
-    )
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
     digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
     assert policy.startswith("default-src 'none'; ")
     assert f"style-src 'sha256-{digest}'" in policy
-    assert not {"script", "link", "img", "iframe", "object", "embed", "a", "base"} & {
-        tag for tag, _ in page.tags
-    }
+    assert not {"script", "link", "img", "iframe", "object", "embed", "a", "base"} & {tag for tag, _ in page.tags}
     assert not any({"href", "src", "style", "xlink:href", "action"} & set(a) for _, a in page.tags)
     assert "url(" not in page.style
     assert "@import" not in page.style
@@ -394,14 +385,8 @@ def test_chart_is_left_out_when_it_has_no_values() -> None:
 
 def test_columns_stack_to_the_total_when_there_are_many_windows() -> None:
     html = render_report(published(), findings(6))
-    heights = [
-        float(h)
-        for h in re.findall(r'<rect x="[\d.]+%" y="[\d.]+%" width="[\d.]+%" height="([\d.]+)%"', html)
-    ]
-    tops = [
-        float(y)
-        for y in re.findall(r'<rect x="[\d.]+%" y="([\d.]+)%" width="[\d.]+%" height="[\d.]+%"', html)
-    ]
+    heights = [float(h) for h in re.findall(r'<rect x="[\d.]+%" y="[\d.]+%" width="[\d.]+%" height="([\d.]+)%"', html)]
+    tops = [float(y) for y in re.findall(r'<rect x="[\d.]+%" y="([\d.]+)%" width="[\d.]+%" height="[\d.]+%"', html)]
     assert len(heights) == 6 * 6
     assert all(0 <= y <= 100 for y in tops)
     assert sum(heights[:6]) == pytest.approx(100 - min(tops[:6]), abs=0.02)
@@ -480,10 +465,7 @@ def test_browser_loads_nothing_else_when_it_shows_the_page(opened: Opened, verdi
     assert [url for url in _requests(browser) if not url.endswith("/page.html")] == []
     assert browser.get_log("browser") == []
     # The style was let in by the policy: without it the sheet has no rules to apply.
-    assert (
-        browser.execute_script("return getComputedStyle(document.querySelector('.verdict')).display")
-        == "grid"
-    )
+    assert browser.execute_script("return getComputedStyle(document.querySelector('.verdict')).display") == "grid"
 
 
 @pytest.mark.browser

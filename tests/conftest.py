@@ -1,0 +1,143 @@
+"""Real services in a home folder of their own, and one Spark session for the tests of transforms."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Short jobs on small machines: the second compiler only costs here.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
+
+
+def pytest_configure() -> None:
+    # Whatever the caller's settings are, tests never touch the caller's services.
+    for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
+        del os.environ[name]
+    os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY))
+
+
+@dataclass
+class Home:
+    """A home folder with its services, driven through the command as a user would."""
+
+    path: Path
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return {
+            **os.environ,
+            "TIDEMARK_HOME": str(self.path),
+            "TIDEMARK_JVM_OPTIONS": JVM_OPTIONS,
+            "TIDEMARK_LEASE_SECONDS": "5",
+            "TIDEMARK_ARCHIVE_WAIT": "5s",
+            **extra,
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "include.cli", *arguments]
+
+    def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments),
+            env=self.environment(**extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+
+    def run(self, *arguments: str, expect: int | None = 0, **extra: str) -> subprocess.CompletedProcess[str]:
+        result = subprocess.run(
+            self.command(*arguments),
+            env=self.environment(**extra),
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,
+            timeout=600,
+            check=False,
+        )
+        if expect is not None:
+            assert result.returncode == expect, f"{arguments}: {result.returncode}\n{result.stderr[-4000:]}"
+        return result
+
+    def json(self, *arguments: str, **options: Any) -> Any:
+        return json.loads(self.run(*arguments, **options).stdout)
+
+    def interval(self, pipeline: str, start: datetime, *extra: str, expect: int = 0) -> dict[str, Any]:
+        bounds = ["--from", iso(start), "--to", iso(start + timedelta(hours=1))]
+        verdict: dict[str, Any] = json.loads(self.run("interval", pipeline, *bounds, *extra, expect=expect).stdout)
+        return verdict
+
+    @property
+    def services(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("status", "--json")["services"]
+        return found
+
+    @property
+    def kafka(self) -> str:
+        return str(json.loads((self.path / "services" / "kafka.json").read_text())["address"])
+
+    @property
+    def database(self) -> str:
+        return str(json.loads((self.path / "services" / "postgres.json").read_text())["address"])
+
+    @property
+    def lake(self) -> Path:
+        return self.path / "lake"
+
+
+def iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def last_hours(count: int) -> datetime:
+    """The start of the hour that lies so many whole hours before the current one."""
+    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=count)
+
+
+def end_of(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """Fresh embedded Kafka and PostgreSQL for one test module."""
+    made = Home(tmp_path_factory.mktemp("home"))
+    made.run("up")
+    yield made
+    made.run("down", expect=None)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One small local session for all tests of transforms and decoding."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC {JVM_OPTIONS}")
+        .config("spark.sql.warehouse.dir", str(folder))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

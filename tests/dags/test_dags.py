@@ -1,0 +1,89 @@
+"""What the DAG files make: names, the vital order of tasks, and nothing heavy or secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+SCRIPT = """
+import json, sys
+sys.path.insert(0, "dags")
+import intervals, streams
+from airflow.serialization.serialized_objects import DagSerialization
+found = {}
+for module in (streams, intervals):
+    for name, dag in vars(module).items():
+        if hasattr(dag, "task_dict"):
+            found[name] = {
+                "tasks": {t: sorted(task.downstream_task_ids) for t, task in dag.task_dict.items()},
+                "spark": sorted(t for t, task in dag.task_dict.items()
+                    if any(c.__name__ == "SparkSubmitOperator" for c in type(task).__mro__)),
+                "doc": dag.doc_md,
+                "paused": dag.is_paused_upon_creation,
+                "serialized": json.dumps(DagSerialization.serialize_dag(dag), default=str),
+            }
+heavy = sorted(set(sys.modules) & {"pyspark", "great_expectations", "pandas"})
+print("RESULT" + json.dumps({"dags": found, "heavy": heavy}))
+"""
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("airflow")
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "TIDEMARK_DATABASE_URL": "postgresql://canary:canary-secret@127.0.0.1:1/ledger",
+        "TIDEMARK_HOME": str(folder / "home"),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    line = next(line for line in result.stdout.splitlines() if line.startswith("RESULT"))
+    found: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+    return found
+
+
+def test_each_pipeline_has_a_stream_and_an_interval_dag(parsed: dict[str, Any]) -> None:
+    assert sorted(parsed["dags"]) == ["interval__nest_cameras", "stream__nest_cameras"]
+    assert all(dag["paused"] for dag in parsed["dags"].values())
+
+
+def test_parsing_loads_no_heavy_library_and_needs_no_service(parsed: dict[str, Any]) -> None:
+    assert parsed["heavy"] == []
+
+
+def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) -> None:
+    tasks = parsed["dags"]["interval__nest_cameras"]["tasks"]
+    assert list(tasks) == ["pin_ranges", "build_interval", "reconcile", "publish", "announce"]
+    assert tasks["build_interval"] == ["reconcile"]
+    assert tasks["reconcile"] == ["publish"]
+    assert tasks["publish"] == ["announce"]
+    assert "build_interval" in tasks["pin_ranges"]
+    assert tasks["announce"] == []
+
+
+def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any]) -> None:
+    assert parsed["dags"]["interval__nest_cameras"]["spark"] == ["build_interval", "publish"]
+    assert parsed["dags"]["stream__nest_cameras"]["spark"] == ["stream"]
+
+
+def test_docs_tell_the_operator_what_a_failure_means(parsed: dict[str, Any]) -> None:
+    for dag in parsed["dags"].values():
+        for word in ("**What**", "**When**", "**Reads**", "failure"):
+            assert word in dag["doc"]
+
+
+def test_serialized_dags_hold_no_secret(parsed: dict[str, Any]) -> None:
+    for dag in parsed["dags"].values():
+        assert "canary" not in dag["serialized"]

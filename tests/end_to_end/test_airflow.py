@@ -1,0 +1,131 @@
+"""Airflow runs it: a stream launched and watched, a backfill of past intervals, a driver that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+
+from include.airflow.api import AirflowApi
+from tests import audit
+from tests.conftest import Home, iso, last_hours
+
+pytestmark = [pytest.mark.services, pytest.mark.airflow]
+
+START = last_hours(3)
+STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
+EVENTS = 6000
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240) -> Any:
+    """The condition's first true value; time passes only as long as it is false."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        signal.sigtimedwait([], 0.5)
+    raise AssertionError(f"waited {seconds:.0f} s for {what}")
+
+
+def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()
+
+
+def committed(home: Home, query: str) -> int:
+    return int(ledger(home, f"SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = '{query}'")[0][0])
+
+
+def registered(home: Home) -> list[tuple[Any, ...]]:
+    return ledger(
+        home,
+        "SELECT table_name, table_partition, id, location, content_hash, registered_at FROM revisions "
+        "WHERE state = 'registered' ORDER BY table_name, table_partition",
+    )
+
+
+@pytest.fixture(scope="module")
+def airflow(home: Home) -> Iterator[AirflowApi]:
+    home.run("up", "airflow")
+    address = home.services["airflow"]["address"]
+    password = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
+    api = AirflowApi(address, "admin", password)
+    wait_for("the DAGs", lambda: {STREAM, INTERVAL} <= api.dag_ids(), 120)
+    assert api.import_errors() == []
+    arguments = ["--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h"]
+    home.run("produce", "nest_cameras", *arguments)
+    api.set_paused(STREAM, False)
+    yield api
+    api.set_paused(STREAM, True)
+    home.run("stream", "nest_cameras", "--stop", expect=None)
+    for (pid,) in ledger(home, "SELECT pid FROM stream_launches WHERE pid IS NOT NULL"):
+        if psutil.pid_exists(pid):
+            psutil.wait_procs([psutil.Process(pid)], timeout=30)
+
+
+def wait_for_backfill(api: AirflowApi, count: int, since: set[str]) -> None:
+    def done() -> bool:
+        runs = [r for r in api.runs(INTERVAL) if r["run_type"] == "backfill" and f"{r['end_date']}" not in since]
+        failed = [r for r in runs if r["state"] == "failed"]
+        assert not failed, [api.tasks(INTERVAL, r["dag_run_id"]) for r in failed]
+        return len(runs) == count and all(r["state"] == "success" for r in runs)
+
+    wait_for("the backfill", done, 480)
+
+
+def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_once(
+    home: Home, airflow: AirflowApi
+) -> None:
+    wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
+    last = START + timedelta(hours=2)
+    airflow.set_paused(INTERVAL, False)
+    airflow.backfill(INTERVAL, iso(START), iso(last))
+    wait_for_backfill(airflow, 3, set())
+    first = registered(home)
+    assert [(table, partition.split("interval=")[1]) for table, partition, *_ in first if table == "nest_cameras"] == [
+        ("nest_cameras", (START + timedelta(hours=h)).strftime("%Y-%m-%dT%H")) for h in range(3)
+    ]
+    table = audit.read_parquet(row[3] for row in first if row[0] == "nest_cameras")
+    expected = audit.expected(audit.read_topic(home.kafka, "nest-logs"))
+    assert set(audit.identities(table).values()) == {1}
+    assert set(audit.identities(table)) == expected.rows.keys()
+
+    ended = {f"{r['end_date']}" for r in airflow.runs(INTERVAL)}
+    airflow.backfill(INTERVAL, iso(START), iso(last), again=True)
+    wait_for_backfill(airflow, 3, ended)
+    assert registered(home) == first
+
+
+def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, airflow: AirflowApi) -> None:
+    def driver() -> tuple[int, int] | None:
+        rows = ledger(home, "SELECT token, holder FROM writers WHERE holder <> ''")
+        return (rows[0][0], int(rows[0][1].split(":")[1])) if rows else None
+
+    token, pid = wait_for("a driver", driver)
+    os.kill(pid, signal.SIGKILL)
+    home.run("produce", "nest_cameras", "--events", "500", "--seed", "2", "--start", iso(START), "--span", "1h")
+    wait_for("the next driver's commits", lambda: committed(home, "archive") == EVENTS + 500, 180)
+    assert driver() is not None
+    assert driver()[0] > token  # type: ignore[index]
+    files = ledger(home, "SELECT path FROM landing_files WHERE outcome = 'archived'")
+    landed = audit.read_files(home.lake / path for (path,) in files)
+    assert set(audit.identities(landed).values()) == {1}
+    ranges = ledger(
+        home,
+        "SELECT r.topic_partition, r.from_offset, r.until_offset FROM micro_batch_ranges r JOIN micro_batches b "
+        "ON b.id = r.micro_batch_id WHERE b.query = 'archive' ORDER BY 1, 2",
+    )
+    at: dict[int, int] = {}
+    for partition, begin, until in ranges:
+        assert at.get(partition, 0) == begin
+        at[partition] = until
+    assert sum(at.values()) == EVENTS + 500

@@ -1,0 +1,279 @@
+"""The main job: records in, stream, interval, validated and registered partitions out, audited from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import audit
+from tests.conftest import Home, end_of, iso, last_hours
+
+pytestmark = pytest.mark.services
+
+START = last_hours(3)
+EVENTS = 20_000
+
+
+@pytest.fixture(scope="module")
+def landed(home: Home) -> Home:
+    """Three whole hours of records, two in a hundred bad, landed by the stream."""
+    arguments = [
+        "--events",
+        str(EVENTS),
+        "--bad-fraction",
+        "0.02",
+        "--start",
+        iso(START),
+        "--span",
+        "3h",
+        "--seed",
+        "7",
+    ]
+    assert home.json("produce", "nest_cameras", *arguments)["delivered"] == EVENTS
+    home.run("stream", "nest_cameras", "--until-caught-up")
+    return home
+
+
+@pytest.fixture(scope="module")
+def verdict(landed: Home) -> dict[str, Any]:
+    """The verdict of the second hour, run first: the hour before is pinned on the way."""
+    return landed.interval("nest_cameras", START + timedelta(hours=1))
+
+
+def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()
+
+
+def test_every_offset_has_one_fate_per_topic_partition(landed: Home, verdict: dict[str, Any]) -> None:
+    assert verdict["reconciliation"]["unexplained"] == 0
+    assert verdict["reconciliation"]["matched"] > 0
+    records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), verdict["ranges"])
+    fates = audit.expected(records)
+    for each in verdict["ranges"]:
+        here = (each["topic"], each["partition"])
+        assert each["archived"] == sum(c[:2] == here for c in fates.archived)
+        assert each["empty"] == sum(c[:2] == here for c in fates.empty)
+        assert each["quarantined"] == sum(c[:2] == here for c in fates.bad)
+        assert each["until_offset"] - each["from_offset"] == sum(
+            each[name] for name in ("archived", "empty", "quarantined", "gaps")
+        )
+    counts = verdict["records"]
+    assert counts["in_ranges"] == counts["archived"] + counts["empty"] + counts["quarantined"] + counts["gaps"]
+    assert counts["quarantined"] > 0
+    assert counts["empty"] > 0
+
+
+def test_registered_locations_hold_each_row_once_with_its_values_when_read_by_pyarrow(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
+    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras"]
+    table = audit.read_parquet(locations)
+    records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), verdict["ranges"])
+    expected = audit.expected(records).rows
+    assert audit.identities(table) == Counter(expected.keys())
+    for row in table.to_pylist():
+        identity = tuple(row[name] for name in ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"))
+        camera = expected[identity]
+        assert row["device_id"] == camera["device_id"]
+        assert row["is_online"] == camera["is_online"]
+        assert row["activity_zones"] == camera["activity_zones"]
+        assert iso_ms(row["last_event"]["start_time"]) == camera["last_event"]["start_time"]
+        assert row["last_event"]["activity_zone_ids"] == camera["last_event"]["activity_zone_ids"]
+
+
+def iso_ms(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def test_quarantine_keeps_bad_records_whole_with_their_reason(landed: Home) -> None:
+    records = audit.read_topic(landed.kafka, "nest-logs")
+    table = audit.read_parquet([str(landed.lake / "quarantine" / "nest_cameras")])
+    assert audit.coordinates_of(table) == Counter(audit.expected(records).bad)
+    for row in table.to_pylist():
+        record = records[(row["kafka_topic"], row["kafka_partition"], row["kafka_offset"])]
+        assert (row["key"], row["value"]) == (record.key, record.value)
+        assert row["detail"]
+    assert set(table["reason"].to_pylist()) >= {
+        "null_value",
+        "empty_value",
+        "malformed_json",
+        "trailing_content",
+        "not_utf8",
+        "wrong_type",
+        "required_missing",
+        "event_time_out_of_bounds",
+    }
+
+
+def test_pinned_intervals_tile_and_hold_the_records_of_their_hour(landed: Home, verdict: dict[str, Any]) -> None:
+    rows = landed.json("ranges", "nest_cameras", "--json")
+    by_interval: dict[str, dict[int, tuple[int, int]]] = {}
+    for row in rows:
+        by_interval.setdefault(row["from"], {})[row["partition"]] = (row["from_offset"], row["until_offset"])
+    assert list(by_interval) == [iso(START), iso(START + timedelta(hours=1))]
+    first, second = by_interval.values()
+    for partition, (begin, _) in second.items():
+        assert begin == first[partition][1]
+        assert first[partition][0] == 0
+    low = (START + timedelta(hours=1)).timestamp() * 1000
+    records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), verdict["ranges"])
+    assert all(low <= record.timestamp < low + 3_600_000 for record in records.values())
+
+
+def test_compacted_topic_equals_batch_view(landed: Home, verdict: dict[str, Any]) -> None:
+    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras_hourly_counts"]
+    batch = {
+        json.dumps(
+            {
+                "window": {"end": iso(row["window"]["end"]), "start": iso(row["window"]["start"])},
+                "zip_code": row["zip_code"],
+            },
+            separators=(",", ":"),
+        ): row["count"]
+        for row in audit.read_parquet(locations).to_pylist()
+    }
+    speed = audit.last_values(landed.kafka, "nest-camera-stats")
+    assert batch
+    assert batch == {key: speed[key]["count"] for key in batch}
+    assert all(set(value) == {"count", "version"} for value in speed.values())
+
+
+def test_speed_topic_is_compacted(landed: Home) -> None:
+    from confluent_kafka.admin import AdminClient, ConfigResource
+
+    client = AdminClient({"bootstrap.servers": landed.kafka})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "nest-camera-stats")
+    assert client.describe_configs([resource])[resource].result(15)["cleanup.policy"].value == "compact"
+
+
+def test_sql_and_explain_agree_with_the_verdict(landed: Home, verdict: dict[str, Any]) -> None:
+    archive = next(r for r in verdict["registered"] if r["table"] == "nest_cameras")
+    counted = landed.json("sql", "SELECT interval, count(*) AS n FROM lake.nest_cameras GROUP BY interval", "--json")
+    assert counted == [{"interval": archive["partition"].split("interval=")[1], "n": archive["rows"]}]
+    found = landed.json("explain", "lake.nest_cameras", archive["partition"], "--json")
+    assert found["content_hash"] == archive["content_hash"]
+    assert sum(file["rows"] for file in found["files"]) == archive["rows"]
+    assert [r["from_offset"] for r in found["ranges"]] == [r["from_offset"] for r in verdict["ranges"]]
+
+
+def test_report_is_written_and_names_the_busy_zip_code(landed: Home, verdict: dict[str, Any]) -> None:
+    page = Path(verdict["report"]).read_text()
+    assert "94103" in page
+    assert "Busy hours" in page
+    assert "Cameras offline" in page
+    assert not re.search(r"""(src|href)=["']https?:""", page)
+
+
+def test_second_run_keeps_hash_revision_and_registration(landed: Home, verdict: dict[str, Any]) -> None:
+    before = ledger(landed, "SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
+    again = landed.interval("nest_cameras", START + timedelta(hours=1))
+    assert again["registered"] == verdict["registered"]
+    assert again["ranges"] == verdict["ranges"]
+    after = ledger(landed, "SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
+    assert after == before
+    # The second build was the same row for row, and its files are gone.
+    hashes = ledger(landed, "SELECT table_name, count(DISTINCT content_hash), count(*) FROM revisions GROUP BY 1")
+    assert {(distinct, count) for _, distinct, count in hashes} == {(1, 2)}
+
+
+def test_nothing_is_registered_when_a_landed_row_is_missing(landed: Home) -> None:
+    start = START + timedelta(hours=2)
+    path = next(p for p in sorted((landed.lake / "landing").rglob("*.parquet")) if "outcome=archived" in str(p))
+    table = pq.ParquetFile(path).read()
+    inside = [t.timestamp() >= start.timestamp() for t in table["kafka_timestamp"].to_pylist()]
+    victim = inside.index(True)
+    lost = table.slice(victim, 1).to_pylist()[0]
+    original = path.read_bytes()
+    pq.write_table(pa.concat_tables([table.slice(0, victim), table.slice(victim + 1)]), path)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    try:
+        found = landed.interval("nest_cameras", start, expect=3)
+    finally:
+        path.write_bytes(original)
+    assert found["reconciliation"]["unexplained"] >= 1
+    places = [d["where"] for d in found["differences"] if d["class"] == "unexplained"]
+    assert any(f"offset {lost['kafka_offset']} row {lost['kafka_element']}" in place for place in places)
+    assert found["registered"] == []
+    assert ledger(landed, f"SELECT count(*) FROM revisions r JOIN intervals i ON i.id = r.interval_id "
+                          f"WHERE r.state = 'registered' AND i.from_time = '{iso(start)}'") == [(0,)]  # fmt: skip
+
+
+def test_failed_suite_leaves_the_catalog_untouched_and_the_report_says_so(
+    landed: Home, verdict: dict[str, Any], tmp_path: Path
+) -> None:
+    # The suite is code: break it in a copy of the checkout that shares the services.
+    copy = tmp_path / "copy"
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(root), str(copy)], check=True)
+    for name in ("include", "spark_jobs", "expectations"):
+        subprocess.run(["cp", "-r", str(root / name), str(copy)], check=True)
+    (copy / ".tidemark").symlink_to(root / ".tidemark")
+    suite = copy / "expectations" / "nest_cameras.py"
+    suite.write_text(suite.read_text().replace("value_set=[True, False]", "value_set=[False]"))
+    before = ledger(
+        landed, "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
+    )
+    start = START + timedelta(hours=1)
+    result = subprocess.run(
+        landed.command("interval", "nest_cameras", "--from", iso(start), "--to", iso(start + timedelta(hours=1))),
+        env=landed.environment(PYTHONPATH=str(copy)),
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2, result.stderr[-3000:]
+    found = json.loads(result.stdout)
+    assert found["validation"]["success"] is False
+    assert [f["column"] for f in found["validation"]["failed"]] == ["is_online"]
+    assert found["validation"]["failed"][0]["unexpected_count"] > 0
+    after = ledger(
+        landed, "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
+    )
+    assert after == before
+    location = ledger(
+        landed,
+        "SELECT location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'",
+    )[0][0]
+    assert location in {r["location"] for r in verdict["registered"]}
+    assert Path(location.removeprefix("file://")).is_dir()
+
+
+def test_second_driver_is_refused_with_exit_code_5_while_the_first_runs(landed: Home) -> None:
+    first = landed.start("stream", "nest_cameras")
+    try:
+        assert first.stderr is not None
+        while "streaming from" not in (line := first.stderr.readline()):
+            assert line, "the stream ended before it began"
+        second = landed.run("stream", "nest_cameras", "--until-caught-up", expect=5)
+        assert "another driver" in second.stderr
+        first.send_signal(signal.SIGTERM)
+        _, errors = first.communicate(timeout=120)
+        assert first.returncode == 0, errors
+        assert "stopped" in errors
+    finally:
+        end_of(first)
+
+
+def test_stream_refuses_a_recreated_topic_with_exit_code_4(landed: Home) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    client = AdminClient({"bootstrap.servers": landed.kafka})
+    client.delete_topics(["nest-logs"])["nest-logs"].result(30)
+    landed.run("produce", "nest_cameras", "--events", "500", "--start", iso(START))
+    refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=4)
+    assert "deleted and created again" in refused.stderr
+    assert "nest_cameras" in refused.stderr

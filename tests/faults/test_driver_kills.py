@@ -1,0 +1,63 @@
+"""kill -9 of the driver at named moments of a micro-batch: after restarts everything is as without kills."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import psycopg2
+import pytest
+
+from tests import audit
+from tests.conftest import Home, iso, last_hours
+
+pytestmark = [pytest.mark.services, pytest.mark.faults]
+
+MOMENTS = ("batch_planned", "landing_written", "quarantine_moved", "batch_committed", "speed_emitted")
+
+
+def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_five_moments(home: Home) -> None:
+    start = last_hours(2)
+    for number, moment in enumerate(MOMENTS):
+        # New records before each kill, so that every kill hits a micro-batch with work in it.
+        begin = start + timedelta(minutes=10 * number)
+        arguments = [
+            "--events",
+            "600",
+            "--bad-fraction",
+            "0.05",
+            "--seed",
+            str(number),
+            "--start",
+            iso(begin),
+            "--span",
+            "9m",
+        ]
+        home.run("produce", "nest_cameras", *arguments)
+        killed = home.run("stream", "nest_cameras", "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=moment)
+        assert killed.returncode not in (0, 1), f"the driver was not killed at {moment}: {killed.stderr[-2000:]}"
+    home.run("stream", "nest_cameras", "--until-caught-up")
+
+    records = audit.read_topic(home.kafka, "nest-logs")
+    assert len(records) == 600 * len(MOMENTS)
+    expected = audit.expected(records)
+    verdict = home.interval("nest_cameras", start)
+    assert verdict["records"]["in_ranges"] == len(records)
+    assert verdict["reconciliation"]["unexplained"] == 0
+    table = audit.read_parquet(r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras")
+    assert audit.identities(table) == Counter(expected.rows.keys())
+    quarantine = audit.read_parquet([str(home.lake / "quarantine" / "nest_cameras")])
+    assert audit.coordinates_of(quarantine) == Counter(expected.bad)
+
+    # The ledger's commits tile per topic partition, and both queries reached the same end.
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT b.query, r.topic_partition, r.from_offset, r.until_offset FROM micro_batch_ranges r "
+            "JOIN micro_batches b ON b.id = r.micro_batch_id ORDER BY b.query, r.topic_partition, b.id"
+        )
+        at: dict[tuple[str, int], int] = {}
+        for query, partition, begin_offset, until_offset in cursor.fetchall():
+            assert at.get((query, partition), 0) == begin_offset
+            at[query, partition] = until_offset
+    assert sum(at[query, p] for query, p in at if query == "archive") == len(records)
+    assert sum(at[query, p] for query, p in at if query == "hourly_counts") == len(records)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from include.offsets import (
+    OffsetRange,
+    TopicPartition,
+    assignment_json,
+    offsets_json,
+    parse_offsets_json,
+    ranges_between,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+def test_range_is_refused_when_it_runs_backwards() -> None:
+    with pytest.raises(ValueError, match="not an offset range"):
+        OffsetRange(A0, 5, 4)
+
+
+def test_range_counts_its_offsets_half_open() -> None:
+    assert len(OffsetRange(A0, 5, 9)) == 4
+    assert len(OffsetRange(A0, 5, 5)) == 0
+
+
+def test_offsets_survive_the_way_through_spark_json() -> None:
+    offsets = {A0: 3, A1: 0, B0: 2**40}
+    assert parse_offsets_json(offsets_json(offsets)) == offsets
+    assert json.loads(assignment_json([OffsetRange(tp, 0, 1) for tp in offsets])) == {"a": [0, 1], "b": [0]}
+
+
+def test_new_topic_partition_starts_at_zero_when_it_appears_between_two_positions() -> None:
+    assert ranges_between({A0: 4}, {A0: 9, A1: 2}) == [OffsetRange(A0, 4, 9), OffsetRange(A1, 0, 2)]

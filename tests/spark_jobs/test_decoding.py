@@ -1,0 +1,189 @@
+"""Bytes to outcomes: strict, in one pass, every record accounted for."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Json
+from include.producers import nest_cameras as producer
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime(2026, 11, 20, 5, 30, tzinfo=UTC)
+CORPUS = REPOSITORY.parent / "shared" / "corpora" / "json"
+KAFKA_DDL = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+
+
+def decoded(spark: Any, values: list[bytes | None]) -> dict[int, list[Any]]:
+    """Rows by offset; the offset is the position in the list."""
+    from spark_jobs.decoding.records import decode
+
+    rows = [(b"k", value, "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset, value in enumerate(values)]
+    found: dict[int, list[Any]] = {}
+    for row in decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL)).collect():
+        found.setdefault(row.kafka_offset, []).append(row)
+    return found
+
+
+def good(**changes: Any) -> dict[str, Any]:
+    camera = producer._camera("cam-0001", NOW, random.Random(1))
+    event = {**camera["last_event"], **{k: v for k, v in changes.items() if k in camera["last_event"]}}
+    camera = {**camera, **{k: v for k, v in changes.items() if k not in event}, "last_event": event}
+    return {"devices": {"cameras": {"cam-0001": camera}}}
+
+
+def as_bytes(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+CASES: list[tuple[str, bytes | None]] = [
+    ("null_value", None),
+    ("empty_value", b""),
+    ("empty_value", b" \n\t"),
+    ("malformed_json", b"{"),
+    ("malformed_json", b"nonsense"),
+    ("malformed_json", b"{'devices': {}}"),
+    ("malformed_json", b'{"devices": NaN}'),
+    ("malformed_json", b"{}garbage"),
+    ("malformed_json", b"{}}"),
+    ("malformed_json", b"{}]"),
+    ("trailing_content", b"{}{}"),
+    ("trailing_content", b"{},{}"),
+    ("trailing_content", b'{}],"x":[{}'),
+    ("trailing_content", b'{}],"tidemark":[{}'),
+    ("trailing_content", b"{} {}"),
+    ("wrong_type", b"[]"),
+    ("wrong_type", b"[{}]"),
+    ("wrong_type", b"7"),
+    ("wrong_type", b'"text"'),
+    ("wrong_type", b"null"),
+    ("wrong_type", b'{"devices": []}'),
+    ("wrong_type", as_bytes(good(has_person="perhaps"))),
+    ("wrong_type", as_bytes(good(start_time="not a time"))),
+    ("not_utf8", as_bytes(good()).replace(b"cam-0001", b"cam-\xff\xfe")),
+    ("not_utf8", b"\xff\xfe{\x00}\x00"),
+    ("too_large", b'{"metadata": null, "x": "' + b"y" * 1_048_576 + b'"}'),
+    ("required_missing", as_bytes(good(device_id=None))),
+    ("required_missing", as_bytes({"devices": {"cameras": {"a": None}}})),
+    ("required_missing", as_bytes({"devices": {"cameras": {"a": {"device_id": "a"}}}})),
+    ("event_time_out_of_bounds", as_bytes(good(start_time="2099-01-01T00:00:00.000Z"))),
+    ("event_time_out_of_bounds", as_bytes(good(start_time="0001-01-01T00:00:00.000Z"))),
+    ("event_time_out_of_bounds", as_bytes(good(start_time="9999-12-31T23:59:59.999Z"))),
+]
+
+
+def test_bad_record_is_quarantined_whole_with_its_reason(spark: Any) -> None:
+    values = [value for _, value in CASES]
+    found = decoded(spark, values)
+    for offset, (reason, value) in enumerate(CASES):
+        (row,) = found[offset]
+        acceptable = {reason, "malformed_json"} if reason == "trailing_content" else {reason}
+        assert row.outcome == "quarantined", value
+        assert row.reason in acceptable, (row.reason, value)
+        assert bytes(row.value) == value if value is not None else row.value is None
+        assert row.headers[0].key == "h"
+        assert row.detail
+
+
+def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
+    cameras = {f"cam-{n}": good(device_id=f"cam-{n}")["devices"]["cameras"]["cam-0001"] for n in (3, 1, 2)}
+    found = decoded(spark, [as_bytes({"devices": {"cameras": cameras}, "unknown": 1})])
+    assert [(row.kafka_element, row.device_id) for row in found[0]] == [(0, "cam-3"), (1, "cam-1"), (2, "cam-2")]
+    assert {row.outcome for row in found[0]} == {"archived"}
+    assert all(row.value is None and row.date == "2026-11-20" for row in found[0])
+    assert found[0][0].last_event.start_time.replace(tzinfo=UTC) == NOW
+
+
+@pytest.mark.parametrize("value", [b"{}", b'{"devices": null}', b'{"devices": {"cameras": {}}}', b' {"devices": {}} '])
+def test_valid_record_without_cameras_is_empty(spark: Any, value: bytes) -> None:
+    (row,) = decoded(spark, [value])[0]
+    assert (row.outcome, row.reason, row.kafka_element) == ("empty", None, 0)
+
+
+def test_record_with_one_bad_row_is_quarantined_whole(spark: Any) -> None:
+    message = good()
+    message["devices"]["cameras"]["bad"] = {"device_id": None}
+    (row,) = decoded(spark, [as_bytes(message)])[0]
+    assert (row.outcome, row.reason) == ("quarantined", "required_missing")
+
+
+def test_event_time_is_bounded_exactly(spark: Any) -> None:
+    edges = [-timedelta(days=30), timedelta(hours=1)]
+    inside = [NOW + edge for edge in edges]
+    outside = [NOW + edges[0] - timedelta(milliseconds=1), NOW + edges[1] + timedelta(milliseconds=1)]
+    values = [as_bytes(good(start_time=t.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z")) for t in inside + outside]
+    found = decoded(spark, values)
+    assert [found[n][0].outcome for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
+
+
+def test_corpus_of_json_is_accepted_or_refused_as_it_says(spark: Any) -> None:
+    """Each case as one field of a message: `y_` must decode, `n_` must not, nothing may vanish."""
+    if not CORPUS.is_dir():
+        pytest.skip(f"the corpus is not at {CORPUS.relative_to(REPOSITORY.parent)}")
+    files = sorted(CORPUS.glob("*.json"))
+    # What is JSON but contains bytes no message may have, or depth no reader bears, is refused by choice.
+    values = [b'{"unknown": ' + path.read_bytes() + b"}" for path in files]
+    found = decoded(spark, values)
+    assert sorted(found) == list(range(len(files)))
+    wrong = []
+    for number, path in enumerate(files):
+        (row,) = found[number]
+        if (path.name.startswith("y_") and row.outcome != "empty") or (
+            path.name.startswith("n_") and row.outcome != "quarantined" and not closes_the_wrapper(path.read_bytes())
+        ):
+            wrong.append((path.name, row.outcome, row.reason))
+    assert wrong == []
+
+
+def closes_the_wrapper(value: bytes) -> bool:
+    """Whether a refused case becomes valid JSON as the value of a field, e.g. by closing the object itself."""
+    try:
+        json.loads(b'{"unknown": ' + value + b"}")
+    except ValueError:
+        return False
+    return True
+
+
+def test_decoder_parses_each_value_once(spark: Any) -> None:
+    from spark_jobs.decoding.records import decode
+
+    frame = spark.createDataFrame([], KAFKA_DDL)
+    plan = decode(load_pipeline("nest_cameras"), frame)._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json(") == 1
+
+
+def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import strict_json
+
+    decoder = Json(schema="a INT", max_bytes=8)
+    frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"a": 12}',)], "value BINARY")
+    parsed = frame.withColumn("parsed", strict_json.parse(decoder, F.col("value")))
+    rows = parsed.select(strict_json.failure(decoder, F.col("value"), F.col("parsed")).alias("failure")).collect()
+    assert [row.failure and row.failure.reason for row in rows] == [None, "too_large"]
+
+
+def test_every_generated_bad_message_is_quarantined_for_the_reason_it_was_made_for(spark: Any) -> None:
+    from include.produce import messages
+
+    made = list(
+        messages(
+            load_pipeline("nest_cameras"), events=300, seed=3, bad_fraction=0.5, start=NOW, span=timedelta(seconds=1)
+        )
+    )
+    found = decoded(spark, [value for _, _, value, _ in made])
+    reasons = [reason for _, _, _, reason in made]
+    assert [found[n][0].reason or "" for n in range(300)] == reasons
+    assert Path(producer.__file__).stem == "nest_cameras"
