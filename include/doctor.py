@@ -6,9 +6,11 @@ import platform
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import psutil
 
@@ -17,7 +19,8 @@ from include.errors import TidemarkError
 from include.ledger import revisions
 from include.pipelines import all_pipelines
 from include.services import jars, supervisor
-from include.settings import Settings, settings
+from include.services.process import read_state
+from include.settings import REPOSITORY, Settings, settings
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,17 @@ def effective_settings() -> dict[str, str]:
 
 
 def examine(*, repair: bool, progress: Callable[[str], None]) -> list[Finding]:
-    """Look at everything; `repair` fetches damaged jars and starts dead services first."""
+    """Look at everything; `repair` fetches damaged jars, closes open files and starts dead services first."""
     if repair:
         jars.ensure_jars(progress)
-        dead = [n for n, s in supervisor.status().items() if s.address and not s.healthy and not s.external]
+        for path in _open_secrets():
+            progress(f"chmod 600 {path}")
+            path.chmod(0o600)
+        found = supervisor.status()
+        dead = [n for n, s in found.items() if not s.healthy and not s.external and read_state(n).get("pid")]
         if dead:
             supervisor.up(dead, progress)
-    return [*_machine(), *_jars(), *_secrets(), *_services(), *_tables()]
+    return [*_machine(), *_packages(), *_jars(), *_secrets(), *_services(), *_tables()]
 
 
 def _machine() -> Iterator[Finding]:
@@ -66,6 +73,22 @@ def _machine() -> Iterator[Finding]:
     )
 
 
+def _packages() -> Iterator[Finding]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pins = dict(each.split("==") for each in project["dependencies"] if "==" in each)
+    wrong = [name for name, pinned in pins.items() if _installed(name) != pinned]
+    what = f"{len(pins) - len(wrong)} of {len(pins)} pinned packages as pinned"
+    remedy = f"{', '.join(wrong)}: remove .venv and start ./tidemark again, which installs it" if wrong else ""
+    yield Finding(not wrong, what, remedy)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
 def _jars() -> Iterator[Finding]:
     wrong = jars.damaged()
     yield Finding(
@@ -81,24 +104,26 @@ def _jars() -> Iterator[Finding]:
     yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
 
 
+def _secret_files() -> list[Path]:
+    patterns = ("services/*.json", "spark-conf/*.xml", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
+    return [path for pattern in patterns for path in settings().home.glob(pattern)]
+
+
+def _open_secrets() -> list[Path]:
+    return [path for path in _secret_files() if path.stat().st_mode & 0o077]
+
+
 def _secrets() -> Iterator[Finding]:
-    home = settings().home
-    files = [
-        *(home / "services").glob("*.json"),
-        *(home / "spark-conf").glob("*.xml"),
-        *(home / "airflow").glob("*.json"),
-    ]
-    open_ones = [str(path) for path in files if path.stat().st_mode & 0o077]
-    yield Finding(
-        not open_ones,
-        f"{len(files)} files with secrets are private",
-        f"chmod 600 {' '.join(open_ones)}" if open_ones else "",
-    )
+    files, open_ones = len(_secret_files()), _open_secrets()
+    what = f"{files - len(open_ones)} of {files} files with secrets are private"
+    yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
 
 
 def _services() -> Iterator[Finding]:
     for name, state in supervisor.status().items():
-        if state.address:
+        if state.address and not state.external and not read_state(name).get("pid"):
+            yield Finding(True, f"{name}: stopped by ./tidemark down")
+        elif state.address:
             where = "" if name == "postgres" else f" at {state.address}"
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
 

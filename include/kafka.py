@@ -15,7 +15,7 @@ from include.errors import OffsetsLost, ServiceUnreachable, TopicRecreated, Usag
 from include.offsets import OffsetRange, TopicPartition
 from include.settings import settings
 
-TIMEOUT = 15.0
+TIMEOUT = 10.0
 """Seconds until a broker that does not answer counts as unreachable."""
 
 _UNREACHABLE = {
@@ -35,11 +35,16 @@ def reaching_kafka() -> Iterator[None]:
     except KafkaException as error:
         kafka_error = error.args[0]
         if isinstance(kafka_error, KafkaError) and kafka_error.code() in _UNREACHABLE:
-            raise ServiceUnreachable(
-                f"Kafka at {settings().kafka_address()}: {kafka_error.str()}",
-                remedy="./tidemark status; ./tidemark up kafka",
-            ) from error
+            raise _unreachable(kafka_error.str()) from error
         raise
+    except TimeoutError as error:
+        raise _unreachable(f"no answer within {TIMEOUT:.0f} s") from error
+
+
+def _unreachable(reason: str) -> ServiceUnreachable:
+    return ServiceUnreachable(
+        f"Kafka at {settings().kafka_address()}: {reason}", remedy="./tidemark status; ./tidemark up kafka"
+    )
 
 
 def _quiet(_: KafkaError) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Any
 
-import click
 import typer
 
 from include.cli import data, demo, develop, jobs, quarantine, services
 from include.errors import TidemarkError, UsageError
+
+# Typer carries its own copy of Click; this is the class that all of that copy's usage errors share.
+_WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 app = typer.Typer(
     name="tidemark",
@@ -40,13 +43,14 @@ def main() -> int:
             traceback.print_exc()
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
+    except _WRONG_USAGE as error:
+        message = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message)
+        else:
+            print(f"tidemark: {' '.join(message.split())} — see ./tidemark --help", file=sys.stderr)
         return UsageError.exit_code
-    except click.ClickException as error:
-        print(f"tidemark: {' '.join(error.format_message().split())} — see ./tidemark --help", file=sys.stderr)
-        return UsageError.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return 130
     return code if isinstance(code, int) else 0
 

@@ -84,7 +84,7 @@ def _clear_lock(data: Path) -> None:
 
     PostgreSQL itself takes a killed process for a running one until its parent has looked at it.
     """
-    _, working = psutil.wait_procs(_servers_of(data), timeout=10)
+    _, working = psutil.wait_procs(_servers_of(data), timeout=4)
     if working:
         raise ServiceUnreachable(
             f"a PostgreSQL that this home did not record works on {data}",

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from include.errors import ServiceUnreachable, UsageError
 from include.services import airflow, kafka, postgres, registry
-from include.services.process import ServiceStatus, services_lock
+from include.services.process import ServiceStatus, read_state, services_lock, write_state
 
 ServiceName = Literal["kafka", "postgres", "registry", "airflow"]
 
@@ -19,6 +19,8 @@ SERVICES: dict[ServiceName, ModuleType] = {
     "airflow": airflow,
 }
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
+# This version embeds no registry.
+ALL: tuple[ServiceName, ...] = ("kafka", "postgres", "airflow")
 
 
 def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT) -> list[ServiceName]:
@@ -26,7 +28,7 @@ def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = 
     known = get_args(ServiceName)
     wanted = set(names or default)
     if "all" in wanted:
-        wanted = set(known)
+        wanted = wanted - {"all"} | set(ALL)
     if unknown := wanted - set(known):
         raise UsageError(f"unknown service {', '.join(sorted(unknown))}", remedy=f"one of {', '.join(known)}, all")
     return [name for name in SERVICES if name in wanted]
@@ -60,6 +62,9 @@ def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = l
             if SERVICES[name].status().pid is not None:
                 progress(f"stopping {name}")
                 SERVICES[name].down()
+            # Ended on purpose: not a service that died.
+            if state := read_state(name):
+                write_state(name, **{**state, "pid": None})
 
 
 def status() -> dict[ServiceName, ServiceStatus]:

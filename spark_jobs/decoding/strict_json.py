@@ -1,12 +1,12 @@
 """JSON, strictly and in one parse.
 
 `from_json` alone accepts trailing garbage, a second object and an empty value. Here the value is
-parsed as the first element of an array whose second element is a seal that only this record has:
+parsed inside an array between two seals that only this record has:
 
-    {"tidemark": [VALUE, {"tidemark_seal": hash of VALUE}]}
+    {"tidemark": [{"tidemark_seal": hash of VALUE}, VALUE, {"tidemark_seal": hash of VALUE}]}
 
-Whatever follows a complete object inside VALUE breaks the array, adds an element to it or ends it
-before the seal, so exactly two elements with the right seal mean that VALUE is one JSON value.
+Whatever follows a complete object inside VALUE breaks the array, adds an element to it, or ends it and
+begins another without its first seal, so exactly three elements with both seals mean one JSON value.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _OPTIONS = {
 
 def parse(decoder: Json, value: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
-    text = value.cast("string")
-    sealed = F.concat(
-        F.lit('{"tidemark":['), text, F.lit(',{"tidemark_seal":'), F.xxhash64(value).cast("string"), F.lit("}]}")
-    )
+    sealed = _sealed(value)
     schema = f"tidemark ARRAY<STRUCT<{_struct_fields(decoder.schema)}, tidemark_seal: BIGINT>>, corrupt STRING"
     # Longer values are not parsed at all: their failure is their length.
     return F.when(F.octet_length(value) <= decoder.max_bytes, F.from_json(sealed, schema, _OPTIONS))
@@ -40,9 +37,14 @@ def _struct_fields(ddl: str) -> str:
     return str(struct_of(ddl).simpleString()).removeprefix("struct<").removesuffix(">")
 
 
+def _sealed(value: Column) -> Column:
+    seal = F.concat(F.lit('{"tidemark_seal":'), F.xxhash64(value).cast("string"), F.lit("}"))
+    return F.concat(F.lit('{"tidemark":['), seal, F.lit(","), value.cast("string"), F.lit(","), seal, F.lit("]}"))
+
+
 def message(parsed: Column) -> Column:
     """The message as a struct; null when the value is no message."""
-    return F.get(parsed["tidemark"], F.lit(0))
+    return F.get(parsed["tidemark"], F.lit(1))
 
 
 def failure(decoder: Json, value: Column, parsed: Column) -> Column:
@@ -51,7 +53,7 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
     Reasons: null_value, empty_value, too_large, not_utf8, malformed_json, wrong_type, trailing_content.
     """
     text = value.cast("string")
-    sealed = F.get(parsed["tidemark"], F.lit(1))["tidemark_seal"]
+    first, last = (F.get(parsed["tidemark"], F.lit(at))["tidemark_seal"] for at in (0, 2))
 
     def because(reason: str, detail: Column | str) -> Column:
         return F.struct(
@@ -59,17 +61,19 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
         )
 
     size = F.concat(F.octet_length(value).cast("string"), F.lit(f" bytes, the limit is {decoder.max_bytes}"))
-    is_whole = (F.size(parsed["tidemark"]) == 2) & (sealed == F.xxhash64(value))
+    seal = F.xxhash64(value)
+    is_whole = (F.size(parsed["tidemark"]) == 3) & (first == seal) & (last == seal)
     return (
         F.when(value.isNull(), because("null_value", "a record without a value"))
         .when(F.octet_length(value) > decoder.max_bytes, because("too_large", size))
-        .when(F.trim(text) == "", because("empty_value", "nothing but white space"))
         .when(~F.is_valid_utf8(text), because("not_utf8", "the value is not UTF-8"))
         .when(
             parsed["corrupt"].isNotNull(),
-            F.when(F.try_parse_json(text).isNull(), because("malformed_json", "not one JSON value")).otherwise(
-                because("wrong_type", "JSON, but not of the declared types")
-            ),
+            # Only bad values come here, so a second parse that tells them apart costs the good ones nothing.
+            F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
+            .when(F.try_parse_json(_sealed(value)).isNotNull(), because("wrong_type", "not of the declared types"))
+            .when(F.try_parse_json(text).isNotNull(), because("trailing_content", "more than one JSON value"))
+            .otherwise(because("malformed_json", "not JSON")),
         )
         .when(~F.coalesce(is_whole, F.lit(False)), because("trailing_content", "more than one JSON value"))
         .when(message(parsed).isNull(), because("wrong_type", "null, not an object"))

@@ -65,7 +65,7 @@ def test_parsing_loads_no_heavy_library_and_needs_no_service(parsed: dict[str, A
 
 def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) -> None:
     tasks = parsed["dags"]["interval__nest_cameras"]["tasks"]
-    assert list(tasks) == ["pin_ranges", "build_interval", "reconcile", "publish", "announce"]
+    assert set(tasks) == {"pin_ranges", "build_interval", "reconcile", "publish", "announce"}
     assert tasks["build_interval"] == ["reconcile"]
     assert tasks["reconcile"] == ["publish"]
     assert tasks["publish"] == ["announce"]
