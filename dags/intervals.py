@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include import interval_steps, lake
 from include.airflow.spark import JobOperator
-from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError
+from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals import Interval, parse_time
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
@@ -49,11 +49,24 @@ def _run(step: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def _interval(pipeline: Pipeline, context: Any) -> Interval:
-    """The run's data interval, or the one its parameters name."""
-    params = context["params"]
-    if params.get("from") and params.get("to"):
-        return pipeline.schedule.interval(parse_time(params["from"]), parse_time(params["to"]), now=datetime.now(UTC))
+    """The interval that the run's parameters name, else its data interval, else the last one complete before it.
+
+    Raises UsageError for half a pair of parameters, or times that are not one past interval of the schedule.
+    """
+    begin, end = context["params"].get("from"), context["params"].get("to")
+    if begin and end:
+        return pipeline.schedule.interval(parse_time(begin), parse_time(end), now=datetime.now(UTC))
+    if begin or end:
+        raise UsageError(
+            "only one of the parameters from and to is given",
+            remedy="give both, or neither for the last complete interval",
+            pipeline=pipeline.name,
+        )
     run = context["dag_run"]
+    if run.data_interval_start is None:
+        # A run triggered without a logical date has none; its run_after stays the same over retries and clearing.
+        boundary = pipeline.schedule.floor(run.run_after.astimezone(UTC))
+        return Interval(boundary - pipeline.schedule.every, boundary)
     return Interval(run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC))
 
 
@@ -69,7 +82,11 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         max_active_runs=1,
         is_paused_upon_creation=True,
         tags=["tidemark", "interval", pipeline.name],
-        default_args={"retries": 2, "retry_delay": timedelta(seconds=15)},
+        default_args={
+            "retries": 2,
+            "retry_delay": timedelta(seconds=15),
+            "execution_timeout": timedelta(hours=1),
+        },
         params={
             "from": Param(None, type=["null", "string"], format="date-time", description="start of another interval"),
             "to": Param(None, type=["null", "string"], format="date-time", description="end of that interval"),
@@ -103,6 +120,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
             for asset in assets:
                 partitions = [r for r in verdict.registered if f"lake.{r['table']}" == asset.name]
                 outlet_events[asset].extra = {"partitions": partitions, "report": verdict.report}
+                outlet_events[asset].add_partitions([r["partition"] for r in partitions])
             return {
                 "records": verdict.records,
                 "reconciliation": verdict.reconciliation,
@@ -111,17 +129,8 @@ def interval_dag(pipeline: Pipeline) -> DAG:
             }
 
         attempt = pin_ranges()
-        hour = timedelta(hours=1)
-        build = JobOperator(
-            task_id="build_interval",
-            job="build_interval",
-            pipeline=pipeline.name,
-            attempt=attempt,
-            execution_timeout=hour,
-        )
-        publish = JobOperator(
-            task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt, execution_timeout=hour
-        )
+        build = JobOperator(task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt)
+        publish = JobOperator(task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt)
         attempt >> build >> reconcile(attempt) >> publish >> announce(attempt)
     return dag
 

@@ -47,9 +47,10 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     stream, interval = f"stream__{pipeline.name}", f"interval__{pipeline.name}"
     _wait("Airflow to read the DAGs", lambda: {stream, interval} <= api.dag_ids(), 120, _import_errors(api))
     before = {run["dag_run_id"] for run in api.runs(interval)}
+    old = {run["dag_run_id"] for run in api.runs(stream) if run["state"] == "failed"}
     progress(f"unpausing {stream} and {interval}: Airflow starts the Spark stream")
     api.set_paused(stream, False)
-    _wait("the stream to catch up with the topic", lambda: _caught_up(pipeline), 240, lambda: _failed(api, stream))
+    _wait("the stream to catch up with the topic", lambda: _caught_up(pipeline), 240, lambda: _failed(api, stream, old))
     # Unpausing schedules the last complete interval by itself, the first time.
     api.set_paused(interval, False)
     if before:
@@ -85,9 +86,11 @@ def _caught_up(pipeline: Pipeline) -> bool:
     return all(positions(pipeline.name, query).get(tp, 0) >= end for query in queries for tp, (_, end) in ends.items())
 
 
-def _failed(api: AirflowApi, dag: str) -> str:
-    runs = api.runs(dag)
-    return f"run {runs[0]['dag_run_id']} of {dag} failed" if runs and runs[0]["state"] == "failed" else ""
+def _failed(api: AirflowApi, dag: str, old: set[str]) -> str:
+    """What to tell when the newest run failed, unless it is an `old` one: a stream is stopped by failing its run."""
+    newest = api.runs(dag)[:1]
+    failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
+    return f"run {failed[0]} of {dag} failed" if failed else ""
 
 
 def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callable[[str], None]) -> str:

@@ -37,7 +37,7 @@ def _main(debug: bool = typer.Option(False, "--debug", help="Show tracebacks."))
 def main() -> int:
     """Run the command line; the exit code (CONTRACT: exit codes)."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="tidemark")
     except TidemarkError as error:
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()

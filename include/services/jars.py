@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from include.errors import TidemarkError, UsageError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
 
 Conf = Literal["spark", "broker"]
@@ -76,7 +76,7 @@ def _digest(path: Path) -> str | None:
 def ensure_jars(progress: Callable[[str], None]) -> None:
     """Fetch what is missing or damaged; complete jars are left alone, so an interrupted fetch resumes.
 
-    Raises TidemarkError when they cannot be fetched or differ from their checksums.
+    Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
     """
     if not damaged():
         return
@@ -88,10 +88,16 @@ def ensure_jars(progress: Callable[[str], None]) -> None:
     command += ["-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     wrong = [name for name, digest in checksums().items() if _digest(fetched / name) != digest]
-    if result.returncode or wrong:
-        lines = [line.strip() for line in result.stdout.splitlines() if "::" in line or "ERROR" in line]
-        reason = f"differing or missing: {', '.join(wrong[:3])}" if wrong else "; ".join(lines[:3])
-        raise TidemarkError(f"the jars could not be fetched: {reason}", remedy="check the network, then start again")
+    if result.returncode:
+        raise ServiceUnreachable(
+            f"{len(wrong)} of {len(checksums())} jars could not be fetched",
+            remedy="check the network, then start again: it resumes",
+        )
+    if wrong:
+        raise TidemarkError(
+            f"{len(wrong)} jars differ from their checksums or are missing: {', '.join(wrong[:3])}",
+            remedy=f"remove {target.parent}, then start again",
+        )
     if target.exists():
         shutil.rmtree(target)
     fetched.rename(target)
