@@ -64,6 +64,10 @@ class AirflowApi:
         }
         return int(self._call("POST", "/api/v2/backfills", json=body)["id"])
 
+    def backfill_ended(self, backfill: int) -> bool:
+        """Whether Airflow has closed the backfill, some time after its last run; before, it refuses another."""
+        return self._call("GET", f"/api/v2/backfills/{backfill}")["completed_at"] is not None
+
     def tasks(self, dag: str, run: str) -> dict[str, str]:
         """State of each task of a run."""
         found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]

@@ -35,9 +35,8 @@ print("RESULT" + json.dumps({"dags": found, "heavy": heavy}))
 """
 
 
-@pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder: Path = tmp_path_factory.mktemp("airflow")
+def run_script(script: str, folder: Path) -> Any:
+    """What the script prints after RESULT, run where DAGs are read: no service, settings with canary secrets."""
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(folder),
@@ -46,11 +45,16 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "TIDEMARK_HOME": str(folder / "home"),
     }
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr[-3000:]
     line = next(line for line in result.stdout.splitlines() if line.startswith("RESULT"))
-    found: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+    return json.loads(line.removeprefix("RESULT"))
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found: dict[str, Any] = run_script(SCRIPT, tmp_path_factory.mktemp("airflow"))
     return found
 
 
@@ -87,3 +91,38 @@ def test_docs_tell_the_operator_what_a_failure_means(parsed: dict[str, Any]) -> 
 def test_serialized_dags_hold_no_secret(parsed: dict[str, Any]) -> None:
     for dag in parsed["dags"].values():
         assert "canary" not in dag["serialized"]
+
+
+INTERVALS_OF_RUNS = """
+import json, sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
+sys.path.insert(0, "dags")
+import intervals
+from include.errors import TidemarkError
+from include.pipelines import load_pipeline
+
+at = lambda hour, minute=0: datetime(2026, 11, 20, hour, minute, tzinfo=UTC)
+scheduled = SimpleNamespace(data_interval_start=at(3), data_interval_end=at(4), run_after=at(4))
+by_hand = SimpleNamespace(data_interval_start=None, data_interval_end=None, run_after=at(9, 40))
+both = {"from": "2026-11-20T01:00:00Z", "to": "2026-11-20T02:00:00Z"}
+found = []
+for run, params in ((scheduled, {}), (by_hand, {}), (by_hand, both), (scheduled, {"from": both["from"], "to": None})):
+    try:
+        found.append(str(intervals._interval(load_pipeline("nest_cameras"), {"dag_run": run, "params": params})))
+    except TidemarkError as error:
+        found.append(error.exit_code)
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_run_takes_its_parameters_or_its_data_interval_or_the_last_complete_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    # Airflow gives a run without a logical date no data interval at all.
+    assert run_script(INTERVALS_OF_RUNS, tmp_path_factory.mktemp("airflow")) == [
+        "2026-11-20T03:00:00Z/2026-11-20T04:00:00Z",
+        "2026-11-20T08:00:00Z/2026-11-20T09:00:00Z",
+        "2026-11-20T01:00:00Z/2026-11-20T02:00:00Z",
+        64,
+    ]

@@ -73,14 +73,12 @@ def airflow(home: Home) -> Iterator[AirflowApi]:
             psutil.wait_procs([psutil.Process(pid)], timeout=30)
 
 
-def wait_for_backfill(api: AirflowApi, count: int, since: set[str]) -> None:
-    def done() -> bool:
-        runs = [r for r in api.runs(INTERVAL) if r["run_type"] == "backfill" and f"{r['end_date']}" not in since]
-        failed = [r for r in runs if r["state"] == "failed"]
-        assert not failed, [api.tasks(INTERVAL, r["dag_run_id"]) for r in failed]
-        return len(runs) == count and all(r["state"] == "success" for r in runs)
-
-    wait_for("the backfill", done, 480)
+def run_backfill(api: AirflowApi, first: str, last: str, *, again: bool = False) -> None:
+    """A backfill over the three intervals, to its end; every run of it succeeded."""
+    backfill = api.backfill(INTERVAL, first, last, again=again)
+    wait_for("the backfill", lambda: api.backfill_ended(backfill), 480)
+    runs = [run for run in api.runs(INTERVAL) if run["run_type"] == "backfill"]
+    assert [run["state"] for run in runs] == ["success"] * 3, [api.tasks(INTERVAL, r["dag_run_id"]) for r in runs]
 
 
 def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_once(
@@ -89,8 +87,7 @@ def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     last = START + timedelta(hours=2)
     airflow.set_paused(INTERVAL, False)
-    airflow.backfill(INTERVAL, iso(START), iso(last))
-    wait_for_backfill(airflow, 3, set())
+    run_backfill(airflow, iso(START), iso(last))
     first = registered(home)
     assert [(table, partition.split("interval=")[1]) for table, partition, *_ in first if table == "nest_cameras"] == [
         ("nest_cameras", (START + timedelta(hours=h)).strftime("%Y-%m-%dT%H")) for h in range(3)
@@ -100,10 +97,26 @@ def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_
     assert set(audit.identities(table).values()) == {1}
     assert set(audit.identities(table)) == expected.rows.keys()
 
-    ended = {f"{r['end_date']}" for r in airflow.runs(INTERVAL)}
-    airflow.backfill(INTERVAL, iso(START), iso(last), again=True)
-    wait_for_backfill(airflow, 3, ended)
+    attempts = "SELECT count(*) FROM attempts WHERE run_by LIKE 'airflow backfill%' AND exit_code = 0"
+    assert ledger(home, attempts) == [(3,)]
+    run_backfill(airflow, iso(START), iso(last), again=True)
+    assert ledger(home, attempts) == [(6,)]
     assert registered(home) == first
+
+
+def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(home: Home, airflow: AirflowApi) -> None:
+    wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
+    airflow.set_paused(INTERVAL, False)
+    before = registered(home)
+    run = airflow.trigger(INTERVAL)
+
+    def ended() -> str | None:
+        state = next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run)
+        return state if state in ("success", "failed") else None
+
+    assert wait_for("the run", ended) == "success", airflow.tasks(INTERVAL, run)
+    # Should an hour have passed meanwhile, its partition came on top.
+    assert set(before) <= set(registered(home))
 
 
 def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, airflow: AirflowApi) -> None:
@@ -130,3 +143,20 @@ def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, ai
         assert at.get(partition, 0) == begin
         at[partition] = until
     assert sum(at.values()) == EVENTS + 500
+
+
+def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed(
+    home: Home, airflow: AirflowApi
+) -> None:
+    def deferred() -> str | None:
+        running = [r["dag_run_id"] for r in airflow.runs(STREAM) if r["state"] == "running"]
+        return next((run for run in running if airflow.tasks(STREAM, run) == {"stream": "deferred"}), None)
+
+    run = wait_for("the trigger to watch the driver", deferred)
+    launch, pid = ledger(home, "SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
+    airflow.set_paused(STREAM, True)
+    airflow.fail_run(STREAM, run)
+    end = f"SELECT exit_code FROM stream_launches WHERE id = '{launch}' AND exit_code IS NOT NULL"
+    assert wait_for("the driver's end", lambda: ledger(home, end), 90) == [(0,)]
+    wait_for("its process to go", lambda: not psutil.pid_exists(pid), 30)
+    assert ledger(home, "SELECT holder FROM writers") == [("",)]

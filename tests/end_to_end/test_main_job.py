@@ -268,6 +268,24 @@ def test_second_driver_is_refused_with_exit_code_5_while_the_first_runs(landed: 
         end_of(first)
 
 
+def test_cut_ranges_end_with_exit_code_4_and_rebuild_from_the_archive_gives_the_same_hash(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    cut = verdict["ranges"][0]["from_offset"] + 10
+    client = AdminClient({"bootstrap.servers": landed.kafka})
+    partition = TopicPartition("nest-logs", verdict["ranges"][0]["partition"], cut)
+    next(iter(client.delete_records([partition]).values())).result(30)
+    archive = next(r for r in verdict["registered"] if r["table"] == "nest_cameras")
+    refused = landed.run("rebuild", "nest_cameras", archive["partition"], expect=4)
+    assert f"nest-logs-{verdict['ranges'][0]['partition']} [{cut - 10}, {cut}) (10 offsets)" in refused.stderr
+    rebuilt = landed.json("rebuild", "nest_cameras", archive["partition"], "--source", "archive", "--json")
+    assert rebuilt["equal"] is True
+    assert rebuilt["rebuilt_hash"] == archive["content_hash"]
+
+
 def test_stream_refuses_a_recreated_topic_with_exit_code_4(landed: Home) -> None:
     from confluent_kafka.admin import AdminClient
 

@@ -16,6 +16,16 @@ pytestmark = [pytest.mark.services, pytest.mark.faults]
 MOMENTS = ("batch_planned", "landing_written", "quarantine_moved", "batch_committed", "speed_emitted")
 
 
+def test_interval_waits_for_the_archive_and_ends_with_exit_code_7_when_no_stream_runs(home: Home) -> None:
+    start = last_hours(2)
+    home.run("produce", "nest_cameras", "--events", "10", "--start", iso(start), "--span", "1m")
+    bounds = ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
+    refused = home.run("interval", "nest_cameras", *bounds, expect=7, TIDEMARK_ARCHIVE_WAIT="1s")
+    assert "nest-logs-" in refused.stderr
+    assert "is the stream running" in refused.stderr
+    assert home.json("ranges", "nest_cameras", "--json") == []
+
+
 def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_five_moments(home: Home) -> None:
     start = last_hours(2)
     for number, moment in enumerate(MOMENTS):
@@ -39,7 +49,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_five_moments(ho
     home.run("stream", "nest_cameras", "--until-caught-up")
 
     records = audit.read_topic(home.kafka, "nest-logs")
-    assert len(records) == 600 * len(MOMENTS)
+    assert len(records) == 10 + 600 * len(MOMENTS)
     expected = audit.expected(records)
     verdict = home.interval("nest_cameras", start)
     assert verdict["records"]["in_ranges"] == len(records)
