@@ -23,7 +23,7 @@ MAX_ROWS = 200
 FATES = {
     "archived": "has at least one row in the archive table",
     "empty": "a valid message with nothing to archive",
-    "quarantined": "could not be decoded or broke a row rule; kept whole, can be replayed",
+    "quarantined": "could not be decoded or broke a row rule; kept whole",
     "gaps": "no visible record there: compaction, a transaction marker, an aborted transaction",
 }
 CLASSES = {

@@ -16,7 +16,7 @@ import pytest
 
 from include.airflow.api import AirflowApi
 from tests import audit
-from tests.conftest import Home, iso, last_hours
+from tests.conftest import Home, end_of, iso, last_hours
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow]
 
@@ -160,3 +160,29 @@ def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed
     assert wait_for("the driver's end", lambda: ledger(home, end), 90) == [(0,)]
     wait_for("its process to go", lambda: not psutil.pid_exists(pid), 30)
     assert ledger(home, "SELECT holder FROM writers") == [("",)]
+
+
+def test_driver_started_by_hand_is_adopted_until_it_ends_though_the_last_launch_ended(
+    home: Home, airflow: AirflowApi
+) -> None:
+    launches = "SELECT count(*) FROM stream_launches"
+    before, runs = ledger(home, launches), len(airflow.runs(STREAM))
+    by_hand = home.start("stream", "nest_cameras")
+    try:
+        wait_for("the driver's lease", lambda: ledger(home, "SELECT 1 FROM writers WHERE holder <> ''"))
+        airflow.set_paused(STREAM, False)
+        wait_for("the next run", lambda: len(airflow.runs(STREAM)) > runs)
+        run = airflow.runs(STREAM)[0]["dag_run_id"]
+        wait_for("its trigger", lambda: airflow.tasks(STREAM, run) == {"stream": "deferred"})
+        landed = committed(home, "archive")
+        home.run("produce", "nest_cameras", "--events", "200", "--seed", "3", "--start", iso(START), "--span", "1h")
+        wait_for("the adopted driver's commits", lambda: committed(home, "archive") == landed + 200)
+        assert ledger(home, launches) == before
+        assert airflow.runs(STREAM)[0]["dag_run_id"] == run
+        assert airflow.tasks(STREAM, run) == {"stream": "deferred"}
+        by_hand.send_signal(signal.SIGTERM)
+        assert by_hand.wait(timeout=120) == 0
+        wait_for("Airflow to launch one itself", lambda: ledger(home, launches) != before)
+        assert next(r["state"] for r in airflow.runs(STREAM) if r["dag_run_id"] == run) == "success"
+    finally:
+        end_of(by_hand)
