@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -169,8 +169,6 @@ def offsets_at(moment: datetime, topic_partitions: Iterable[TopicPartition]) -> 
 
 def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datetime | None:
     """The earliest timestamp among the first records of the topic partitions; None when all are empty."""
-    from datetime import UTC
-
     found: list[int] = []
     with reaching_kafka():
         reader = consumer()

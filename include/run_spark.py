@@ -6,7 +6,10 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from types import FrameType
+
+import psutil
 
 from include.spark_submit import SparkSubmission
 
@@ -36,8 +39,6 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
 
 
 def _pass_on(process: subprocess.Popen[str]) -> None:
-    import sys
-
     assert process.stdout is not None
     for line in process.stdout:
         if not any(noise in line for noise in _NOISE):
@@ -57,7 +58,7 @@ def run_job(job: SparkSubmission) -> int:
         raise
 
 
-def run_stream_job(pipeline: str, job: SparkSubmission) -> int:
+def run_stream_job(job: SparkSubmission) -> int:
     """Run a stream; SIGTERM and SIGINT ask its driver to stop after the micro-batch. Its exit code."""
     process = _start(job)
     asked = False
@@ -80,8 +81,6 @@ def _forward(process: subprocess.Popen[str]) -> None:
 
     The JVM would end at once on the signal; the driver finishes its micro-batch and then ends the JVM.
     """
-    import psutil
-
     try:
         children = psutil.Process(process.pid).children(recursive=True)
         drivers = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -117,8 +117,6 @@ def _contributions(
     ranges: Sequence[OffsetRange],
 ) -> DataFrame:
     """What the archive's rows up to the position add to each key. Columns: key, elsewhere, inside, late."""
-    from datetime import UTC
-
     low, high = (moment.replace(tzinfo=UTC) for moment in windows)
     paths = micro_batches.files_with_event_times(pipeline.name, low, high)
     archive = read_archived_by_event_time(spark, pipeline, paths).where(

@@ -52,7 +52,7 @@ def stream(
         progress("asked to stop" if found else "no driver is running")
         return
     arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
-    raise typer.Exit(run_stream_job(declared.name, submission("stream", *arguments, name=f"stream {declared.name}")))
+    raise typer.Exit(run_stream_job(submission("stream", *arguments, name=f"stream {declared.name}")))
 
 
 def interval(
