@@ -11,6 +11,7 @@ from typing import Literal
 
 from include import lake
 from include.code_version import code_version
+from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
 from include.intervals import Interval, format_time
 from include.ledger import intervals, revisions
@@ -21,6 +22,10 @@ from include.spark_submit import SparkSubmission, submission
 from include.verdict import Verdict
 
 Source = Literal["kafka", "archive"]
+AttemptJob = Literal["build_interval", "publish"]
+
+SHORT = 200_000
+"""Offsets below which an interval's jobs end before optimised code would pay for its compilation."""
 
 
 def pin(pipeline: str, interval: Interval, *, run_by: str, source: Source = "kafka", repin: bool = False) -> int:
@@ -30,17 +35,19 @@ def pin(pipeline: str, interval: Interval, *, run_by: str, source: Source = "kaf
     """
     declared = load_pipeline(pipeline)
     pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin)
+    crash_point("interval_pinned")
     return intervals.begin_attempt(pinned, run_by=run_by, code_version=code_version(pipeline), source=source)
 
 
-def submit_build(pipeline: str, attempt: int) -> SparkSubmission:
-    """The Spark application that builds the attempt's revisions and reconciles."""
-    return submission("build_interval", "--pipeline", pipeline, "--attempt", str(attempt), name=f"build {pipeline}")
+def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
+    """The Spark application of a step.
 
-
-def submit_publish(pipeline: str, attempt: int) -> SparkSubmission:
-    """The Spark application that validates the attempt's revisions and registers what passed."""
-    return submission("publish", "--pipeline", pipeline, "--attempt", str(attempt), name=f"publish {pipeline}")
+    `build_interval` builds the attempt's revisions and reconciles; `publish` validates them and registers
+    what passed.
+    """
+    offsets = sum(len(r) for r in intervals.load_attempt(attempt).pinned.ranges)
+    arguments = ("--pipeline", pipeline, "--attempt", str(attempt))
+    return submission(job, *arguments, name=f"{job} {pipeline}", short=offsets < SHORT)
 
 
 def judge_reconciliation(attempt: int) -> None:
@@ -108,6 +115,7 @@ def announce(attempt: int) -> Verdict:
     """Write the interval's report and verdict, and end the attempt."""
     from include.monitor.report import render_report
 
+    crash_point("interval_published")
     spec = intervals.load_attempt(attempt)
     verdict = assemble_verdict(spec)
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")

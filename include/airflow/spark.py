@@ -11,8 +11,8 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.errors import TidemarkError
-from include.interval_steps import judge_validation
-from include.spark_submit import JOBS, submission
+from include.interval_steps import AttemptJob, judge_validation, submit
+from include.spark_submit import JOBS
 
 MEANINGS = {
     2: "validation failed, nothing was registered",
@@ -38,16 +38,15 @@ class JobOperator(SparkSubmitOperator):
 
     template_fields: Sequence[str] = ("attempt",)
 
-    def __init__(self, *, job: str, pipeline: str, attempt: Any, **kwargs: Any) -> None:
+    def __init__(self, *, job: AttemptJob, pipeline: str, attempt: Any, **kwargs: Any) -> None:
         super().__init__(application=str(JOBS / f"{job}.py"), name=f"{job} {pipeline}", durable=False, **kwargs)
-        self.job = job
+        self.job: AttemptJob = job
         self.pipeline = pipeline
         self.attempt = attempt
 
     def execute(self, context: Context) -> None:
         """Submit, wait, and say what a failure means."""
-        arguments = ["--pipeline", self.pipeline, "--attempt", str(self.attempt)]
-        resolved = submission(self.job, *arguments, name=f"{self.job} {self.pipeline}")
+        resolved = submit(self.job, self.pipeline, int(self.attempt))
         self.application_args = list(resolved.arguments)
         self.conf = resolved.conf
         self.env_vars = resolved.env

@@ -74,13 +74,13 @@ def interval(
         declared.name, wanted, run_by=run_by, source="archive" if source is Source.archive else "kafka", repin=repin
     )
     progress(f"{declared.name}: building and reconciling")
-    if code := run_job(interval_steps.submit_build(declared.name, attempt)):
+    if code := run_job(interval_steps.submit("build_interval", declared.name, attempt)):
         raise typer.Exit(code)
     verdict = interval_steps.assemble_verdict(load_attempt(attempt))
     code = verdict.exit_code
     if code == 0:
         progress(f"{declared.name}: validating and registering")
-        code = run_job(interval_steps.submit_publish(declared.name, attempt))
+        code = run_job(interval_steps.submit("publish", declared.name, attempt))
         if code not in (0, 2):
             raise typer.Exit(code)
     verdict = interval_steps.announce(attempt)
@@ -115,7 +115,7 @@ def sql(
     with tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
-        job = submission("run_sql", "--query", str(statement), "--result", str(result), name="sql")
+        job = submission("run_sql", "--query", str(statement), "--result", str(result), name="sql", short=True)
         if code := run_job(job):
             raise typer.Exit(code)
         found: dict[str, Any] = json.loads(result.read_text())
