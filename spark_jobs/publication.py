@@ -29,6 +29,7 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
             remedy="run the interval again and read its report",
             pipeline=pipeline.name,
         )
+    finish_registrations(spark, pipeline)
     built = revisions.of_attempt(attempt.id)
     tables = [table for table in pipeline.tables if any(r.table == table for r in built)]
     validated: list[BuiltRevision] = []
@@ -94,7 +95,8 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
     """Point the catalog at the revisions; called by the action of a passed checkpoint only.
 
     A revision equal to the registered one changes nothing: the pointer stays, the new files go. A
-    partition that the interval no longer delivers is dropped.
+    partition that the interval no longer delivers is dropped. The intent is noted before the first
+    pointer moves, so that whoever publishes next finishes what a crash left half done.
     """
     catalog = Catalog(spark, pipeline)
     catalog.create_tables()
@@ -110,6 +112,7 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
             and catalog.location(old) == old.location
         )
         (kept if unchanged else changed).append(revision)
+    revisions.set_state(changed, "registering")
     for revision in changed:
         catalog.point_at(revision)
         crash_point("partition_registered")
@@ -120,6 +123,17 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
     revisions.set_state(list(before.values()), "superseded")
     for revision in kept:
         lake.delete(revision.location)
+
+
+def finish_registrations(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Register what an earlier publish of the pipeline had validated and begun to register when it ended."""
+    begun = [revision for table in pipeline.tables for revision in revisions.in_state(table, "registering")]
+    if begun:
+        catalog = Catalog(spark, pipeline)
+        catalog.create_tables()
+        for revision in begun:
+            catalog.point_at(revision)
+        revisions.set_state(begun, "registered")
 
 
 def lies_as_noted(revision: BuiltRevision) -> bool:

@@ -234,7 +234,7 @@ class Revision(Base):
     content_hash: Mapped[str] = mapped_column(comment="Order-independent hash of its rows")
     code_version: Mapped[str] = mapped_column(comment="Version of the pipeline's code that built it")
     state: Mapped[str] = mapped_column(
-        default="built", comment="built, validated, registered, superseded, rejected or discarded"
+        default="built", comment="built, validated, registering, registered, superseded, rejected or discarded"
     )
     built_at: Mapped[datetime] = _now("When it was built")
     registered_at: Mapped[datetime | None] = mapped_column(comment="When the catalog was pointed at it")

@@ -86,6 +86,13 @@ def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
         return [_built(row) for row in rows]
 
 
+def in_state(table: str, state: str) -> list[BuiltRevision]:
+    """The table's revisions in a state, oldest first."""
+    with session() as ledger:
+        wanted = select(Revision).where(Revision.table_name == table, Revision.state == state)
+        return [_built(row) for row in ledger.scalars(wanted.order_by(Revision.built_at, Revision.table_partition))]
+
+
 def registered(table: str, partition: str | None = None) -> list[Revision]:
     """Registered revisions of a table, or of one of its partitions."""
     with session() as ledger:
