@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, get_curren
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include import interval_steps, lake
+from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.spark import JobOperator
 from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals import Interval, parse_time
@@ -32,7 +33,9 @@ A manual run takes the last complete interval, or the one of the parameters `fro
 | build_interval | Kafka, PostgreSQL or Spark failed; nothing was registered | the log's last line names it; it is retried |
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
-| announce | the report could not be written | it is retried |
+| announce | the report could not be written, or a notification not be sent | it is retried |
+
+A task that fails for good leaves an alert in the Kafka topic `{alerts}`.
 
 Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
 """
@@ -86,6 +89,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
             "retries": 2,
             "retry_delay": timedelta(seconds=15),
             "execution_timeout": timedelta(hours=1),
+            "on_failure_callback": AlertNotifier(pipeline.name),
         },
         params={
             "from": Param(None, type=["null", "string"], format="date-time", description="start of another interval"),
@@ -97,6 +101,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
             cron=pipeline.schedule.cron,
             tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
             topics=", ".join(pipeline.source.subscribe),
+            alerts=ALERTS,
         ),
     ) as dag:
 

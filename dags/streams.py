@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
+from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.streams import StreamOperator
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
@@ -21,6 +22,7 @@ DOC = """
 
 **A failure** means that the driver died or stopped with an error; the log of the task ends with the driver's last lines.
 It is started again (three times, then by the next run); whatever it had not committed is read again, nothing is doubled.
+The last failure leaves an alert in the Kafka topic `{alerts}`.
 
 - *offsets lost, topic recreated* (exit code 4): a restart does not help; the message names topic partition and offsets.
 - *another writer* (5): a driver started elsewhere holds the pipeline. Stop one: `./tidemark stream {name} --stop`.
@@ -47,9 +49,16 @@ def stream_dag(pipeline: Pipeline) -> DAG:
             description=pipeline.description,
             topics=", ".join(pipeline.source.subscribe),
             views=", ".join(view.speed.topic for view in pipeline.views) or "no speed view",
+            alerts=ALERTS,
         ),
     ) as dag:
-        StreamOperator(task_id="stream", pipeline=pipeline.name, retries=3, retry_delay=timedelta(seconds=5))
+        StreamOperator(
+            task_id="stream",
+            pipeline=pipeline.name,
+            retries=3,
+            retry_delay=timedelta(seconds=5),
+            on_failure_callback=AlertNotifier(pipeline.name),
+        )
     return dag
 
 

@@ -1,7 +1,8 @@
-"""Named places where a fault test may end the process as `kill -9` would.
+"""Named places where a fault test may end the process as `kill -9` would, or let it sleep as SIGSTOP does.
 
 `TIDEMARK_CRASH_AT=name[:n]` ends the driver, and the JVM it belongs to, when it passes the place
-named for the n-th time. Unset, a crash point costs one dictionary look-up.
+named for the n-th time; `TIDEMARK_PAUSE_AT=name[:n]` stops it there until somebody sends SIGCONT.
+Unset, a crash point costs two dictionary look-ups.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ _passed: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """End this driver here if the environment asks for it."""
-    wanted = os.environ.get("TIDEMARK_CRASH_AT")
-    if not wanted:
-        return
-    at, _, nth = wanted.partition(":")
-    if at != name:
+    """End or stop this driver here if the environment asks for it."""
+    crash, pause = os.environ.get("TIDEMARK_CRASH_AT", ""), os.environ.get("TIDEMARK_PAUSE_AT", "")
+    if not crash and not pause:
         return
     _passed[name] += 1
-    if _passed[name] == int(nth or 1):
+    if _is_now(crash, name):
         parent = psutil.Process().parent()
         if parent is not None and parent.name() == "java":
             parent.send_signal(signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
+    if _is_now(pause, name):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _is_now(wanted: str, name: str) -> bool:
+    at, _, nth = wanted.partition(":")
+    return at == name and _passed[name] == int(nth or 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from include import lake
+from include import lake, notifications
 from include.code_version import code_version
 from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
@@ -112,7 +112,7 @@ def assemble_verdict(spec: AttemptSpec) -> Verdict:
 
 
 def announce(attempt: int) -> Verdict:
-    """Write the interval's report and verdict, and end the attempt."""
+    """Write the interval's report and verdict, end the attempt, and notify the operators of what is new."""
     from include.monitor.report import render_report
 
     crash_point("interval_published")
@@ -131,4 +131,6 @@ def announce(attempt: int) -> Verdict:
         else ("" if revisions.registered_of_interval(spec.pinned.id) else "failed")
     )
     intervals.end_attempt(attempt, verdict.exit_code, state, verdict.as_json())
+    if verdict.exit_code == 0:
+        notifications.notify(load_pipeline(verdict.pipeline), spec.pinned)
     return verdict

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.errors import OffsetsLost, ServiceUnreachable, TopicRecreated, UsageError
@@ -66,6 +66,31 @@ def consumer(**options: str | bool | int) -> Consumer:
         "log_level": 0,
     }
     return Consumer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
+
+
+def producer(**options: str | bool | int) -> Producer:
+    """An idempotent producer; the caller flushes it."""
+    defaults: dict[str, str | bool | int] = {
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "message.timeout.ms": 60_000,
+        "log_level": 0,
+    }
+    return Producer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
+
+
+def send(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> int:
+    """Write keys and values to a topic; how many, once the broker has confirmed all. Raises ServiceUnreachable."""
+    refused: list[KafkaError] = []
+    sender = producer()
+    count = 0
+    for key, value in messages:
+        sender.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
+        sender.poll(0)
+        count += 1
+    if sender.flush(90) or refused:
+        raise _unreachable(refused[0].str() if refused else f"not every message to {topic} was confirmed")
+    return count
 
 
 @dataclass(frozen=True)

@@ -104,18 +104,7 @@ def produce(
         else:
             written[str(message.partition())] += 1
 
-    producer = Producer(
-        {
-            **settings().kafka_client_options(),
-            "enable.idempotence": True,
-            "linger.ms": 20,
-            "compression.type": "lz4",
-            "message.max.bytes": 4_000_000,
-            "message.timeout.ms": 60_000,
-            "error_cb": lambda _: None,
-            "log_level": 0,
-        }
-    )
+    producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
     pace = Pace(rate)
     moment = start
     for moment, key, value, reason in messages(

@@ -11,9 +11,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from include import lake
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
 
 _LOST = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+_DISK_FULL = "No space left on device"
 _NO_BROKER = ("TimeoutException", "Failed to update metadata", "Connection refused", "No resolvable bootstrap")
 
 
@@ -22,6 +24,11 @@ def translate(error: Exception) -> TidemarkError | None:
     text = str(error)
     if any(word in text for word in _LOST):
         return OffsetsLost(_first_line(text), remedy="see `./tidemark ranges` and the topic's retention")
+    if _DISK_FULL in text:
+        return TidemarkError(
+            f"{_DISK_FULL}: below {lake.root()} or Spark's local folder; nothing half written was committed",
+            remedy="free space, then start it again: it goes on where it committed last",
+        )
     if any(word in text for word in _NO_BROKER):
         return ServiceUnreachable(f"Kafka or PostgreSQL: {_first_line(text)}", remedy="./tidemark status")
     return None

@@ -66,7 +66,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         built += _write_view(pipeline, attempt, view, batch_view)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
-    report = collect_report(spark, pipeline, rows, built)
+    report = collect_report(spark, pipeline, pinned, rows, built)
     _note(attempt, fates, gaps, found, report)
 
 

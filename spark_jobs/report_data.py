@@ -8,7 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include import notifications
 from include.intervals import format_time
+from include.ledger.intervals import PinnedInterval
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold
 from spark_jobs.decoding.records import transform
@@ -23,9 +25,9 @@ SERIES = 6
 
 
 def collect_report(
-    spark: SparkSession, pipeline: Pipeline, rows: DataFrame, built: list[BuiltRevision]
+    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, rows: DataFrame, built: list[BuiltRevision]
 ) -> dict[str, Any]:
-    """Sections and chart of the report, small enough for the ledger."""
+    """Sections and chart of the report, small enough for the ledger; rows to be notified are noted there too."""
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
     for report in pipeline.reports:
@@ -33,7 +35,12 @@ def collect_report(
             view = next(view for view in pipeline.views if view.name == report.view)
             sections.append(_threshold(spark, report, view, views[report.view]))
         else:
-            sections.append(_listing(pipeline, report, rows))
+            listed = _listed(pipeline, report, rows).persist()
+            sections.append(_section(report.title, "as of the last record of the interval", listed))
+            if report.notify:
+                noted = listed.limit(notifications.MOST).collect()
+                notifications.note_listed(pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted))
+            listed.unpersist()
     chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
     return {"sections": sections, "chart": chart}
 
@@ -81,15 +88,13 @@ def _threshold(spark: SparkSession, report: Threshold, view: AdditiveView, rows:
     return _section(report.title, note, shown)
 
 
-def _listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> dict[str, Any]:
+def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
     found = transform(pipeline, report.rows)(rows).select(*report.columns)
     times = [
         F.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias(name) if kind == "timestamp" else F.col(name)
         for name, kind in found.dtypes
     ]
-    return _section(
-        report.title, "as of the last record of the interval", found.select(*times).orderBy(report.columns[0])
-    )
+    return found.select(*times).orderBy(report.columns[0])
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -26,6 +28,18 @@ class Record:
     key: bytes | None
     value: bytes | None
     timestamp: int
+
+
+def topics(bootstrap: str) -> set[str]:
+    """Names of the topics that hold at least one record."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "audit"})
+    found = {
+        name
+        for name, topic in consumer.list_topics(timeout=15).topics.items()
+        if any(consumer.get_watermark_offsets(TopicPartition(name, p), timeout=15)[1] for p in topic.partitions)
+    }
+    consumer.close()
+    return found
 
 
 def read_topic(bootstrap: str, topic: str) -> dict[Coordinates, Record]:
@@ -136,3 +150,73 @@ def expected(records: dict[Coordinates, Record]) -> Fates:
 def in_ranges(records: dict[Coordinates, Record], ranges: Iterable[dict[str, Any]]) -> dict[Coordinates, Record]:
     bounds = {(r["topic"], r["partition"]): range(r["from_offset"], r["until_offset"]) for r in ranges}
     return {c: record for c, record in records.items() if c[2] in bounds.get(c[:2], range(0))}
+
+
+def check_archive(bootstrap: str, database: str, lake: Path, topic: str = "nest-logs") -> int:
+    """Hold everything the archive query committed against the topic, record by record; how many records there are.
+
+    Every visible record is landed row by row, empty, or whole in quarantine, once; the commits of every query
+    tile per topic partition and reach the end.
+    """
+    records = read_topic(bootstrap, topic)
+    fates = expected(records)
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT outcome, path FROM landing_files ORDER BY id")
+        files: dict[str, list[Path]] = {"archived": [], "empty": [], "quarantined": []}
+        for outcome, path in cursor.fetchall():
+            files[outcome].append(lake / path)
+        cursor.execute(
+            "SELECT b.query, r.topic_partition, r.from_offset, r.until_offset, r.archived, r.empty, r.quarantined "
+            "FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id "
+            "WHERE r.topic = %s ORDER BY b.query, r.topic_partition, b.id",
+            (topic,),
+        )
+        commits = cursor.fetchall()
+    assert identities(read_files(files["archived"])) == Counter(fates.rows.keys())
+    for outcome, wanted in (("empty", fates.empty), ("quarantined", fates.bad)):
+        landed = read_coordinates(files[outcome])
+        assert landed == Counter(wanted), f"{outcome}: {len(landed)} landed, {len(wanted)} in Kafka"
+    at: dict[tuple[str, int], int] = {}
+    counted: Counter[str] = Counter()
+    for query, partition, begin, until, archived, empty, quarantined in commits:
+        assert at.get((query, partition), begin) == begin, f"{query} {partition}: {at[query, partition]} then {begin}"
+        at[query, partition] = until
+        if query == "archive":
+            counted.update(archived=archived, empty=empty, quarantined=quarantined)
+    ends = {c[1]: 0 for c in records}
+    for _, partition, offset in records:
+        ends[partition] = max(ends[partition], offset + 1)
+    for (query, partition), until in at.items():
+        assert until >= ends.get(partition, 0), f"{query} ends at {until} of topic partition {partition}"
+    assert counted == Counter(archived=len(fates.archived), empty=len(fates.empty), quarantined=len(fates.bad)), (
+        "the ledger's counts"
+    )
+    return len(records)
+
+
+def read_coordinates(paths: Iterable[Path]) -> Counter[Coordinates]:
+    """Coordinates of the files' rows."""
+    found: Counter[Coordinates] = Counter()
+    for path in paths:
+        found += coordinates_of(pq.ParquetFile(path).read(columns=["kafka_topic", "kafka_partition", "kafka_offset"]))
+    return found
+
+
+def sightings(records: dict[Coordinates, Record], zip_codes: dict[str, str]) -> Counter[tuple[str, str]]:
+    """The oracle of the hourly counts: sightings per zip code and hour, late ones included."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in expected(records).rows.values():
+        event = row["last_event"]
+        if event["has_person"] and row["device_id"] in zip_codes:
+            hour = datetime.fromisoformat(event["start_time"]).astimezone(UTC).strftime("%Y-%m-%dT%H:00:00Z")
+            counts[zip_codes[row["device_id"]], hour] += 1
+    return counts
+
+
+def by_zip_and_hour(values: dict[str, dict[str, Any]]) -> Counter[tuple[str, str]]:
+    """The counts in a compacted topic's last values, in the form of `sightings`."""
+    found: Counter[tuple[str, str]] = Counter()
+    for key, value in values.items():
+        parts = json.loads(key)
+        found[parts["zip_code"], parts["window"]["start"]] += value["count"]
+    return found

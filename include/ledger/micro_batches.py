@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.kafka import TopicIdentity, check_same_topic
 from include.ledger import writers
@@ -124,6 +125,8 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
                     event_time_max=high,
                 )
             )
+        ledger.flush()
+        crash_point("commit_written")
 
 
 def _check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:

@@ -239,3 +239,18 @@ class Revision(Base):
     built_at: Mapped[datetime] = _now("When it was built")
     registered_at: Mapped[datetime | None] = mapped_column(comment="When the catalog was pointed at it")
     files: Mapped[dict[str, Any]] = mapped_column(comment="File name to rows, bytes and offset statistics")
+
+
+class ListedRow(Base):
+    """A row that a report with notifications lists."""
+
+    __tablename__ = "listed_rows"
+    __table_args__ = {"comment": "What reports with notifications list per interval, and what was sent of it"}
+
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), primary_key=True, comment="The interval"
+    )
+    report: Mapped[str] = mapped_column(primary_key=True, comment="Title of the report")
+    key: Mapped[str] = mapped_column(primary_key=True, comment="JSON object of the report's key columns")
+    row: Mapped[dict[str, Any]] = mapped_column(comment="The row as it was listed")
+    notified_at: Mapped[datetime | None] = mapped_column(comment="When the operators were told of it")

@@ -83,6 +83,8 @@ PIPELINE = Pipeline(
             "Cameras offline",
             rows="offline_cameras",
             columns=("device_id", "name_long", "where_name", "structure_id", "last_is_online_change"),
+            key=("device_id",),
+            notify="nest-camera-offline",
         ),
     ),
 )

@@ -159,6 +159,17 @@ class Listing:
     title: str
     rows: str
     columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    """The columns that tell one listed thing from another; needed for `notify`."""
+    notify: str = ""
+    """Topic that gets a message for each key that the interval before did not list."""
+
+    def __post_init__(self) -> None:
+        if self.notify and not (TOPIC.fullmatch(self.notify) and set(self.key) and set(self.key) <= set(self.columns)):
+            raise UsageError(
+                f"report {self.title!r} cannot notify topic {self.notify!r}",
+                remedy="name a Kafka topic, and a key among the report's columns",
+            )
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,18 @@ def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(hom
     assert set(before) <= set(registered(home))
 
 
+def test_operators_are_alerted_when_a_task_fails_for_good(home: Home, airflow: AirflowApi) -> None:
+    # Half a pair of parameters: refused in the first task, before anything is read.
+    run = airflow.trigger(INTERVAL, **{"from": iso(START)})
+    wait_for("the run", lambda: next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run) == "failed")
+    wait_for("the topic", lambda: "tidemark-alerts" in audit.topics(home.kafka), 60)
+    alerts = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
+    assert [(a["pipeline"], a["dag"], a["run"], a["task"]) for a in alerts] == [
+        ("nest_cameras", INTERVAL, run, "pin_ranges")
+    ]
+    assert "only one of the parameters from and to is given" in alerts[0]["error"]
+
+
 def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, airflow: AirflowApi) -> None:
     def driver() -> tuple[int, int] | None:
         rows = ledger(home, "SELECT token, holder FROM writers WHERE holder <> ''")

@@ -1,0 +1,137 @@
+"""What the fault tests share: a home whose disks can be filled, and the audit after each fault."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import audit
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+
+LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
+DISKS = ("landing", "checkpoints", "tables")
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 120) -> Any:
+    """The condition's first true value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        signal.sigtimedwait([], 0.2)
+    raise AssertionError(f"waited {seconds:.0f} s for {what}")
+
+
+@dataclass
+class Rig:
+    """One pipeline under attack: all its records lie in one past hour, so that none is late."""
+
+    home: Home
+    start: datetime
+    produced: int = 0
+
+    def produce(self, events: int, bad_fraction: float = 0.05) -> None:
+        """More records, one minute after the ones before."""
+        minute = self.start + timedelta(seconds=self.produced / 100)
+        arguments = ("--events", str(events), "--bad-fraction", str(bad_fraction), "--seed", str(self.produced))
+        self.home.run("produce", "nest_cameras", *arguments, "--start", iso(minute), "--span", "30s")
+        self.produced += events
+
+    def catch_up(self, **extra: str) -> subprocess.CompletedProcess[str]:
+        return self.home.run("stream", "nest_cameras", "--until-caught-up", **extra)
+
+    def fail(self, **extra: str) -> subprocess.CompletedProcess[str]:
+        """A stream that must not end well."""
+        ended = self.home.run("stream", "nest_cameras", "--until-caught-up", expect=None, **extra)
+        assert ended.returncode != 0, "the fault was not felt"
+        return ended
+
+    def started(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+        """A running stream, once it says so."""
+        process = self.home.start("stream", "nest_cameras", *arguments, **extra)
+        assert process.stderr is not None
+        while "streaming from" not in (line := process.stderr.readline()):
+            assert line, "the stream ended before it began"
+        return process
+
+    def driver_of(self, process: subprocess.Popen[str]) -> psutil.Process:
+        """The Python driver below a running `stream`."""
+        return next(
+            p for p in psutil.Process(process.pid).children(recursive=True) if "stream.py" in p.cmdline()[-3:][0]
+        )
+
+    def service(self, name: str) -> psutil.Process:
+        return psutil.Process(self.home.services[name]["pid"])
+
+    def audit(self) -> None:
+        """Everything committed against Kafka, and the compacted topic against the oracle."""
+        assert audit.check_archive(self.home.kafka, self.home.database, self.home.lake) == self.produced
+        with LOCATIONS.open() as file:
+            zip_codes = {row["device_id"]: row["zip_code"] for row in csv.DictReader(file)}
+        counts = audit.sightings(audit.read_topic(self.home.kafka, "nest-logs"), zip_codes)
+        speed = audit.last_values(self.home.kafka, "nest-camera-stats")
+        assert audit.by_zip_and_hour(speed) == counts
+
+    def audit_interval(self) -> None:
+        """The same seen from the registered tables, after an interval over all records."""
+        verdict = self.home.interval("nest_cameras", self.start)
+        assert verdict["records"]["in_ranges"] == self.produced + verdict["records"]["gaps"]
+        assert verdict["reconciliation"]["unexplained"] == 0
+        records = audit.in_ranges(audit.read_topic(self.home.kafka, "nest-logs"), verdict["ranges"])
+        assert len(records) == self.produced
+        table = audit.read_parquet(r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras")
+        assert set(audit.identities(table).values()) == {1}
+        assert audit.identities(table).keys() == audit.expected(records).rows.keys()
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home folder whose landing, checkpoints and tables are small disks of their own, where mounting is allowed."""
+    home = tmp_path_factory.mktemp("home")
+    mounted = []
+    for name in DISKS:
+        folder = home / "lake" / name
+        folder.mkdir(parents=True)
+        made = subprocess.run(
+            [shutil.which("mount") or "mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        )
+        if made.returncode == 0:
+            mounted.append(folder)
+    yield home
+    for folder in mounted:
+        subprocess.run([shutil.which("umount") or "umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def rig(disks: Path) -> Iterator[Rig]:
+    home = Home(disks)
+    home.run("up", "kafka", "postgres")
+    yield Rig(home, last_hours(2))
+    home.run("down", expect=None)
+
+
+@pytest.fixture
+def ending() -> Iterator[Callable[[subprocess.Popen[str]], subprocess.Popen[str]]]:
+    """Ends the processes that a test handed to it, however the test ends."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def remember(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        processes.append(process)
+        return process
+
+    yield remember
+    for process in processes:
+        end_of(process)

@@ -1,0 +1,173 @@
+"""Two drivers, a zombie, dead services, full disks, lost commit files: after each fault the audit from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.conftest import iso
+from tests.faults.conftest import Rig, wait_for
+
+pytestmark = [pytest.mark.services, pytest.mark.faults]
+
+Ending = Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
+
+
+def committed(rig: Rig) -> int:
+    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
+        return int(cursor.fetchone()[0])
+
+
+def fill(folder: Path) -> None:
+    """Leave no space on the small disk; skipped where mounting is not allowed."""
+    if not folder.is_mount():
+        pytest.skip("small disks need the right to mount")
+    # Many small blocks were written in parallel meanwhile: what is left after the big file goes too.
+    for number, block in enumerate((1 << 20, 4096, 512)):
+        try:
+            with (folder / f"ballast-{number}").open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"0" * block)
+        except OSError:
+            continue
+
+
+def free(folder: Path) -> None:
+    for path in folder.glob("ballast-*"):
+        path.unlink()
+
+
+def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: Ending) -> None:
+    rig.produce(300)
+    zombie = ending(rig.started(TIDEMARK_PAUSE_AT="landing_written"))
+    driver = rig.driver_of(zombie)
+    wait_for("the driver to sleep before its commit", lambda: driver.status() == psutil.STATUS_STOPPED)
+    # Another driver waits out the lease, lands the same records and ends.
+    rig.catch_up()
+    rig.audit()
+    rig.produce(100)
+    os.kill(driver.pid, signal.SIGCONT)
+    _, errors = zombie.communicate(timeout=120)
+    assert zombie.returncode == 5, errors
+    assert "lease is over" in errors
+    assert "nothing was committed" in errors
+    assert committed(rig) == 300
+    rig.catch_up()
+    rig.audit()
+
+
+def test_nothing_is_doubled_when_two_drivers_start_at_once(rig: Rig, ending: Ending) -> None:
+    rig.produce(300)
+    drivers = [ending(rig.home.start("stream", "nest_cameras", "--until-caught-up")) for _ in range(2)]
+    outputs = [driver.communicate(timeout=300)[1] for driver in drivers]
+    assert sorted({driver.returncode for driver in drivers} - {0, 5}) == [], outputs
+    assert 0 in {driver.returncode for driver in drivers}, outputs
+    rig.audit()
+
+
+def test_committed_batches_are_not_landed_again_when_their_commit_files_are_lost(rig: Rig) -> None:
+    for query in ("archive", "hourly_counts"):
+        commits = rig.home.lake / "checkpoints" / "nest_cameras"
+        files = [p for p in commits.rglob("commits/*") if query in p.parts and not p.name.startswith(".")]
+        last = max(files, key=lambda path: int(path.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    rig.produce(100)
+    rig.catch_up()
+    rig.audit()
+
+
+def test_stream_goes_on_or_ends_clearly_when_the_broker_is_killed(rig: Rig, ending: Ending) -> None:
+    stream = ending(rig.started())
+    rig.produce(200)
+    wait_for("a commit", lambda: committed(rig) == rig.produced)
+    broker = rig.service("kafka")
+    broker.kill()
+    psutil.wait_procs([broker], timeout=20)
+    rig.home.run("up", "kafka")
+    rig.produce(200)
+    wait_for("the records after it, or the end", lambda: committed(rig) == rig.produced or stream.poll() is not None)
+    if stream.poll() is None:
+        stream.send_signal(signal.SIGTERM)
+    _, errors = stream.communicate(timeout=120)
+    assert stream.returncode in (0, 6), errors
+    rig.catch_up()
+    rig.audit()
+
+
+def test_batch_is_committed_once_when_postgresql_dies_in_the_middle_of_its_commit(rig: Rig, ending: Ending) -> None:
+    rig.produce(200)
+    before = committed(rig)
+    stream = ending(rig.started(TIDEMARK_PAUSE_AT="commit_written"))
+    driver = rig.driver_of(stream)
+    wait_for("the driver inside its transaction", lambda: driver.status() == psutil.STATUS_STOPPED)
+    postgres = rig.service("postgres")
+    children = postgres.children(recursive=True)
+    for process in [postgres, *children]:
+        process.kill()
+    psutil.wait_procs([postgres, *children], timeout=20)
+    rig.home.run("up", "postgres")
+    assert committed(rig) == before
+    os.kill(driver.pid, signal.SIGCONT)
+    _, errors = stream.communicate(timeout=120)
+    assert stream.returncode == 6, errors
+    assert "PostgreSQL" in errors
+    rig.catch_up()
+    rig.audit()
+
+
+@pytest.mark.parametrize("disk", ["landing", "checkpoints"])
+def test_stream_ends_clearly_and_goes_on_later_when_the_disk_is_full(rig: Rig, disk: str) -> None:
+    rig.produce(300)
+    fill(rig.home.lake / disk)
+    try:
+        ended = rig.fail()
+    finally:
+        free(rig.home.lake / disk)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("tidemark: ")
+    assert "No space left on device" in last
+    rig.catch_up()
+    rig.audit()
+
+
+def test_interval_registers_nothing_and_goes_through_later_when_the_disk_of_the_tables_is_full(rig: Rig) -> None:
+    bounds = ("--from", iso(rig.start), "--to", iso(rig.start + timedelta(hours=1)))
+    fill(rig.home.lake / "tables")
+    try:
+        ended = rig.home.run("interval", "nest_cameras", *bounds, expect=None)
+    finally:
+        free(rig.home.lake / "tables")
+    assert ended.returncode == 1, ended.stderr
+    assert "No space left on device" in ended.stderr.strip().splitlines()[-1]
+    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM revisions WHERE state IN ('registered', 'registering')")
+        assert cursor.fetchone() == (0,)
+
+
+def test_every_record_is_archived_when_topic_partitions_are_added_while_the_stream_runs(
+    rig: Rig, ending: Ending
+) -> None:
+    stream = ending(rig.started())
+    client = AdminClient({"bootstrap.servers": rig.home.kafka})
+    client.create_partitions([NewPartitions("nest-logs", 6)])["nest-logs"].result(30)
+    rig.produce(600)
+    wait_for("the records", lambda: committed(rig) == rig.produced)
+    stream.send_signal(signal.SIGTERM)
+    _, errors = stream.communicate(timeout=120)
+    assert stream.returncode == 0, errors
+    rig.audit()
+    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT topic_partition FROM positions WHERE query = 'archive' AND next_offset > 0 ORDER BY 1")
+        assert [partition for (partition,) in cursor.fetchall()] == list(range(6))
+    rig.audit_interval()
