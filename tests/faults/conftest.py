@@ -67,9 +67,8 @@ class Rig:
 
     def driver_of(self, process: subprocess.Popen[str]) -> psutil.Process:
         """The Python driver below a running `stream`."""
-        return next(
-            p for p in psutil.Process(process.pid).children(recursive=True) if "stream.py" in p.cmdline()[-3:][0]
-        )
+        below = psutil.Process(process.pid).children(recursive=True)
+        return next(p for p in below if "python" in p.name() and p.cmdline()[1].endswith("stream.py"))
 
     def service(self, name: str) -> psutil.Process:
         return psutil.Process(self.home.services[name]["pid"])

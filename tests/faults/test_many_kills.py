@@ -1,0 +1,64 @@
+"""The long tier: a hundred driver kills over 200,000 records, half at named moments, half at any moment.
+
+    ./tidemark test -m slow tests/faults/test_many_kills.py
+
+`KILLS` and `SEED` in the environment change it; the same seed gives the same records and the same named moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+
+import pytest
+
+from tests.faults.conftest import Rig
+
+KILLS = int(os.environ.get("KILLS", "100"))
+SEED = int(os.environ.get("SEED", "20261121"))
+RECORDS = 200_000
+MOMENTS = (
+    "batch_planned",
+    "landing_written",
+    "quarantine_moved",
+    "commit_written",
+    "batch_committed",
+    "speed_emitted",
+)
+
+pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(5400)]
+
+
+def kill_at_any_moment(rig: Rig, after: float) -> bool:
+    """kill -9 of the driver and its JVM so many seconds after it holds the lease; False when it was done before."""
+    stream = rig.started("--until-caught-up")
+    try:
+        stream.wait(after)
+    except subprocess.TimeoutExpired:
+        # The command's death is its driver's and its JVM's: both die with it.
+        stream.send_signal(signal.SIGKILL)
+        stream.communicate(timeout=60)
+        return True
+    return False
+
+
+def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_a_hundred_times(rig: Rig) -> None:
+    rng = random.Random(SEED)
+    done: Counter[str] = Counter()
+    while done.total() < KILLS:
+        rig.produce(RECORDS // KILLS, bad_fraction=0.02)
+        if rng.random() < 0.5:
+            if kill_at_any_moment(rig, rng.uniform(0, 8)):
+                done["any moment"] += 1
+            continue
+        moment = rng.choice(MOMENTS)
+        ended = rig.home.run("stream", "nest_cameras", "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=moment)
+        if ended.returncode < 0 or ended.returncode == 137:
+            done[moment] += 1
+    rig.catch_up()
+    rig.audit()
+    rig.audit_interval()
+    print(f"{done.total()} kills over {rig.produced} records, seed {SEED}: {dict(done)}; lost 0, doubled 0")
