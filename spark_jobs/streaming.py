@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -56,8 +58,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         _say(f"{pipeline.name}: streaming from {', '.join(pipeline.source.subscribe)} (fencing token {lease.token})")
         try:
             while queries.running() and not (stop.requested or heartbeat.stop_requested()):
-                spark.streams.awaitAnyTermination(1)
-                spark.streams.resetTerminated()
+                queries.wait(1)
             stopped = stop.requested or heartbeat.stop_requested()
             queries.stop_at_batch_boundary()
         except BaseException:
@@ -132,6 +133,12 @@ class _Queries:
                 if failed is not None:
                     raise self._errors[0] if self._errors else failed
         return any(query.isActive for query in self._queries)
+
+    def wait(self, seconds: int) -> None:
+        """Wait so long, or until a query ends; `running` tells how it ended."""
+        with suppress(StreamingQueryException):
+            self._spark.streams.awaitAnyTermination(seconds)
+        self._spark.streams.resetTerminated()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
