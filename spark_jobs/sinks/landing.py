@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from include import kafka, lake
+from include.code_version import decoder_version
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger import micro_batches, writers
@@ -82,6 +83,7 @@ class LandingSink:
             files=files,
             rows=sum(file.rows for file in files),
             seconds=time.monotonic() - started,
+            decoder_version=decoder_version(self.pipeline.name),
         )
         micro_batches.commit(self.lease, batch)
         crash_point("batch_committed")
