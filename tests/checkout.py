@@ -35,6 +35,16 @@ class Checkout:
             assert result.returncode == expect, f"{arguments}: {result.returncode}\n{result.stderr[-4000:]}"
         return result
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.home.command(*arguments),
+            env=self.home.environment(PYTHONPATH=str(self.path)),
+            cwd=self.path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
     def json(self, *arguments: str, **options: Any) -> Any:
         return json.loads(self.run(*arguments, **options).stdout)
 

@@ -10,8 +10,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.lake import SAFE_VALUE
 from include.offsets import Coordinates
-from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required
+from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required, SafeValue
 from spark_jobs.decoding import strict_json
 from spark_jobs.schemas import struct_of
 
@@ -134,6 +135,12 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
                 case Required(column):
                     condition = _path(row, column).isNull()
                     found = failure("required_missing", F.lit(f"{column} is missing"))
+                case SafeValue(column):
+                    value = _path(row, column).cast("string")
+                    condition = ~F.coalesce(value.rlike(rf"\A(?:{SAFE_VALUE})\z"), F.lit(False))
+                    shown = F.regexp_replace(F.substring(F.coalesce(value, F.lit("null")), 1, 100), "[^ -~]", "?")
+                    words = F.lit(f"{column} is not safe as the name of a folder: ")
+                    found = failure("unsafe_partition_value", F.concat(words, shown))
                 case EventTimeWithin():
                     behind, ahead = (F.lit(bound) for bound in rule.bounds)
                     arrival = F.col("kafka_timestamp")
