@@ -101,6 +101,9 @@ def assemble_verdict(spec: AttemptSpec) -> Verdict:
     verdict.records = found.get("records", {})
     verdict.reconciliation = found.get("reconciliation", {})
     verdict.differences = found.get("differences", [])
+    verdict.decoder_versions = found.get("decoder_versions", [])
+    verdict.code_changes = found.get("code_changes", {})
+    verdict.revision_differences = found.get("revision_differences", [])
     verdict.validation = found.get("validation", verdict.validation)
     verdict.expectations = found.get("expectations", [])
     verdict.registered = (

@@ -18,6 +18,10 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+Coordinates = tuple[str, int, int]
+"""Topic, number of the topic partition and offset of a record."""
+
+
 @dataclass(frozen=True, order=True)
 class OffsetRange:
     """Offsets of one topic partition: `from_offset` included, `until_offset` not."""

@@ -14,6 +14,7 @@ from include.ledger import intervals
 from include.ledger.database import session
 from include.ledger.intervals import PinnedInterval
 from include.ledger.micro_batches import positions, stored_topics
+from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -74,6 +75,7 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
             step = Interval(begin, begin + pipeline.schedule.every)
             until = _boundary(step.to_time, bounds, at)
             pinned = intervals.write(ledger, pipeline.name, step, _ranges(at, until), topic_ids, pinned_by)
+            assign_replays(ledger, pipeline.name, pinned.id)
             at, begin = until, step.to_time
         return pinned
 

@@ -1,51 +1,215 @@
-"""Looking into the quarantine: what lies there, and one record whole."""
+"""The quarantine: what lies there and what became of it, one record whole, and discarding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
-from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from include import lake
 from include.errors import UsageError
-from include.intervals import format_time
+from include.intervals import Interval, format_time
+from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
-from include.ledger.models import LandingFile, MicroBatch
-from include.offsets import TopicPartition
+from include.ledger.quarantine import Decisions, QuarantineFile, RecordKey
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import Pipeline
 
 _SHOWN = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "reason", "detail"]
 
 
-def records(pipeline: str, *, whole: bool = False) -> Iterator[dict[str, Any]]:
-    """Quarantined records of committed micro-batches, oldest batch first; `whole` adds key, value and headers."""
+@dataclass(frozen=True)
+class Selection:
+    """Which quarantined records are meant; what is not given does not restrict."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(
+        cls, pipeline: Pipeline, topic: str | None, partition: int | None, offset: int | None, reason: str | None
+    ) -> Selection:
+        """A selection of a pipeline; the topic may be left out where there is only one.
+
+        Raises UsageError when an offset is named without its topic partition.
+        """
+        if topic is None and len(pipeline.source.subscribe) == 1 and (partition is not None or offset is not None):
+            topic = pipeline.source.subscribe[0]
+        if offset is not None and (topic is None or partition is None):
+            raise UsageError("an offset needs its topic partition", remedy="--topic T --partition P --offset O")
+        return cls(topic, partition, offset, reason)
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing restricts it."""
+        return self == Selection()
+
+    @property
+    def range(self) -> OffsetRange | None:
+        """The one offset it names."""
+        if self.topic is None or self.partition is None or self.offset is None:
+            return None
+        return OffsetRange(TopicPartition(self.topic, self.partition), self.offset, self.offset + 1)
+
+    def holds(self, row: dict[str, Any]) -> bool:
+        """Whether a quarantined record is meant."""
+        wanted = {
+            "kafka_topic": self.topic,
+            "kafka_partition": self.partition,
+            "kafka_offset": self.offset,
+            "reason": self.reason,
+        }
+        return all(value is None or row[name] == value for name, value in wanted.items())
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A quarantined record that was selected."""
+
+    key: RecordKey
+    reason: str
+    path: str
+    decoder_version: str | None
+
+
+def select(ledger: Session, pipeline: str, selection: Selection) -> list[Quarantined]:
+    """The records of a selection, whatever became of them. Raises UsageError when it names one that is not there."""
+    found = [
+        Quarantined(_key(row, file), row["reason"], file.path, file.decoder_version)
+        for file in ledger_quarantine.files(ledger, pipeline, selection.range)
+        for row in _read(file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
+        if selection.holds(row)
+    ]
+    if not found and selection.range is not None:
+        raise _not_there(pipeline, selection.range)
+    return found
+
+
+def _not_there(pipeline: str, wanted: OffsetRange) -> UsageError:
+    return UsageError(
+        f"{wanted.topic_partition} offset {wanted.from_offset} is not in quarantine",
+        remedy=f"./tidemark quarantine list {pipeline}",
+        pipeline=pipeline,
+    )
+
+
+def records(
+    pipeline: str, selection: Selection | None = None, *, state: str | None = None, whole: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Quarantined records of committed micro-batches, oldest batch first, with what became of each.
+
+    Keys: the Kafka coordinates, `kafka_timestamp`, `reason`, `detail`, `topic_id`, `state` (quarantined,
+    replayed, discarded), `since`, `by` (null while quarantined), `interval` (that delivers its rows; null
+    until it is pinned, or with no rows), `note` (why it was discarded, what a replay last found);
+    `whole` adds key, value and headers.
+    """
+    wanted = selection or Selection()
     with session() as ledger:
-        paths = ledger.scalars(
-            select(LandingFile.path)
-            .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-            .where(MicroBatch.pipeline == pipeline, LandingFile.outcome == "quarantined")
-            .order_by(LandingFile.id)
-        ).all()
+        files = ledger_quarantine.files(ledger, pipeline, wanted.range)
+        decided = ledger_quarantine.decisions(ledger, pipeline)
     columns = [*_SHOWN, *(["key", "value", "headers"] if whole else [])]
-    for path in paths:
-        system, at = lake.filesystem(lake.uri(path))
-        with system.open_input_file(at) as file:
-            for row in pq.ParquetFile(file).read(columns=columns).to_pylist():
-                yield {**row, "kafka_timestamp": format_time(row["kafka_timestamp"])}
+    for file in files:
+        for row in _read(file, columns):
+            if not wanted.holds(row):
+                continue
+            key = _key(row, file)
+            fate = _fate(key, decided)
+            if state in (None, fate["state"]):
+                yield {**row, "kafka_timestamp": format_time(row["kafka_timestamp"]), "topic_id": key.topic_id, **fate}
+
+
+def _read(file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
+    system, at = lake.filesystem(lake.uri(file.path))
+    with system.open_input_file(at) as opened:
+        rows: list[dict[str, Any]] = pq.ParquetFile(opened).read(columns=columns).to_pylist()
+    return rows
+
+
+def _key(row: dict[str, Any], file: QuarantineFile) -> RecordKey:
+    topic = row["kafka_topic"]
+    return RecordKey(topic, file.topic_ids.get(topic, ""), row["kafka_partition"], row["kafka_offset"])
+
+
+def _fate(key: RecordKey, decided: Decisions) -> dict[str, Any]:
+    if (replay := decided.replays.get(key)) is not None:
+        interval = decided.intervals.get(replay.interval_id) if replay.interval_id is not None else None
+        return {
+            "state": "replayed",
+            "since": format_time(replay.replayed_at),
+            "by": replay.replayed_by,
+            "interval": str(Interval(interval.from_time, interval.to_time))
+            if interval and replay.outcome == "archived"
+            else None,
+            "note": "" if replay.outcome == "archived" else "valid, with nothing to archive",
+        }
+    if (discard := decided.discards.get(key)) is not None:
+        return {
+            "state": "discarded",
+            "since": format_time(discard.noted_at),
+            "by": discard.noted_by,
+            "interval": None,
+            "note": discard.reason,
+        }
+    finding = decided.findings.get(key)
+    note = f"replayed {format_time(finding.noted_at)}, still {finding.reason}: {finding.detail}" if finding else ""
+    return {"state": "quarantined", "since": None, "by": None, "interval": None, "note": note}
 
 
 def find(pipeline: str, topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
     """One record whole. Raises UsageError when it is not in quarantine."""
-    wanted = (topic_partition.topic, topic_partition.partition, offset)
-    for row in records(pipeline, whole=True):
-        if (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) == wanted:
-            return row
-    raise UsageError(
-        f"{topic_partition} offset {offset} is not in quarantine",
-        remedy=f"./tidemark quarantine list {pipeline}",
-        pipeline=pipeline,
-    )
+    wanted = Selection(topic_partition.topic, topic_partition.partition, offset)
+    for row in records(pipeline, wanted, whole=True):
+        return row
+    raise _not_there(pipeline, OffsetRange(topic_partition, offset, offset + 1))
+
+
+def pending(chosen: list[Quarantined], decided: Decisions, selection: Selection) -> list[Quarantined]:
+    """Those of the chosen records that a replay has to try: not delivered yet, and not discarded.
+
+    A discarded record is tried only when its offset was named.
+    """
+    named = selection.offset is not None
+    return [each for each in chosen if each.key not in decided.replays and (named or each.key not in decided.discards)]
+
+
+def counts_of_nothing(chosen: list[Quarantined], decided: Decisions, tried: int = 0) -> dict[str, int]:
+    """What a replay counts before it tried anything; `selected` leaves out what was discarded and is not tried."""
+    already = sum(each.key in decided.replays for each in chosen)
+    return {
+        "selected": already + tried,
+        "replayed": 0,
+        "empty": 0,
+        "still_failing": 0,
+        "already_replayed": already,
+    }
+
+
+def discard(pipeline: str, selection: Selection, *, reason: str, by: str) -> dict[str, int]:
+    """Note that records of the quarantine are given up, and why.
+
+    Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded
+    before is left as it is. Returns counts; raises UsageError when a named record is not in quarantine.
+    """
+    with session() as ledger:
+        ledger_quarantine.lock(ledger, pipeline)
+        decided = ledger_quarantine.decisions(ledger, pipeline)
+        chosen = select(ledger, pipeline, selection)
+        keys = {each.key for each in chosen}
+        new = sorted(keys - decided.replays.keys() - decided.discards.keys())
+        for key in new:
+            ledger_quarantine.add_note(ledger, pipeline, key, kind="discarded", by=by, reason=reason)
+        replayed = len(keys & decided.replays.keys())
+        return {
+            "selected": len(keys),
+            "discarded": len(new),
+            "already_discarded": len(keys) - len(new) - replayed,
+            "already_replayed": replayed,
+        }
 
 
 def printable(value: bytes | None, limit: int = 4000) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-DifferenceClass = Literal["pending", "late", "quarantined", "gap", "unexplained"]
+DifferenceClass = Literal["pending", "late", "quarantined", "gap", "code", "unexplained"]
 
 EXAMPLES = 20
 """How many differences of each class are named one by one."""

@@ -51,6 +51,17 @@ def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, paths: 
     return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
 
 
+def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
+    """Rows that replays landed. Columns: the archive table's, and `event_time`."""
+    return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
+
+
+def read_quarantined(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Coordinates of the quarantined records of the ranges."""
+    paths = micro_batches.files_covering(pipeline.name, ranges, QUARANTINED)
+    return read_files(spark, paths, struct_of(_COORDINATES)).where(within(ranges))
+
+
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
     """Empty and quarantined records of the ranges. Columns: outcome and coordinates."""
     schema = struct_of(_COORDINATES)

@@ -34,6 +34,18 @@ def translate(error: Exception) -> TidemarkError | None:
     return None
 
 
+def root_cause(error: Exception) -> str:
+    """What is at the bottom of Spark's error: kind and message of its innermost cause, one line."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if cause is None:
+        return _first_line(str(error))
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    # The record may be quoted in it: nothing that a terminal would act upon.
+    text = _first_line(str(cause.getMessage() or "no message"))
+    return f"{cause.getClass().getSimpleName()}: {''.join(c if c.isprintable() else ' ' for c in text)}"
+
+
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:400] if text.strip() else "no message"
 

@@ -9,30 +9,37 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka
+from include.code_version import decoder_version
 from include.crash_points import crash_point
 from include.ledger import intervals, revisions
+from include.ledger.decoders import decoded_otherwise, decoders_of
 from include.ledger.intervals import AttemptSpec
 from include.ledger.micro_batches import Fates
+from include.ledger.quarantine import replayed_into
 from include.ledger.revisions import BuiltRevision
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
-from spark_jobs.archive_reader import read_archived, read_unarchived
-from spark_jobs.archive_reconciliation import reconcile_archive
+from spark_jobs.archive_reader import read_archived, read_replayed, read_unarchived
+from spark_jobs.archive_reconciliation import count_fates, reconcile_archive
+from spark_jobs.code_changes import by_coordinates, note_changed_rows
 from spark_jobs.content_hash import row_hashes
 from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode, load_references, transform
 from spark_jobs.kafka_source import read_ranges
+from spark_jobs.pinned_fates import withhold_quarantined
 from spark_jobs.report_data import collect_report
+from spark_jobs.revision_comparison import compare_revisions
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema, write_revisions
-from spark_jobs.view_reconciliation import reconcile_view
+from spark_jobs.view_reconciliation import Replayed, reconcile_view
 
 
 def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
     """Build the attempt's revisions and reconcile; everything found goes to the ledger.
 
     The ranges are read from Kafka once. The batch views are computed from that; the archive table's files
-    are written from the landing files; both are compared before anybody may register them.
+    are written from the landing files, or from the same read where other code landed them; both are
+    compared before anybody may register them. Rows that replays put into the interval are added to both.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
     pinned = attempt.pinned
@@ -42,10 +49,15 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     landed_side = _with_unarchived(
         landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt
     )
+    replayed = _replayed(spark, pipeline, attempt)
+    version = decoder_version(pipeline.name)
+    otherwise: list[OffsetRange] = []
     if attempt.source == "kafka":
         _check_topics(pipeline, attempt)
-        decoded = decode(pipeline, read_ranges(spark, pinned.ranges)).drop("key", "value", "headers", "date")
-        decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
+        otherwise = decoded_otherwise(pipeline.name, pinned.ranges, version)
+        records = read_ranges(spark, pinned.ranges)
+        decoded = decode(pipeline, *withhold_quarantined(spark, pipeline, pinned, otherwise, records))
+        decoded = decoded.drop("key", "value", "headers", "date").persist(StorageLevel.MEMORY_AND_DISK)
         rows = archive_rows(pipeline, decoded)
         kafka_side = decoded.select(
             "outcome",
@@ -58,16 +70,34 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     else:
         rows, kafka_side = landed, landed_side
     found = Reconciliation()
-    fates, gaps = reconcile_archive(kafka_side, landed_side, pinned.ranges, found)
-    built = _write_archive(pipeline, attempt, landed)
+    in_kafka, in_landing = (by_coordinates(side, otherwise) for side in (kafka_side, landed_side))
+    fates, gaps = reconcile_archive(in_kafka, in_landing, pinned.ranges, found)
+    if otherwise:
+        fates = {tp: counted[0] for tp, counted in count_fates(kafka_side).items()}
+    changed = note_changed_rows(kafka_side, landed_side, otherwise, found)
+    built = _write_archive(pipeline, attempt, replayed.added_to(rows if otherwise else landed))
+    rows = replayed.added_to(rows)
     for view in pipeline.views:
         batch_view = _aggregate(spark, pipeline, view, rows).persist()
-        reconcile_view(spark, pipeline, view, batch_view, pinned.ranges, found)
+        reconcile_view(spark, pipeline, view, batch_view, pinned.ranges, found, replayed)
         built += _write_view(pipeline, attempt, view, batch_view)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
-    report = collect_report(spark, pipeline, pinned, rows, built)
-    _note(attempt, fates, gaps, found, report)
+    intervals.note_findings(
+        attempt.id,
+        report=collect_report(spark, pipeline, pinned, rows, built),
+        revision_differences=compare_revisions(spark, pipeline, revisions.registered_of_interval(pinned.id), built),
+        # What landed is what was delivered, unless it was read again.
+        decoder_versions=[version] if attempt.source == "kafka" else decoders_of(pipeline.name, pinned.ranges),
+        code_changes=changed,
+    )
+    _note(attempt, fates, gaps, found, replayed.records)
+
+
+def _replayed(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> Replayed:
+    """Rows that replays put into the interval, as they landed: the same on every rerun, from either source."""
+    into = replayed_into(attempt.pinned.id)
+    return Replayed(read_replayed(spark, pipeline, into.paths), into.records, str(into.first))
 
 
 def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> DataFrame:
@@ -119,7 +149,7 @@ def _note(
     fates: Mapping[TopicPartition, Fates],
     gaps: Mapping[TopicPartition, int],
     found: Reconciliation,
-    report: dict[str, object],
+    replayed: int,
 ) -> None:
     ranges = attempt.pinned.ranges
     intervals.note_fates(attempt.pinned, fates, gaps)
@@ -139,8 +169,7 @@ def _note(
     intervals.note_findings(
         attempt.id,
         fates=per_partition,
-        records={"in_ranges": sum(len(r) for r in ranges), **totals},
+        records={"in_ranges": sum(len(r) for r in ranges), **totals, "replayed": replayed},
         reconciliation=found.counts(),
         differences=found.examples(),
-        report=report,
     )

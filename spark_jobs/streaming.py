@@ -26,6 +26,7 @@ from spark_jobs.decoding.records import archive_rows, decode, load_references, t
 from spark_jobs.kafka_source import read_stream
 from spark_jobs.sinks.compacted_topic import CompactedTopicSink
 from spark_jobs.sinks.landing import LandingSink
+from spark_jobs.speed_restarts import SpeedRestarts
 
 
 class Stop:
@@ -123,16 +124,23 @@ class _Queries:
         self._lease = lease
         self._until_caught_up = until_caught_up
         self._errors: list[TidemarkError] = []
+        self._searching = threading.Event()
+        self._restarts = SpeedRestarts(pipeline.name, self._searching)
         self._queries = [self._start_archive(), *(self._start_speed(view) for view in pipeline.views)]
 
     def running(self) -> bool:
         """Whether any query still runs. Raises what a query failed with."""
-        for query in self._queries:
-            if not query.isActive:
-                failed = query.exception()
-                if failed is not None:
-                    raise self._errors[0] if self._errors else failed
-        return any(query.isActive for query in self._queries)
+        for number, query in enumerate(self._queries):
+            failed = None if query.isActive else query.exception()
+            if failed is None:
+                continue
+            if self._errors or not number:
+                raise self._errors[0] if self._errors else failed
+            view = self._pipeline.views[number - 1]
+            if self._restarts.may_start(view.name, failed, archive_runs=self._queries[0].isActive):
+                _say(f"{self._pipeline.name}: {view.name} starts again without the records that were diverted")
+                self._queries[number] = self._start_speed(view)
+        return any(query.isActive or query.exception() is not None for query in self._queries)
 
     def wait(self, seconds: int) -> None:
         """Wait so long, or until a query ends; `running` tells how it ended."""
@@ -168,14 +176,15 @@ class _Queries:
                 ARCHIVE,
                 batch,
                 lambda query_id, checkpoint: LandingSink(
-                    self._pipeline, self._lease, query_id, checkpoint, self._on_commit
+                    self._pipeline, self._lease, query_id, checkpoint, self._on_commit, self._searching
                 ).land(batch, batch_id),
             )
 
         return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
 
     def _start_speed(self, view: AdditiveView) -> StreamingQuery:
-        decoded = decode(self._pipeline, read_stream(self._spark, self._pipeline.source))
+        stream = read_stream(self._spark, self._pipeline.source)
+        decoded = decode(self._pipeline, stream, self._restarts.withheld(view.name))
         rows = archive_rows(self._pipeline, decoded).withWatermark("event_time", view.speed.watermark)
         counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
         aggregates = transform(self._pipeline, view.aggregate)(counted)
@@ -218,6 +227,8 @@ class _Queries:
             f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records, "
             f"{quarantined} quarantined, {batch.seconds:.1f} s"
         )
+        for (topic, partition, offset), thrown in batch.diverted.items():
+            _say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
 
 
 def checkpoint_of(pipeline: Pipeline, query: str) -> str:

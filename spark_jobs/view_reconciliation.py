@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.code_version import decoder_version
 from include.ledger import micro_batches
+from include.ledger.decoders import other_code
 from include.ledger.speed import late_bounds
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
@@ -23,6 +25,21 @@ from spark_jobs.archive_reader import read_archived_by_event_time, within
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.kafka_source import read_topic
 from spark_jobs.sinks.compacted_topic import key_json
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Rows that replays put into the interval."""
+
+    rows: DataFrame
+    """The archive table's columns, and `event_time`."""
+    records: int
+    first: str
+    """Coordinates of the first record."""
+
+    def added_to(self, rows: DataFrame) -> DataFrame:
+        """Archive rows with these."""
+        return rows.unionByName(self.rows) if self.records else rows
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,8 @@ class ViewSides:
     """Rows up to its position that the speed view dropped as late."""
     batch: int
     """The batch view's own value."""
+    replayed: int = 0
+    """Rows of the batch view that came out of quarantine by a replay; the speed view never saw them."""
 
 
 def reconcile_view(
@@ -48,8 +67,12 @@ def reconcile_view(
     batch_view: DataFrame,
     ranges: Sequence[OffsetRange],
     found: Reconciliation,
+    replayed: Replayed,
 ) -> None:
-    """Compare the batch view of the ranges with the speed view and add what differs to `found`."""
+    """Compare the batch view of the ranges with the speed view and add what differs to `found`.
+
+    Where other code had a part in the speed view or in the landed rows, a difference is of class `code`.
+    """
     measure = view.measures[0]
     position = micro_batches.positions(pipeline.name, view.name)
     last = micro_batches.last_batch(pipeline.name, view.name)
@@ -60,32 +83,55 @@ def reconcile_view(
         return
     speed = speed_values(spark, view, last.batch_id if last else -1)
     rows = _contributions(spark, pipeline, view, (bounds[0], bounds[1]), position, ranges)
+    if replayed.records:
+        rows = rows.join(_aggregate(spark, pipeline, view, replayed.rows), "key", "full")
+    else:
+        rows = rows.withColumn("replayed", F.lit(0))
+    events = (bounds[0].replace(tzinfo=UTC), bounds[1].replace(tzinfo=UTC))
+    other = other_code(pipeline.name, view.name, ranges, events, decoder_version(pipeline.name))
     sides = (
-        batch.select("key", "batch")
+        batch.select("key", "batch", "start", "end")
         .join(speed.select("key", F.col(measure).alias("speed")), "key", "left")
         .join(rows, "key", "left")
         .na.fill(0)
     )
     for row in sides.collect():
-        _classify(ViewSides(*(row[n] for n in ("key", "speed", "elsewhere", "inside", "late", "batch"))), view, found)
+        names = ("key", "speed", "elsewhere", "inside", "late", "batch", "replayed")
+        sides_of_key = ViewSides(*(row[name] for name in names))
+        if sides_of_key.replayed:
+            evidence = f"{sides_of_key.replayed} rows replayed from quarantine are in the batch view only; "
+            what = f"{view.name} against {view.speed.topic}"
+            found.add(Difference("quarantined", what, sides_of_key.key, f"{evidence}first record: {replayed.first}"))
+        otherwise = other.touches(row["start"].replace(tzinfo=UTC), row["end"].replace(tzinfo=UTC))
+        _classify(sides_of_key, view, found, otherwise=otherwise)
     batch.unpersist()
 
 
-def _classify(sides: ViewSides, view: AdditiveView, found: Reconciliation) -> None:
+def _classify(sides: ViewSides, view: AdditiveView, found: Reconciliation, *, otherwise: bool) -> None:
     what = f"{view.name} against {view.speed.topic}"
     expected = sides.elsewhere + sides.inside
-    if sides.speed != expected:
+    if otherwise and (sides.speed != expected or sides.batch != sides.inside + sides.late + sides.replayed):
+        evidence = f"speed view {sides.speed}, rows as landed {expected}, batch {sides.batch}: computed by other code"
+        found.add(Difference("code", what, sides.key, evidence))
+    elif sides.speed != expected:
         evidence = (
             f"speed view {sides.speed}, rows up to its position {expected} (and {sides.late} late), batch {sides.batch}"
         )
         found.add(Difference("unexplained", what, sides.key, evidence))
     elif sides.late:
         found.add(Difference("late", what, sides.key, f"{sides.late} late rows are in the batch view only"), sides.late)
-    elif sides.speed != sides.batch:
+    elif sides.speed != sides.batch - sides.replayed:
         evidence = f"speed view {sides.speed}, this interval {sides.batch}, other intervals {sides.elsewhere}"
         found.add(Difference("pending", what, sides.key, evidence))
-    else:
+    elif not sides.replayed:
         found.matched += 1
+
+
+def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
+    """The view's measure over replayed rows. Columns: key, replayed."""
+    counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
+    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
+    return aggregated.select(key_json(view).alias("key"), F.col(view.measures[0]).alias("replayed"))
 
 
 def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int) -> DataFrame:

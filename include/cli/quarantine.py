@@ -1,9 +1,16 @@
-"""`quarantine list` and `quarantine show`."""
+"""`quarantine list`, `show`, `replay` and `discard`."""
 
 from __future__ import annotations
 
+import getpass
+import json
+import socket
+import sys
+import tempfile
 from collections import Counter
+from enum import StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +19,27 @@ from include import quarantine
 from include.cli.data import PipelineName
 from include.cli.output import console, print_facts, print_json, print_table
 from include.cli.services import AsJson
+from include.errors import UsageError
+from include.ledger.database import session
+from include.ledger.quarantine import decisions
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.quarantine import Selection
+from include.run_spark import run_job
+from include.spark_submit import submission
+
+Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
+Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]
+Offset = Annotated[int | None, typer.Option("--offset", min=0, help="the record at this offset")]
+ReasonCode = Annotated[str | None, typer.Option("--reason", help="records with this reason code")]
+
+
+class State(StrEnum):
+    """What became of a quarantined record."""
+
+    quarantined = "quarantined"
+    replayed = "replayed"
+    discarded = "discarded"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,29 +47,36 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Records that could not be decoded or broke a rule.", no_args_is_help=True)
     group.command(name="list")(list_records)
     group.command()(show)
+    group.command()(replay)
+    group.command()(discard)
     app.add_typer(group, name="quarantine")
 
 
 def list_records(
     pipeline: PipelineName,
     limit: Annotated[int, typer.Option("--limit", min=1, help="how many records to list")] = 50,
+    reason: ReasonCode = None,
+    state: Annotated[State | None, typer.Option("--state", help="records of this state")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Records in quarantine with their coordinates and reasons, and how many there are of each."""
+    """Records in quarantine with coordinates, reasons and state, and how many there are of each."""
     declared = load_pipeline(pipeline)
+    found = quarantine.records(declared.name, Selection(reason=reason), state=state and state.value)
     if as_json:
-        print_json(list(islice(quarantine.records(declared.name), limit)))
+        print_json(list(islice(found, limit)))
         return
-    reasons: Counter[str] = Counter()
+    counted: Counter[tuple[str, str]] = Counter()
     shown: list[list[object]] = []
-    for record in quarantine.records(declared.name):
-        reasons[record["reason"]] += 1
+    for record in found:
+        counted[record["reason"], record["state"]] += 1
         if len(shown) < limit:
             where = f"{record['kafka_topic']}-{record['kafka_partition']}"
-            shown.append([where, record["kafka_offset"], record["kafka_timestamp"], record["reason"], record["detail"]])
-    print_table(["topic partition", "offset", "timestamp", "reason", "detail"], shown)
+            became = " ".join(str(record[name]) for name in ("state", "since", "interval") if record[name])
+            coordinates = [where, record["kafka_offset"], record["kafka_timestamp"]]
+            shown.append([*coordinates, record["reason"], record["detail"], became, record["note"]])
+    print_table(["topic partition", "offset", "timestamp", "reason", "detail", "state", "note"], shown)
     console.print()
-    print_table(["reason", "records"], reasons.most_common())
+    print_table(["reason", "state", "records"], [[*names, count] for names, count in counted.most_common()])
 
 
 def show(
@@ -51,18 +84,92 @@ def show(
     topic: Annotated[str, typer.Argument(help="topic of the record")],
     partition: Annotated[int, typer.Argument(help="number of its topic partition")],
     offset: Annotated[int, typer.Argument(help="its offset")],
+    raw: Annotated[
+        Path | None, typer.Option("--raw", help="write the value's bytes to this file (- for standard output) instead")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """One record whole: coordinates, reason, key, value and headers, safe to print."""
     declared = load_pipeline(pipeline)
     found = quarantine.find(declared.name, TopicPartition(topic, partition), offset)
-    headers = [(name, quarantine.printable(value)) for name, value in _pairs(found.pop("headers"))]
-    safe = {**found, "key": quarantine.printable(found["key"]), "value": quarantine.printable(found["value"])}
+    if raw is not None:
+        _write_raw(raw, found["value"])
+        return
+    headers = [(quarantine.printable(name), quarantine.printable(value)) for name, value in _pairs(found["headers"])]
+    safe = {name: quarantine.printable(found[name]) for name in ("key", "value")}
+    facts = {**found, **safe, "headers": headers, "detail": quarantine.printable(found["detail"].encode())}
     if as_json:
-        print_json({**safe, "headers": headers})
+        print_json(facts)
     else:
-        print_facts({**safe, "headers": headers})
+        print_facts(facts)
 
 
-def _pairs(headers: list[dict[str, bytes]] | None) -> list[tuple[str, bytes | None]]:
-    return [(str(header["key"]), header["value"]) for header in headers or []]
+def _pairs(headers: list[dict[str, bytes]] | None) -> list[tuple[bytes, bytes | None]]:
+    return [(str(header["key"]).encode(), header["value"]) for header in headers or []]
+
+
+def _write_raw(target: Path, value: bytes | None) -> None:
+    if value is None:
+        raise UsageError("the record has no value (null)", remedy="leave out --raw")
+    if str(target) == "-":
+        sys.stdout.buffer.write(value)
+        sys.stdout.buffer.flush()
+    else:
+        target.write_bytes(value)
+
+
+def replay(
+    pipeline: PipelineName,
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    reason: ReasonCode = None,
+) -> None:
+    """Decode quarantined records again with the current code; what passes lands in the interval pinned next.
+
+    Without selectors: all that are still in quarantine. Prints counts as JSON; replaying twice is once.
+    A discarded record is replayed only when its offset is named.
+    """
+    declared = load_pipeline(pipeline)
+    selection = Selection.of(declared, topic, partition, offset, reason)
+    with session() as ledger:
+        decided = decisions(ledger, declared.name)
+        chosen = quarantine.select(ledger, declared.name, selection)
+    if not quarantine.pending(chosen, decided, selection):
+        print_json(quarantine.counts_of_nothing(chosen, decided))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        named = {"--topic": topic, "--partition": partition, "--offset": offset, "--reason": reason}
+        selectors = [part for name, value in named.items() if value is not None for part in (name, str(value))]
+        arguments = ["--pipeline", declared.name, "--by", _me(), "--result", str(result), *selectors]
+        if code := run_job(submission("replay_quarantine", *arguments, name=f"replay {declared.name}")):
+            raise typer.Exit(code)
+        print_json(json.loads(result.read_text()))
+
+
+def discard(
+    pipeline: PipelineName,
+    why: Annotated[str, typer.Option("--reason", help="why, in words; it is recorded")],
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    code: Annotated[str | None, typer.Option("--code", help="records with this reason code")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all records that are still in quarantine")] = False,
+) -> None:
+    """Give records up: recorded with reason, who and when. Their bytes stay; a replay passes them over."""
+    declared = load_pipeline(pipeline)
+    selection = Selection.of(declared, topic, partition, offset, code)
+    if selection.everything is not everything:
+        raise UsageError(
+            "say which records to discard: a selector, or all of them, not both",
+            remedy="--topic, --partition, --offset, --code, or --all",
+            pipeline=declared.name,
+        )
+    if not why.strip():
+        raise UsageError("a discard needs its reason in words", remedy='--reason "…"', pipeline=declared.name)
+    print_json(quarantine.discard(declared.name, selection, reason=why.strip(), by=_me()))
+
+
+def _me() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -14,8 +14,8 @@ from include.errors import TidemarkError
 from include.kafka import TopicIdentity, check_same_topic
 from include.ledger import writers
 from include.ledger.database import session
-from include.ledger.models import LandingFile, MicroBatch, MicroBatchRange, Position, Topic
-from include.offsets import OffsetRange, TopicPartition
+from include.ledger.models import DivertedRecord, LandingFile, MicroBatch, MicroBatchRange, Position, Topic
+from include.offsets import Coordinates, OffsetRange, TopicPartition
 
 ARCHIVE = "archive"
 """Name of the archive query; a speed query is named after its view."""
@@ -61,6 +61,9 @@ class BatchCommit:
     rows: int = 0
     seconds: float = 0.0
     watermark: datetime | None = None
+    decoder_version: str | None = None
+    diverted: Mapping[Coordinates, str] = field(default_factory=dict)
+    """Records taken out because they made the batch throw, and what they threw."""
 
 
 def is_committed(query_id: str, batch_id: int) -> bool:
@@ -92,9 +95,22 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
             rows=batch.rows,
             seconds=batch.seconds,
             watermark=batch.watermark,
+            decoder_version=batch.decoder_version,
         )
         ledger.add(row)
         ledger.flush()
+        for (topic, partition, offset), reason in batch.diverted.items():
+            ledger.add(
+                DivertedRecord(
+                    pipeline=batch.pipeline,
+                    topic=topic,
+                    topic_id=batch.topics[topic].topic_id,
+                    topic_partition=partition,
+                    record_offset=offset,
+                    reason=reason,
+                    micro_batch_id=row.id,
+                )
+            )
         for each in batch.ranges:
             _move_position(ledger, batch, row.id, each)
             fates = batch.fates.get(each.topic_partition, Fates())
@@ -214,13 +230,14 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -
 
 
 def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:
-    """Paths of the archived landing files that may hold an event in `[low, high)`."""
+    """Paths of the archive query's landing files that may hold an event in `[low, high)`; replays are none."""
     with session() as ledger:
         wanted = (
             select(LandingFile.path)
             .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
             .where(
                 MicroBatch.pipeline == pipeline,
+                MicroBatch.query == ARCHIVE,
                 LandingFile.outcome == "archived",
                 func.coalesce(LandingFile.event_time_min, low) < high,
                 func.coalesce(LandingFile.event_time_max, low) >= low,

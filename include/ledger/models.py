@@ -96,6 +96,7 @@ class MicroBatch(Base):
     watermark: Mapped[datetime | None] = mapped_column(
         comment="Speed views: rows whose window ended at or before this were dropped as late"
     )
+    decoder_version: Mapped[str | None] = mapped_column(comment="Version of the decoding code; null: not noted then")
 
 
 class MicroBatchRange(Base):
@@ -254,3 +255,85 @@ class ListedRow(Base):
     key: Mapped[str] = mapped_column(primary_key=True, comment="JSON object of the report's key columns")
     row: Mapped[dict[str, Any]] = mapped_column(comment="The row as it was listed")
     notified_at: Mapped[datetime | None] = mapped_column(comment="When the operators were told of it")
+
+
+class Replay(Base):
+    """A quarantined record that a replay delivered."""
+
+    __tablename__ = "replays"
+    __table_args__ = {"comment": "Quarantined records that decoded later, each delivered once and for ever"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id when the record was landed")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    record_offset: Mapped[int] = mapped_column(primary_key=True, comment="The record's offset")
+    outcome: Mapped[str] = mapped_column(comment="archived, or empty: valid, with nothing to archive")
+    replayed_at: Mapped[datetime] = _now("When it was replayed")
+    replayed_by: Mapped[str] = mapped_column(comment="user@host that replayed it")
+    decoder_version: Mapped[str] = mapped_column(comment="Version of the decoding code that it passed")
+    micro_batch_id: Mapped[int] = mapped_column(
+        ForeignKey("micro_batches.id"), index=True, comment="The batch of query `replay` that holds its rows"
+    )
+    interval_id: Mapped[int | None] = mapped_column(
+        ForeignKey("intervals.id", ondelete="SET NULL"),
+        index=True,
+        comment="The interval that delivers its rows; null until the next one is pinned",
+    )
+
+
+class QuarantineNote(Base):
+    """What was decided or found about a quarantined record, one row each time."""
+
+    __tablename__ = "quarantine_notes"
+    __table_args__ = (
+        Index("ix_quarantine_notes_record", "pipeline", "topic", "topic_partition", "record_offset"),
+        {"comment": "Quarantined records: discarded by whom and why, and what a replay found; only ever added to"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were noted")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id when the record was landed")
+    topic_partition: Mapped[int] = mapped_column(comment="Number of the topic partition")
+    record_offset: Mapped[int] = mapped_column(comment="The record's offset")
+    kind: Mapped[str] = mapped_column(comment="discarded, or failed: a replay found it still bad")
+    noted_at: Mapped[datetime] = _now("When it was noted")
+    noted_by: Mapped[str] = mapped_column(comment="user@host that discarded or replayed it")
+    reason: Mapped[str] = mapped_column(comment="Why it was discarded, or the reason code that the replay found")
+    detail: Mapped[str] = mapped_column(default="", comment="What the replay found in detail")
+    decoder_version: Mapped[str] = mapped_column(default="", comment="Version of the decoding code of the replay")
+
+
+class DivertedRecord(Base):
+    """A record that made its micro-batch throw and was taken out of it."""
+
+    __tablename__ = "diverted_records"
+    __table_args__ = {"comment": "Records that make decoding throw: quarantined undecoded, and never decoded again"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id when the record was landed")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    record_offset: Mapped[int] = mapped_column(primary_key=True, comment="The record's offset")
+    reason: Mapped[str] = mapped_column(comment="What it made the decoder throw")
+    micro_batch_id: Mapped[int] = mapped_column(
+        ForeignKey("micro_batches.id", ondelete="CASCADE"), index=True, comment="The micro-batch that diverted it"
+    )
+
+
+class BatchFailure(Base):
+    """A way in which a micro-batch failed to be written, and how often."""
+
+    __tablename__ = "batch_failures"
+    __table_args__ = {"comment": "Failed writes of micro-batches; after identical ones a record is searched"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    query_id: Mapped[str] = mapped_column(primary_key=True, comment="Spark's id of the query")
+    batch_id: Mapped[int] = mapped_column(primary_key=True, comment="Spark's batch number within the query")
+    error_hash: Mapped[str] = mapped_column(primary_key=True, comment="Hash of the error without its numbers")
+    query: Mapped[str] = mapped_column(comment="`archive`")
+    error: Mapped[str] = mapped_column(comment="The error's root cause, one line")
+    failures: Mapped[int] = mapped_column(comment="How often the micro-batch failed so")
+    first_at: Mapped[datetime] = _now("When it first failed so")
+    last_at: Mapped[datetime] = _now("When it last failed so")

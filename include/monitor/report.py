@@ -32,6 +32,13 @@ CLASSES = {
     "late": "These arrived after their window was closed: the batch view counts them, the speed view cannot.",
     "unexplained": "No rule accounts for these. One is enough to stop the run before anything is registered.",
 }
+EXPLAINED = {
+    "quarantined": "Explained by the quarantine: rows that came out of it by a replay, which the speed view never saw.",
+    "gap": "Explained by offsets at which Kafka shows no record.",
+    "code": "Explained by a change of code: the records were landed, or counted live, by another version of it.",
+}
+"""What a class that is not counted in the verdict means."""
+
 _TEMPLATES = Path(__file__).with_name("templates")
 
 Tone = Literal["good", "bad", "open"]
@@ -96,6 +103,7 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
         ranges=_ranges(verdict.get("ranges") or []),
         topic_ids=sorted({(cell(r.get("topic")), cell(r.get("topic_id"))) for r in verdict.get("ranges") or []}),
         registered=_registered(verdict.get("registered") or []),
+        revision_differences=_revision_differences(verdict.get("revision_differences") or []),
         commands=_commands(verdict, interval),
     )
 
@@ -160,6 +168,7 @@ def _records(records: dict[str, Any]) -> dict[str, Any]:
         "total": number(total),
         "terms": [(fate, number(count)) for fate, count in found.items()],
         "holds": accounted == total,
+        "replayed": number(replayed) if (replayed := int(amount(records.get("replayed")))) else "",
         "off_by": number(abs(total - accounted)),
         "missing": accounted < total,
         "bars": bars,
@@ -181,11 +190,14 @@ def _reconciliation(verdict: dict[str, Any]) -> list[dict[str, Any]]:
     if not counts:
         return []
     differences = verdict.get("differences") or []
-    # `quarantined` and `gap` explain a difference too; they are listed where there are any.
+    # These explain a difference too; they are listed where there are any.
     others = {str(d.get("class")) for d in differences} - set(CLASSES)
     classes = {
         **CLASSES,
-        **{clean(name, 40): "These differences are explained by records of this fate." for name in sorted(others)},
+        **{
+            clean(name, 40): EXPLAINED.get(name, "These differences are explained by records of this fate.")
+            for name in sorted(others)
+        },
     }
     return [
         {
@@ -290,6 +302,22 @@ def _ranges(ranges: list[dict[str, Any]]) -> Table:
         for r in ranges
     ]
     return table(columns, rows, coordinates=("topic partition", "from offset", "until offset"))
+
+
+def _revision_differences(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows that a rerun changed per table partition, and the first of them by key."""
+    counts = ("added", "removed", "changed")
+    names = ("table", "partition", "from_revision", "to_revision")
+    rows = [(*(entry.get(name) or "–" for name in names), *(entry.get(count) for count in counts)) for entry in entries]
+    examples = [
+        (str(entry.get("table", "")), str(example.get("change", "")), str(example.get("key", "")))
+        for entry in entries
+        for example in entry.get("examples") or []
+    ]
+    return {
+        "table": table((*names[:2], "before", "now", *counts), rows),
+        "examples": table(("table", "change", "row"), examples),
+    }
 
 
 def _registered(entries: list[dict[str, Any]]) -> list[dict[str, str]]:

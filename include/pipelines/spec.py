@@ -70,6 +70,16 @@ class Required:
 
 
 @dataclass(frozen=True)
+class SafeValue:
+    """A column of an archive row that becomes a folder name: its values must be safe as one (`lake.SAFE_VALUE`).
+
+    Null is not: Spark's name for it is a value that data can carry too.
+    """
+
+    column: str
+
+
+@dataclass(frozen=True)
 class EventTimeWithin:
     """The event time's distance from the record's Kafka timestamp.
 
@@ -85,7 +95,7 @@ class EventTimeWithin:
         return parse_duration(self.behind), parse_duration(self.ahead)
 
 
-Rule = Required | EventTimeWithin
+Rule = Required | EventTimeWithin | SafeValue
 
 
 @dataclass(frozen=True)

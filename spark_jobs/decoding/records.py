@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required
+from include.lake import SAFE_VALUE
+from include.offsets import Coordinates
+from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required, SafeValue
 from spark_jobs.decoding import strict_json
 from spark_jobs.schemas import struct_of
 
 ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
+
+POISON = "poison"
+"""Reason of a record that made its micro-batch throw."""
 
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
 
@@ -29,16 +35,22 @@ def archive_columns(pipeline: Pipeline) -> list[str]:
     return struct_of(pipeline.archive.columns).names
 
 
-def decode(pipeline: Pipeline, records: DataFrame) -> DataFrame:
+def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = None) -> DataFrame:
     """Decode each record once, apply the row rules, and explode to rows.
 
     Columns: outcome (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition,
     kafka_offset, kafka_timestamp, kafka_element, the archive's own columns (null unless archived),
     key, value, headers (null unless quarantined), date (of the event, else of the record).
-    A record with one bad row is quarantined whole.
+    A record with one bad row is quarantined whole. `withheld` (struct<reason, detail> of a record, or null)
+    quarantines a record for that reason without decoding it: one that throws cannot be looked at.
     """
-    value = F.col("value")
+    if withheld is not None:
+        records = records.withColumn("withheld", withheld).withColumn(
+            "decodable", F.when(F.col("withheld").isNull(), F.col("value"))
+        )
+    value = F.col("value" if withheld is None else "decodable")
     parsed = records.select(
+        *(() if withheld is None else ("decodable", "withheld")),
         "key",
         "value",
         "headers",
@@ -52,7 +64,8 @@ def decode(pipeline: Pipeline, records: DataFrame) -> DataFrame:
     found = parsed.withColumn("undecodable", strict_json.failure(pipeline.decoder, value, F.col("parsed"))).withColumn(
         "rows", F.when(F.col("undecodable").isNull(), rows)
     )
-    judged = found.withColumn("failure", F.coalesce(F.col("undecodable"), _first_violation(pipeline, F.col("rows"))))
+    failures = [F.col("undecodable"), _first_violation(pipeline, F.col("rows"))]
+    judged = found.withColumn("failure", F.coalesce(*(() if withheld is None else ("withheld",)), *failures))
     outcome = (
         F.when(F.col("failure").isNotNull(), QUARANTINED)
         .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
@@ -121,14 +134,20 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
             match rule:
                 case Required(column):
                     condition = _path(row, column).isNull()
-                    found = _failure("required_missing", F.lit(f"{column} is missing"))
+                    found = failure("required_missing", F.lit(f"{column} is missing"))
+                case SafeValue(column):
+                    value = _path(row, column).cast("string")
+                    condition = ~F.coalesce(value.rlike(rf"\A(?:{SAFE_VALUE})\z"), F.lit(False))
+                    shown = F.regexp_replace(F.substring(F.coalesce(value, F.lit("null")), 1, 100), "[^ -~]", "?")
+                    words = F.lit(f"{column} is not safe as the name of a folder: ")
+                    found = failure("unsafe_partition_value", F.concat(words, shown))
                 case EventTimeWithin():
                     behind, ahead = (F.lit(bound) for bound in rule.bounds)
                     arrival = F.col("kafka_timestamp")
                     condition = (event_time < arrival - behind) | (event_time > arrival + ahead)
                     bounds = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
                     detail = F.concat(event_time.cast("string"), F.lit(bounds), arrival.cast("string"))
-                    found = _failure("event_time_out_of_bounds", detail)
+                    found = failure("event_time_out_of_bounds", detail)
             broken = F.when(condition, found).otherwise(broken)
         return broken
 
@@ -137,5 +156,21 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
     return F.get(F.filter(F.transform(rows, violation), lambda found: found.isNotNull()), F.lit(0))
 
 
-def _failure(reason: str, detail: Column) -> Column:
+def failure(reason: str, detail: Column) -> Column:
+    """Why a record is quarantined, as struct<reason, detail>."""
     return F.struct(F.lit(reason).alias("reason"), detail.alias("detail"))
+
+
+def withhold(failures: Mapping[Coordinates, str], reason: str = POISON) -> Column | None:
+    """The `withheld` of a few records by their coordinates, each with its detail; None for none.
+
+    For literals in a stream's plan; many records are joined instead.
+    """
+    if not failures:
+        return None
+    at = F.concat_ws(" ", "topic", "partition", "offset")
+    found = F.lit(None)
+    for detail, group in groupby(sorted(failures, key=lambda c: (failures[c], c)), key=lambda c: failures[c]):
+        known = [f"{topic} {partition} {offset}" for topic, partition, offset in group]
+        found = F.when(at.isin(known), failure(reason, F.lit(detail))).otherwise(found)
+    return found

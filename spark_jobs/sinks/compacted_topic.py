@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
+from include.code_version import decoder_version
 from include.crash_points import crash_point
 from include.ledger import micro_batches, writers
 from include.ledger.micro_batches import BatchCommit
@@ -79,5 +80,6 @@ class CompactedTopicSink:
                 rows=emitted,
                 seconds=time.monotonic() - started,
                 watermark=planned.watermark,
+                decoder_version=decoder_version(self.pipeline.name),
             ),
         )

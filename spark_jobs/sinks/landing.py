@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from include import kafka, lake
+from include.code_version import decoder_version
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger import micro_batches, writers
+from include.ledger.batch_failures import note_failure
 from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
-from spark_jobs.decoding.records import QUARANTINED
+from spark_jobs.decoding.records import QUARANTINED, decode, withhold
+from spark_jobs.entry import root_cause, translate
+from spark_jobs.kafka_source import read_ranges
+from spark_jobs.poison import SPARK_FAILURES, find_poison, thrown_by
 from spark_jobs.write_ahead_log import read_batch
+
+IDENTICAL = 3
+"""After so many failures of the same kind a micro-batch is searched for a record that throws."""
+
+TRIES = 9
+"""The most writes of a micro-batch, whatever they fail with."""
 
 QUARANTINE_COLUMNS = [
     "kafka_topic",
@@ -45,11 +57,14 @@ class LandingSink:
     query_id: str
     checkpoint: str
     on_commit: Callable[[BatchCommit], None]
+    searching: threading.Event = field(default_factory=threading.Event)
+    """Set while a record that makes the batch throw is searched."""
 
     def land(self, decoded: DataFrame, batch_id: int) -> None:
         """Land and commit one micro-batch; a replay of a committed one does nothing.
 
-        Order: exact ranges from the write-ahead log; one write, partitioned by outcome and date;
+        Order: exact ranges from the write-ahead log; one write, partitioned by outcome and date, without
+        a record that makes it throw;
         what was written is read back and counted per topic partition; quarantined records move to the
         quarantine under a name that a replay would overwrite; the ledger's transaction. Until that,
         nothing of the batch is part of the archive.
@@ -61,8 +76,7 @@ class LandingSink:
         crash_point("batch_planned")
         name = f"{self.query_id[:8]}-{batch_id:09d}"
         folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
-        lake.delete(folder)
-        decoded.write.partitionBy("outcome", "date").parquet(folder)
+        diverted = self._write(decoded, batch_id, planned.ranges, folder)
         crash_point("landing_written")
         files, fates = self._count(folder)
         _check_counts(self.pipeline, planned.ranges, fates)
@@ -82,10 +96,57 @@ class LandingSink:
             files=files,
             rows=sum(file.rows for file in files),
             seconds=time.monotonic() - started,
+            decoder_version=decoder_version(self.pipeline.name),
+            diverted=diverted,
         )
         micro_batches.commit(self.lease, batch)
         crash_point("batch_committed")
         self.on_commit(batch)
+
+    def _write(
+        self, decoded: DataFrame, batch_id: int, ranges: list[OffsetRange], folder: str
+    ) -> dict[Coordinates, str]:
+        """Write the decoded records; those that had to be taken out, with what they threw.
+
+        A write that fails is tried again; after `IDENTICAL` failures of the same kind, restarts included,
+        the record that throws is searched. Where none is found (a full disk), nothing is taken out.
+        """
+        for _ in range(TRIES):
+            try:
+                _write_parquet(decoded, folder)
+            except SPARK_FAILURES as error:
+                if translate(error) is not None:
+                    raise
+                cause = root_cause(error)
+                failed = note_failure(self.pipeline.name, ARCHIVE, self.query_id, batch_id, cause)
+                if failed >= IDENTICAL:
+                    break
+            else:
+                return {}
+        self.searching.set()
+        try:
+            return self._divert(decoded.sparkSession, batch_id, ranges, folder, cause)
+        finally:
+            self.searching.clear()
+
+    def _divert(
+        self, spark: SparkSession, batch_id: int, ranges: list[OffsetRange], folder: str, cause: str
+    ) -> dict[Coordinates, str]:
+        """Find the records that throw and write the batch with these in quarantine, undecoded."""
+
+        def decoded(part: Sequence[OffsetRange], withheld: Column | None = None) -> DataFrame:
+            return decode(self.pipeline, read_ranges(spark, part), withheld)
+
+        poison = find_poison(ranges, lambda part: thrown_by(decoded(part)))
+        if not poison:
+            raise TidemarkError(
+                f"micro-batch {batch_id} ({', '.join(map(str, ranges))}) could not be written, though all its records "
+                f"decode: {cause}",
+                remedy=f"nothing was committed; see to {lake.root()} (room, permissions) and start again",
+                pipeline=self.pipeline.name,
+            )
+        _write_parquet(decoded(ranges, withhold(poison)), folder)
+        return poison
 
     def _count(self, folder: str) -> tuple[list[LandedFile], dict[TopicPartition, Fates]]:
         """What the written files really hold: files with rows and event times, records per topic partition."""
@@ -117,6 +178,11 @@ class LandingSink:
             size = lake.size(target)
             kept.append(LandedFile(QUARANTINED, _below_lake(target), table.num_rows, size))
         return kept
+
+
+def _write_parquet(decoded: DataFrame, folder: str) -> None:
+    lake.delete(folder)
+    decoded.write.partitionBy("outcome", "date").parquet(folder)
 
 
 def _check_counts(pipeline: Pipeline, ranges: list[OffsetRange], fates: dict[TopicPartition, Fates]) -> None:

@@ -256,6 +256,10 @@ def hostile(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         }
     ]
     verdict["validation"]["suite"] = value
+    names = ("table", "partition", "from_revision", "to_revision")
+    verdict["revision_differences"] = [
+        {**dict.fromkeys(names, value), "added": 1, "examples": [{"change": value, "key": value}]}
+    ]
     verdict["registered"] = [
         {
             "table": value,
@@ -315,6 +319,36 @@ def test_equation_holds_when_every_offset_has_a_fate() -> None:
     text = Page(render_report(published(), findings())).text
     assert "60,000 in ranges = 58,902 archived + 480 empty + 618 quarantined + 0 gaps" in text
     assert "The equation holds" in text
+
+
+def test_replayed_records_are_told_beside_the_equation() -> None:
+    verdict = published()
+    verdict["records"]["replayed"] = 1_204
+    text = Page(render_report(verdict, findings())).text
+    assert "1,204 records came out of quarantine by a replay" in text
+    assert "The equation holds" in text
+    assert "replay" not in Page(render_report(published(), findings())).text
+
+
+def test_changed_rows_are_counted_per_table_partition_when_a_rerun_changed_some() -> None:
+    verdict = published()
+    verdict["revision_differences"] = [
+        {
+            "table": "nest_cameras",
+            "partition": PARTITION,
+            "from_revision": "r20261120T060000-1",
+            "to_revision": "r20261121T060000-9",
+            "added": 3,
+            "removed": 0,
+            "changed": 58_000,
+            "examples": [{"change": "changed", "key": '{"kafka_offset":41000}'}],
+        }
+    ]
+    text = Page(render_report(verdict, findings())).text
+    assert "What this run changed" in text
+    for part in ("r20261120T060000-1", "r20261121T060000-9", "58,000", '{"kafka_offset":41000}'):
+        assert part in text
+    assert "What this run changed" not in Page(render_report(published(), findings())).text
 
 
 def test_equation_is_called_broken_when_offsets_have_no_fate() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Json
+from include.pipelines.spec import Json, SafeValue
 from include.producers import nest_cameras as producer
 from tests.conftest import REPOSITORY
 
@@ -123,6 +124,56 @@ def test_event_time_is_bounded_exactly(spark: Any) -> None:
     values = [as_bytes(good(start_time=t.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z")) for t in inside + outside]
     found = decoded(spark, values)
     assert [found[n][0].outcome for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
+
+
+@pytest.mark.parametrize(
+    ("value", "safe"),
+    [
+        ("en.wikipedia.org", True),
+        ("2026-11-20T05:00", True),
+        ("007", True),
+        ("x" * 100, True),
+        ("x" * 101, False),
+        ("", False),
+        (None, False),
+        ("__HIVE_DEFAULT_PARTITION__", False),
+        ("..", False),
+        ("a/b", False),
+        ("a\\b", False),
+        ("a%2Fb", False),
+        ("name\n", False),
+        ("na\x1b[31mme", False),
+        ("déjà", False),
+        ("a b", False),
+    ],
+)
+def test_value_that_is_no_safe_folder_name_is_quarantined(spark: Any, value: str | None, safe: bool) -> None:
+    from spark_jobs.decoding.records import decode
+
+    pipeline = load_pipeline("nest_cameras")
+    rules = (*pipeline.archive.rules, SafeValue("where_name"))
+    declared = replace(pipeline, archive=replace(pipeline.archive, rules=rules))
+    frame = spark.createDataFrame(
+        [(b"k", as_bytes(good(where_name=value)), "nest-logs", 0, 0, NOW, [("h", b"1")])], KAFKA_DDL
+    )
+    (row,) = decode(declared, frame).collect()
+    assert (row.outcome, row.reason) == (("archived", None) if safe else ("quarantined", "unsafe_partition_value"))
+    assert safe or row.detail.isprintable()
+
+
+def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> None:
+    from spark_jobs.decoding.records import decode, withhold
+
+    rows = [(b"k", as_bytes(good()), "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset in range(3)]
+    withheld = withhold({("nest-logs", 0, 1): "it threw", ("nest-logs", 1, 0): "another"})
+    found = decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL), withheld).collect()
+    assert [(row.outcome, row.reason, row.detail) for row in found] == [
+        ("archived", None, None),
+        ("quarantined", "poison", "it threw"),
+        ("archived", None, None),
+    ]
+    assert bytes(found[1].value) == as_bytes(good())
+    assert found[1].kafka_timestamp.replace(tzinfo=UTC) == NOW
 
 
 def test_corpus_of_json_is_accepted_or_refused_as_it_says(spark: Any) -> None:

@@ -1,0 +1,40 @@
+"""Replays quarantined records of a pipeline through the current code.
+
+spark-submit spark_jobs/replay_quarantine.py --pipeline NAME --by USER@HOST --result FILE
+    [--topic T] [--partition P] [--offset O] [--reason CODE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from include.pipelines import load_pipeline
+from include.quarantine import Selection
+from spark_jobs.entry import run_entry
+from spark_jobs.quarantine_replay import replay
+from spark_jobs.session import build_session
+
+
+def main(argv: list[str]) -> int:
+    """Arguments to exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--by", required=True)
+    parser.add_argument("--result", required=True, type=Path)
+    parser.add_argument("--topic")
+    parser.add_argument("--partition", type=int)
+    parser.add_argument("--offset", type=int)
+    parser.add_argument("--reason")
+    arguments = parser.parse_args(argv)
+    pipeline = load_pipeline(arguments.pipeline)
+    selection = Selection.of(pipeline, arguments.topic, arguments.partition, arguments.offset, arguments.reason)
+    counts = replay(build_session(f"replay {pipeline.name}"), pipeline, selection, by=arguments.by)
+    arguments.result.write_text(json.dumps(counts))
+    return 0
+
+
+if __name__ == "__main__":
+    run_entry(main, sys.argv[1:])

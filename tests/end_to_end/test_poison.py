@@ -1,0 +1,118 @@
+"""Records that make decoding throw: the stream lives, exactly they are in quarantine, and mended code replays them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+from confluent_kafka import Producer
+
+from tests import audit
+from tests.checkout import Checkout, copy_checkout
+from tests.conftest import Home, iso, last_hours
+
+pytestmark = pytest.mark.services
+
+START = last_hours(3)
+MARKER = "cam-throws"
+THROWING = """F.transform(
+        F.map_values(message["devices"]["cameras"]),
+        lambda camera: camera.withField(
+            "device_id",
+            F.when(camera["device_id"] == "cam-throws", F.raise_error(F.lit("this camera is not \\x1b[31mknown")))
+            .otherwise(camera["device_id"]),
+        ),
+    )"""
+
+
+def produce_marked(home: Home, template: bytes, moment: datetime, partitions: list[int]) -> None:
+    producer = Producer({"bootstrap.servers": home.kafka})
+    value = json.loads(template)
+    camera = next(iter(value["devices"]["cameras"].values()))
+    camera["device_id"] = MARKER
+    for partition in partitions:
+        milliseconds = int(moment.timestamp() * 1000)
+        producer.produce("nest-logs", json.dumps(value).encode(), b"k", partition=partition, timestamp=milliseconds)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def throwing(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Code whose transform throws on one camera, and two records of that camera among two thousand."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("throwing") / "checkout", home)
+    checkout.edit("spark_jobs/transforms/nest_cameras.py", 'F.map_values(message["devices"]["cameras"])', THROWING)
+    home.run("produce", "nest_cameras", "--events", "999", "--start", iso(START), "--span", "25m", "--seed", "1")
+    good = next(r for r in audit.read_topic(home.kafka, "nest-logs").values() if audit.cameras(r.value))
+    assert good.value
+    produce_marked(home, good.value, START + timedelta(minutes=26), [1, 3])
+    late = iso(START + timedelta(minutes=30))
+    home.run("produce", "nest_cameras", "--events", "999", "--start", late, "--span", "25m", "--seed", "2")
+    return checkout
+
+
+def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()
+
+
+def marked(records: dict[audit.Coordinates, audit.Record]) -> set[audit.Coordinates]:
+    return {c for c, record in records.items() if record.value and MARKER.encode() in record.value}
+
+
+def test_stream_lives_and_quarantines_exactly_the_records_that_throw(home: Home, throwing: Checkout) -> None:
+    said = throwing.run("stream", "nest_cameras", "--until-caught-up").stderr
+    records = audit.read_topic(home.kafka, "nest-logs")
+    poison = marked(records)
+    assert len(poison) == 2
+    assert len(records) == 2000
+    table = audit.read_parquet([str(home.lake / "quarantine" / "nest_cameras")])
+    assert audit.coordinates_of(table) == Counter(poison)
+    for row in table.to_pylist():
+        record = records[row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]]
+        assert (row["reason"], row["key"], row["value"]) == ("poison", record.key, record.value)
+        assert "this camera is not" in row["detail"]
+        assert row["detail"].isprintable()
+    assert "is quarantined, it throws" in said
+    assert "hourly_counts starts again" in said
+    diverted = ledger(home, "SELECT topic, topic_partition, record_offset FROM diverted_records")
+    assert set(diverted) == poison
+    assert ledger(home, "SELECT failures FROM batch_failures") == [(3,)]
+
+    verdict = throwing.json("interval", "nest_cameras", "--from", iso(START), "--to", iso(START + timedelta(hours=1)))
+    assert verdict["reconciliation"]["unexplained"] == 0
+    assert verdict["reconciliation"]["pending"] == 0
+    assert verdict["records"]["quarantined"] == 2
+    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras"]
+    rows = audit.expected({c: r for c, r in records.items() if c not in poison}).rows
+    assert audit.identities(audit.read_parquet(locations)) == Counter(rows.keys())
+
+
+def test_record_that_throws_stays_in_quarantine_when_replayed_by_the_code_it_throws_in(
+    home: Home, throwing: Checkout
+) -> None:
+    found = throwing.json("quarantine", "replay", "nest_cameras", "--reason", "poison")
+    assert (found["selected"], found["replayed"], found["still_failing"]) == (2, 0, 2)
+
+
+def test_record_that_threw_is_delivered_when_mended_code_replays_it(home: Home, throwing: Checkout) -> None:
+    begin = iso(START + timedelta(hours=1))
+    home.run("produce", "nest_cameras", "--events", "100", "--start", begin, "--span", "50m", "--seed", "3")
+    home.run("stream", "nest_cameras", "--until-caught-up")
+    found = home.json("quarantine", "replay", "nest_cameras")
+    assert (found["selected"], found["replayed"], found["still_failing"]) == (2, 2, 0)
+    verdict = home.interval("nest_cameras", START + timedelta(hours=1))
+    assert verdict["records"]["replayed"] == 2
+    assert verdict["reconciliation"]["unexplained"] == 0
+    # Landed by the code that threw, read by the mended one: the same rows, and what threw stays where it was.
+    again = home.interval("nest_cameras", START)
+    assert again["reconciliation"]["unexplained"] == 0
+    assert again["records"]["quarantined"] == 2
+    assert again["code_changes"] == {"added": 0, "removed": 0, "changed": 0}
+    locations = [r["location"] for v in (verdict, again) for r in v["registered"] if r["table"] == "nest_cameras"]
+    rows = audit.expected(audit.read_topic(home.kafka, "nest-logs")).rows
+    assert audit.identities(audit.read_parquet(locations)) == Counter(rows.keys())

@@ -1,0 +1,206 @@
+"""The quarantine as a user meets it: records are looked at, discarded, and replayed once the code can read them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests import audit
+from tests.checkout import Checkout, copy_checkout
+from tests.conftest import Home, iso, last_hours
+
+pytestmark = pytest.mark.services
+
+START = last_hours(4)
+SECOND = START + timedelta(hours=1)
+EVENTS = 1_500
+
+
+@pytest.fixture(scope="module")
+def landed(home: Home) -> Home:
+    """Three hours of records, one in ten bad, and the first of them published."""
+    arguments = ("--bad-fraction", "0.1", "--start", iso(START), "--span", "3h", "--seed", "11")
+    home.run("produce", "nest_cameras", "--events", str(EVENTS), *arguments)
+    home.run("stream", "nest_cameras", "--until-caught-up")
+    return home
+
+
+@pytest.fixture(scope="module")
+def records(landed: Home) -> dict[audit.Coordinates, audit.Record]:
+    return audit.read_topic(landed.kafka, "nest-logs")
+
+
+@pytest.fixture(scope="module")
+def far_ahead(records: dict[audit.Coordinates, audit.Record]) -> dict[audit.Coordinates, list[dict[str, Any]]]:
+    """The rows of records that are bad only because an event of theirs is dated 2099."""
+    found = {}
+    for coordinates in audit.expected(records).bad:
+        value = records[coordinates].value
+        try:
+            cameras = list(json.loads(value or b"")["devices"]["cameras"].values())
+            years = {camera["last_event"]["start_time"][:4] for camera in cameras}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+        if "2099" in years and all(c["device_id"] and c["last_event"]["has_person"] != "perhaps" for c in cameras):
+            found[coordinates] = cameras
+    assert found
+    return found
+
+
+@pytest.fixture(scope="module")
+def first(landed: Home) -> dict[str, Any]:
+    return landed.interval("nest_cameras", START)
+
+
+@pytest.fixture(scope="module")
+def wider(landed: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Code whose rule lets events of 2099 pass."""
+    checkout = copy_checkout(tmp_path_factory.mktemp("wider") / "checkout", landed)
+    checkout.edit("include/pipelines/nest_cameras.py", 'ahead="1h"', 'ahead="40000d"')
+    return checkout
+
+
+def listed(home: Home, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = home.json(
+        "quarantine", "list", "nest_cameras", "--json", "--limit", "10000", *arguments
+    )
+    return found
+
+
+def at(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]
+
+
+def rows_of(verdict: dict[str, Any], records: dict[audit.Coordinates, audit.Record]) -> set[tuple[str, int, int, int]]:
+    return set(audit.expected(audit.in_ranges(records, verdict["ranges"])).rows)
+
+
+def test_every_record_is_shown_whole_and_its_bytes_are_written_as_they_are(
+    landed: Home, records: dict[audit.Coordinates, audit.Record], tmp_path: Any
+) -> None:
+    shown = listed(landed)
+    assert {row["state"] for row in shown} == {"quarantined"}
+    by_reason = {row["reason"]: row for row in shown}
+    for row in (by_reason["not_utf8"], by_reason["event_time_out_of_bounds"], by_reason["null_value"]):
+        coordinates = [row["kafka_topic"], str(row["kafka_partition"]), str(row["kafka_offset"])]
+        found = landed.json("quarantine", "show", "nest_cameras", *coordinates, "--json")
+        assert found["value"].isprintable()
+        target = tmp_path / "value"
+        value = records[at(row)].value
+        landed.run(
+            "quarantine", "show", "nest_cameras", *coordinates, "--raw", str(target), expect=64 * (value is None)
+        )
+        assert value is None or target.read_bytes() == value
+
+
+def test_discarded_record_says_who_and_why_and_is_discarded_once(landed: Home) -> None:
+    victim = next(row for row in listed(landed) if row["reason"] == "malformed_json")
+    named = ("--partition", str(victim["kafka_partition"]), "--offset", str(victim["kafka_offset"]))
+    assert "--all" in landed.run("quarantine", "discard", "nest_cameras", "--reason", "no", expect=64).stderr
+    once = landed.json("quarantine", "discard", "nest_cameras", *named, "--reason", "a test of the sender")
+    assert once == {"selected": 1, "discarded": 1, "already_discarded": 0, "already_replayed": 0}
+    again = landed.json("quarantine", "discard", "nest_cameras", *named, "--reason", "again")
+    assert again == {"selected": 1, "discarded": 0, "already_discarded": 1, "already_replayed": 0}
+    (row,) = listed(landed, "--state", "discarded")
+    assert at(row) == at(victim)
+    assert row["note"] == "a test of the sender"
+    assert "@" in row["by"]
+    assert landed.run("quarantine", "discard", "nest_cameras", "--partition", "0", "--offset", "99999999",
+                      "--reason", "none", expect=64).stderr.count("is not in quarantine") == 1  # fmt: skip
+
+
+def test_replayed_rows_are_delivered_once_by_the_next_pinned_interval(
+    landed: Home,
+    first: dict[str, Any],
+    wider: Checkout,
+    records: dict[audit.Coordinates, audit.Record],
+    far_ahead: dict[audit.Coordinates, list[dict[str, Any]]],
+) -> None:
+    bad = audit.expected(records).bad
+    once = wider.json("quarantine", "replay", "nest_cameras")
+    still = len(bad) - 1 - len(far_ahead)
+    assert once == {
+        "selected": len(bad) - 1,
+        "replayed": len(far_ahead),
+        "empty": 0,
+        "still_failing": still,
+        "already_replayed": 0,
+    }
+    twice = wider.json("quarantine", "replay", "nest_cameras")
+    assert twice == {**once, "replayed": 0, "already_replayed": len(far_ahead)}
+
+    verdict = landed.interval("nest_cameras", SECOND)
+    assert verdict["reconciliation"]["unexplained"] == 0
+    counts = verdict["records"]
+    assert counts["replayed"] == len(far_ahead)
+    assert counts["in_ranges"] == sum(counts[name] for name in ("archived", "empty", "quarantined", "gaps"))
+    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras"]
+    table = audit.read_parquet(locations)
+    replayed = {(*c, element): row for c, rows in far_ahead.items() for element, row in enumerate(rows)}
+    assert audit.identities(table) == Counter(rows_of(verdict, records) | replayed.keys())
+    for row in table.to_pylist():
+        identity = (*at(row), row["kafka_element"])
+        if identity in replayed:
+            assert row["device_id"] == replayed[identity]["device_id"]
+            assert int(row["kafka_timestamp"].timestamp() * 1000) == records[identity[:3]].timestamp
+    classes = Counter(d["class"] for d in verdict["differences"])
+    assert classes["quarantined"] > 0
+    states = {at(row): row for row in listed(landed)}
+    assert {c for c, row in states.items() if row["state"] == "replayed"} == set(far_ahead)
+    assert {row["interval"] for row in states.values() if row["state"] == "replayed"} == {
+        f"{iso(SECOND)}/{iso(SECOND + timedelta(hours=1))}"
+    }
+    # The interval that holds a replayed record's offset keeps it as quarantined, and no other has its rows.
+    again = landed.interval("nest_cameras", START)
+    assert again["registered"] == first["registered"]
+    assert again["records"] == first["records"]
+    third = landed.interval("nest_cameras", SECOND + timedelta(hours=1))
+    assert third["records"]["replayed"] == 0
+    assert third["reconciliation"]["unexplained"] == 0
+    every = [r["location"] for v in (again, verdict, third) for r in v["registered"] if r["table"] == "nest_cameras"]
+    expected = Counter(audit.expected(records).rows.keys() | replayed.keys())
+    assert audit.identities(audit.read_parquet(every)) == expected
+
+
+@pytest.mark.parametrize("source", ["kafka", "archive"])
+def test_interval_with_replayed_rows_is_rebuilt_to_the_same_hash(landed: Home, source: str) -> None:
+    label = SECOND.strftime("%Y-%m-%dT%H")
+    for partition in (f"date=2099-01-01/interval={label}",):
+        found = landed.json("rebuild", "nest_cameras", partition, "--source", source, "--json")
+        assert found["equal"] is True
+        assert found["rows"] > 0
+
+
+def test_replay_and_discard_leave_a_replayed_record_alone(
+    landed: Home, far_ahead: dict[audit.Coordinates, list[dict[str, Any]]]
+) -> None:
+    _, partition, offset = next(iter(far_ahead))
+    named = ("--partition", str(partition), "--offset", str(offset))
+    found = landed.json("quarantine", "discard", "nest_cameras", *named, "--reason", "too late")
+    assert found == {"selected": 1, "discarded": 0, "already_discarded": 0, "already_replayed": 1}
+    assert landed.json("quarantine", "replay", "nest_cameras", *named) == {
+        "selected": 1,
+        "replayed": 0,
+        "empty": 0,
+        "still_failing": 0,
+        "already_replayed": 1,
+    }
+
+
+def test_quarantined_record_stays_so_in_its_interval_when_newer_code_would_read_it(
+    landed: Home, wider: Checkout, first: dict[str, Any]
+) -> None:
+    bounds = ("--from", iso(START), "--to", iso(START + timedelta(hours=1)))
+    verdict = wider.json("interval", "nest_cameras", *bounds)
+    assert verdict["reconciliation"]["unexplained"] == 0
+    assert verdict["records"] == first["records"]
+    assert verdict["registered"] == first["registered"]
+    assert verdict["code_changes"] == {"added": 0, "removed": 0, "changed": 0}
+
+
+def hour(start: datetime) -> tuple[str, ...]:
+    return ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
