@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.parquet as pq
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from include import lake
 from include.errors import UsageError
@@ -25,7 +25,9 @@ def records(pipeline: str, *, whole: bool = False) -> Iterator[dict[str, Any]]:
             select(LandingFile.path)
             .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
             .where(MicroBatch.pipeline == pipeline, LandingFile.outcome == "quarantined")
-            .order_by(LandingFile.id)
+            # A compacted file holds the records of many micro-batches: it is read once.
+            .group_by(LandingFile.path)
+            .order_by(func.min(LandingFile.id))
         ).all()
     columns = [*_SHOWN, *(["key", "value", "headers"] if whole else [])]
     for path in paths:
