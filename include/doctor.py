@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from include import lake
+from include import disagreements, mending
 from include.errors import TidemarkError
 from include.ledger import revisions
 from include.pipelines import all_pipelines
@@ -30,6 +30,8 @@ class Finding:
     ok: bool
     what: str
     remedy: str = ""
+    kind: str = ""
+    """Of a disagreement between ledger, catalog and files: its kind (`include/disagreements.py`)."""
 
 
 def effective_settings() -> dict[str, str]:
@@ -40,8 +42,12 @@ def effective_settings() -> dict[str, str]:
     return {name: value or "(embedded)" for name, value in values.items()}
 
 
-def examine(*, repair: bool, progress: Callable[[str], None]) -> list[Finding]:
-    """Look at everything; `repair` fetches damaged jars, closes open files and starts dead services first."""
+def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:
+    """Look at everything; `deep` also reads every registered file and compares its hash.
+
+    `repair` fetches damaged jars, closes open files and starts dead services first, then says what it will do
+    about the tables, does it, and looks again.
+    """
     if repair:
         jars.ensure_jars(progress)
         for path in _open_secrets():
@@ -51,7 +57,8 @@ def examine(*, repair: bool, progress: Callable[[str], None]) -> list[Finding]:
         dead = [n for n, s in found.items() if not s.healthy and not s.external and read_state(n).get("pid")]
         if dead:
             supervisor.up(dead, progress)
-    return [*_machine(), *_packages(), *_jars(), *_secrets(), *_services(), *_tables()]
+        _mend_tables(progress, deep=deep)
+    return [*_machine(), *_packages(), *_jars(), *_secrets(), *_services(), *_tables(deep=deep)]
 
 
 def _machine() -> Iterator[Finding]:
@@ -128,20 +135,23 @@ def _services() -> Iterator[Finding]:
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
 
 
-def _tables() -> Iterator[Finding]:
+def _mend_tables(progress: Callable[[str], None], *, deep: bool) -> None:
+    try:
+        found = [each for pipeline in all_pipelines() for each in disagreements.find(pipeline, deep=deep)]
+        for line in mending.plan(found):
+            progress(f"plan: {line}")
+        mending.mend(found, progress)
+    except TidemarkError as error:
+        # What could not be mended is found again, and said, by the look that follows.
+        progress(f"not mended: {error}")
+
+
+def _tables(*, deep: bool) -> Iterator[Finding]:
     try:
         for pipeline in all_pipelines():
+            for each in disagreements.find(pipeline, deep=deep):
+                yield Finding(False, each.what, each.remedy, each.kind)
             for table in pipeline.tables:
-                registered = revisions.registered(table)
-                for revision in registered:
-                    found = {file.name: file.bytes for file in lake.list_files(revision.location)}
-                    expected = {name: described["bytes"] for name, described in revision.files.items()}
-                    if found != expected:
-                        yield Finding(
-                            False,
-                            f"{table} {revision.table_partition}: files differ from the ledger in {revision.location}",
-                            "run its interval again",
-                        )
-                yield Finding(True, f"{table}: {len(registered)} registered partitions looked at")
+                yield Finding(True, f"{table}: {len(revisions.registered(table))} registered partitions looked at")
     except TidemarkError as error:
-        yield Finding(False, f"the ledger cannot be read: {error.message}", error.remedy)
+        yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)

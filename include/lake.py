@@ -3,15 +3,20 @@
 Layout:
     tables/<table>/<partition path>/<revision>/*.parquet   registered data and revisions on their way
     landing/<pipeline>/<batch>/outcome=…/…                 files of micro-batches
+    landing/<pipeline>/compacted/<outcome>/<day>-….parquet files of many micro-batches of a closed day
     quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
+    quarantine/<pipeline>/<day>-….parquet                  those of a closed day
     checkpoints/<pipeline>/<query>                         Spark's
     reports/<pipeline>/<interval>.html
+    lost+found/<time>/…                                    what `doctor --repair` moved out of the way
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
@@ -73,6 +78,41 @@ def list_files(location: str, *, suffix: str = ".parquet") -> list[LakeFile]:
     )
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A file or folder found below a URI, hidden ones included."""
+
+    name: str
+    """Path below the URI that was listed."""
+    is_folder: bool
+    bytes: int
+    modified: datetime
+
+
+def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
+    """Everything below a URI, sorted; nothing when the folder does not exist."""
+    system, path = filesystem(location)
+    found = system.get_file_info(fs.FileSelector(path, recursive=recursive, allow_not_found=True))
+    return sorted(
+        (
+            Entry(
+                info.path[len(path) :].lstrip("/"),
+                info.type == fs.FileType.Directory,
+                info.size or 0,
+                info.mtime or datetime.now(UTC),
+            )
+            for info in found
+        ),
+        key=lambda entry: entry.name,
+    )
+
+
+def is_visible(name: str) -> bool:
+    """Whether readers of a folder take this file for data."""
+    base = name.rsplit("/", 1)[-1]
+    return base.endswith(".parquet") and not base.startswith((".", "_"))
+
+
 def exists(location: str) -> bool:
     """Whether something lies there."""
     system, path = filesystem(location)
@@ -103,6 +143,35 @@ def delete(location: str) -> None:
         system.delete_dir(path)
     elif kind == fs.FileType.File:
         system.delete_file(path)
+
+
+def delete_file(location: str) -> None:
+    """Delete a file of Spark's together with the checksum that Hadoop keeps beside it."""
+    folder, _, name = location.rpartition("/")
+    for each in (location, f"{folder}/.{name}.crc"):
+        delete(each)
+
+
+def prune_empty(location: str, before: datetime) -> list[str]:
+    """Delete the folders below a URI that hold no file and did not change since `before`; their locations."""
+    entries = list_entries(location)
+    files = [entry.name for entry in entries if not entry.is_folder]
+    holding = {name.rsplit("/", depth)[0] for name in files for depth in range(1, name.count("/") + 1)}
+    empty = [e for e in entries if e.is_folder and e.name not in holding and e.modified < before]
+    for entry in sorted(empty, key=lambda entry: -entry.name.count("/")):
+        if not list_entries(f"{location}/{entry.name}", recursive=False):
+            delete(f"{location}/{entry.name}")
+    return [f"{location}/{entry.name}" for entry in empty]
+
+
+def sha256(location: str) -> str:
+    """The SHA-256 of a file's bytes, hexadecimal."""
+    system, path = filesystem(location)
+    digest = hashlib.sha256()
+    with system.open_input_stream(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def write_text(location: str, text: str) -> None:

@@ -72,3 +72,24 @@ def ranges_between(before: Mapping[TopicPartition, int], after: Mapping[TopicPar
     A topic partition that `before` does not know starts at 0: it appeared in between.
     """
     return [OffsetRange(tp, before.get(tp, 0), until) for tp, until in sorted(after.items())]
+
+
+def intersection(one: OffsetRange, other: OffsetRange) -> OffsetRange | None:
+    """The offsets that both ranges hold; None when there are none."""
+    begin, end = max(one.from_offset, other.from_offset), min(one.until_offset, other.until_offset)
+    if one.topic_partition != other.topic_partition or begin >= end:
+        return None
+    return OffsetRange(one.topic_partition, begin, end)
+
+
+def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The same offsets in as few ranges as possible: neighbours and overlapping ones become one."""
+    found: list[OffsetRange] = []
+    for each in sorted(r for r in ranges if len(r)):
+        last = found[-1] if found else None
+        if last and last.topic_partition == each.topic_partition and each.from_offset <= last.until_offset:
+            end = max(last.until_offset, each.until_offset)
+            found[-1] = OffsetRange(last.topic_partition, last.from_offset, end)
+        else:
+            found.append(each)
+    return found

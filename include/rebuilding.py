@@ -47,6 +47,7 @@ def rebuild(
             "equal": again is not None and again.content_hash == registered[0].content_hash,
         }
     finally:
+        intervals.close_attempt(attempt, code)
         revisions.set_state(built, "discarded")
         for each in built:
             lake.delete(each.location)

@@ -1,19 +1,25 @@
-"""Reads of the archive for explicit offset ranges: landing, empty and quarantine files of the ledger."""
+"""Reads of the archive: landing, empty and quarantine files of the ledger, and what became of removed ones."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include import lake
-from include.ledger import micro_batches
-from include.offsets import OffsetRange
+from include import kafka, lake
+from include.errors import TidemarkError
+from include.ledger import landing, micro_batches
+from include.ledger.models import Revision
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
-from spark_jobs.decoding.records import EMPTY, QUARANTINED
+from include.revision_files import damaged_files
+from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED, archive_rows, decode
+from spark_jobs.kafka_source import read_ranges
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema
 
@@ -34,21 +40,109 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
 
 
 def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files below the lake, with that schema; none for no files."""
+    """The rows of files (URIs, or paths below the lake) with that schema; none for no files."""
     if not paths:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*(lake.uri(path) for path in paths))
+    return spark.read.schema(schema).parquet(*(path if "://" in path else lake.uri(path) for path in paths))
 
 
-def read_archived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Archived rows of the ranges. Columns: the archive table's, and `event_time`."""
-    paths = micro_batches.files_covering(pipeline.name, ranges, "archived")
-    return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline))).where(within(ranges))
+def read_archived(
+    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], *, mend_from_kafka: bool = False
+) -> DataFrame:
+    """Archived rows of the ranges, each once. Columns: the archive table's, and `event_time`.
+
+    They lie in landing files, or, where housekeeping has removed these, in the registered revisions of the
+    intervals that hold the offsets. Where such a revision is damaged, `mend_from_kafka` decodes its offsets
+    again. Raises TidemarkError when a damaged one is the only copy.
+    """
+    paths = micro_batches.files_covering(pipeline.name, ranges, ARCHIVED)
+    rows = read_files(spark, paths, archive_schema(pipeline)).where(within(ranges))
+    removed = landing.removed_ranges(pipeline.name, ranges)
+    if removed:
+        rows = rows.unionByName(_read_registered(spark, pipeline, removed, mend_from_kafka=mend_from_kafka))
+    return _with_event_time(pipeline, rows)
 
 
-def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """Archived rows of the files. Columns: the archive table's, and `event_time`."""
-    return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
+def _read_registered(
+    spark: SparkSession, pipeline: Pipeline, removed: Sequence[OffsetRange], *, mend_from_kafka: bool
+) -> DataFrame:
+    paths: list[str] = []
+    lost: list[OffsetRange] = []
+    for holding in landing.holdings(pipeline.name, pipeline.table, removed):
+        if not (damage := holding.damage()):
+            paths += [path for revision in holding.revisions for path in _files_of(revision)]
+        elif mend_from_kafka:
+            print(f"tidemark: {damage}; these offsets are read from Kafka again", file=sys.stderr, flush=True)
+            lost += holding.ranges
+        else:
+            raise _only_copy(pipeline, damage)
+    rows = read_files(spark, paths, archive_schema(pipeline)).where(within(removed))
+    if lost:
+        kafka.check_retained(pipeline.name, lost)
+        again = decode(pipeline, read_ranges(spark, _hulls(lost))).where(within(lost))
+        rows = rows.unionByName(archive_rows(pipeline, again).drop("event_time"))
+    return rows
+
+
+def _hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """One range per topic partition that spans all of its ranges: a read of Kafka takes no more."""
+    by_topic_partition: dict[TopicPartition, list[OffsetRange]] = {}
+    for each in ranges:
+        by_topic_partition.setdefault(each.topic_partition, []).append(each)
+    return [
+        OffsetRange(tp, min(r.from_offset for r in parts), max(r.until_offset for r in parts))
+        for tp, parts in sorted(by_topic_partition.items())
+    ]
+
+
+def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime) -> DataFrame:
+    """Archived rows with an event time in `[low, high)`, each once. Columns: the archive table's, and `event_time`.
+
+    Landing files are chosen by their event times in the ledger, registered revisions, where landing was removed,
+    by the date of their partition and the event times in their footers.
+    """
+    paths = micro_batches.files_with_event_times(pipeline.name, low, high)
+    rows = read_files(spark, paths, archive_schema(pipeline))
+    candidates = landing.revisions_with_dates(pipeline.table, low.date(), high.date())
+    offsets = landing.ranges_of_intervals(revision.interval_id for revision in candidates)
+    removed = landing.removed_ranges(pipeline.name, offsets)
+    if removed:
+        registered = [path for each in candidates for path in _files_with_event_times(pipeline, each, low, high)]
+        rows = rows.unionByName(read_files(spark, registered, archive_schema(pipeline)).where(within(removed)))
+    event_time = F.col("event_time")
+    return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
+
+
+def _files_with_event_times(pipeline: Pipeline, revision: Revision, low: datetime, high: datetime) -> list[str]:
+    # Footers of all candidates, bytes of those alone that are read.
+    for deep in (False, True):
+        damage = next(damaged_files(revision.location, revision.files, deep=deep), None)
+        if damage is not None:
+            raise _only_copy(pipeline, f"{revision.table_name} {revision.table_partition}: {damage}")
+        found = [path for path in _files_of(revision) if _may_hold(pipeline, path, low, high)]
+        if not found:
+            break
+    return found
+
+
+def _may_hold(pipeline: Pipeline, path: str, low: datetime, high: datetime) -> bool:
+    bounds = lake.column_bounds(lake.footer(path), pipeline.archive.event_time)
+    if bounds is None:
+        return True
+    first, last = (t if t.tzinfo else t.replace(tzinfo=UTC) for t in bounds if isinstance(t, datetime))
+    return first < high and last >= low
+
+
+def _only_copy(pipeline: Pipeline, damage: str) -> TidemarkError:
+    return TidemarkError(
+        f"{damage}; the landing files of its offsets were removed",
+        remedy="./tidemark doctor names the interval: run it again while Kafka holds its offsets, or restore the file",
+        pipeline=pipeline.name,
+    )
+
+
+def _files_of(revision: Revision) -> list[str]:
+    return [f"{revision.location}/{name}" for name in sorted(revision.files)]
 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:

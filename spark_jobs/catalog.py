@@ -6,10 +6,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from include import lake
+from include.catalog_state import DATABASE, normalised
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
-
-DATABASE = "lake"
 
 
 class Catalog:
@@ -47,9 +46,11 @@ class Catalog:
 
     def drop(self, revision: BuiltRevision) -> None:
         """Remove the partition from the catalog; its files stay."""
-        self._spark.sql(
-            f"ALTER TABLE {DATABASE}.{revision.table} DROP IF EXISTS PARTITION ({_clause(revision.partition)})"
-        )
+        self.drop_partition(revision.table, revision.partition)
+
+    def drop_partition(self, table: str, partition: str) -> None:
+        """Remove a partition, whoever added it, from the catalog; its files stay."""
+        self._spark.sql(f"ALTER TABLE {DATABASE}.{table} DROP IF EXISTS PARTITION ({_clause(partition)})")
 
     def location(self, revision: BuiltRevision) -> str | None:
         """Where the catalog points for the revision's partition; None when it is not registered."""
@@ -62,14 +63,11 @@ class Catalog:
         return normalised(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
 
 
-def normalised(location: str) -> str:
-    """Hadoop writes `file:/x`, the lake `file:///x`."""
-    return (
-        location.replace("file:/", "file:///", 1)
-        if location.startswith("file:/") and "://" not in location
-        else location
-    )
-
-
 def _clause(partition: str) -> str:
-    return ", ".join(f"{name}='{value}'" for name, _, value in (part.partition("=") for part in partition.split("/")))
+    parts = (part.partition("=") for part in partition.split("/"))
+    return ", ".join(f"`{name}`='{_quoted(value)}'" for name, _, value in parts)
+
+
+def _quoted(value: str) -> str:
+    # Tidemark's own partitions need none of it; one that somebody else added may.
+    return value.replace("\\", "\\\\").replace("'", "\\'")

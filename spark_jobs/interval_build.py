@@ -45,7 +45,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     pinned = attempt.pinned
     hash_1, hash_2 = row_hashes(archive_schema(pipeline).names)
     hashes = (hash_1.alias("hash_1"), hash_2.alias("hash_2"))
-    landed = read_archived(spark, pipeline, pinned.ranges)
+    landed = read_archived(spark, pipeline, pinned.ranges, mend_from_kafka=attempt.source == "kafka")
     landed_side = _with_unarchived(
         landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt
     )

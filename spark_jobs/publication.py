@@ -13,6 +13,7 @@ from include.ledger import intervals, revisions
 from include.ledger.intervals import AttemptSpec
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
+from include.revision_files import damaged_files
 from spark_jobs.catalog import Catalog
 
 
@@ -137,6 +138,5 @@ def finish_registrations(spark: SparkSession, pipeline: Pipeline) -> None:
 
 
 def lies_as_noted(revision: BuiltRevision) -> bool:
-    """Whether the revision's files are there, all of them and in their size."""
-    found = {file.name: file.bytes for file in lake.list_files(revision.location)}
-    return found == {name: described["bytes"] for name, described in revision.files.items()}
+    """Whether the revision's files are there, all of them, byte for byte as they were built."""
+    return not any(damaged_files(revision.location, revision.files, deep=True))

@@ -80,9 +80,13 @@ def _by_folder(staging: str) -> dict[str, list[str]]:
 
 
 def _describe(location: str) -> dict[str, Any]:
-    """Rows, bytes and offset bounds of a file, from its footer."""
+    """Rows and offset bounds of a file from its footer, and its bytes with their hash."""
     footer = lake.footer(location)
-    found: dict[str, Any] = {"rows": footer.num_rows, "bytes": lake.size(location)}
+    found: dict[str, Any] = {
+        "rows": footer.num_rows,
+        "bytes": lake.size(location),
+        "sha256": lake.sha256(location),
+    }
     for column in IDENTITY[:3]:
         bounds = lake.column_bounds(footer, column)
         if bounds:

@@ -164,10 +164,7 @@ def _contributions(
 ) -> DataFrame:
     """What the archive's rows up to the position add to each key. Columns: key, elsewhere, inside, late."""
     low, high = (moment.replace(tzinfo=UTC) for moment in windows)
-    paths = micro_batches.files_with_event_times(pipeline.name, low, high)
-    archive = read_archived_by_event_time(spark, pipeline, paths).where(
-        (F.col("event_time") >= F.lit(low)) & (F.col("event_time") < F.lit(high))
-    )
+    archive = read_archived_by_event_time(spark, pipeline, low, high)
     reached = archive.where(within(OffsetRange(tp, 0, offset) for tp, offset in position.items()))
     late = F.lit(False)
     window_end = F.window("event_time", view.window_length)["end"]

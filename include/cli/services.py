@@ -66,10 +66,11 @@ def _masked(address: str) -> str:
 
 def doctor(
     as_json: AsJson = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Say what will be mended, then mend it")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read all registered files and compare hashes")] = False,
 ) -> None:
-    """Check the machine, the jars, the services and the tables; say how to mend what is wrong."""
-    findings = examination.examine(repair=repair, progress=progress)
+    """Check the machine, the jars, the services, and ledger against catalog against files; say how to mend."""
+    findings = examination.examine(repair=repair, progress=progress, deep=deep)
     if as_json:
         print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})
     else:

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.intervals import Interval
+from include.ledger import landing
 from include.ledger.database import session
 from include.ledger.micro_batches import Fates
 from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange
@@ -130,7 +131,16 @@ def write(
 
 
 def unpin(ledger: Session, pinned: PinnedInterval) -> None:
-    """Delete a pinned interval with all that hangs on it in the ledger."""
+    """Delete a pinned interval with all that hangs on it in the ledger.
+
+    Raises UsageError when its landing files were removed: its revisions are the archive's only copy.
+    """
+    if removed := landing.removed_ranges(pinned.pipeline, pinned.ranges):
+        raise UsageError(
+            f"{pinned.interval} cannot be pinned again: the landing files of {removed[0]} were removed",
+            remedy="run it with the ranges it has; late records belong to a later interval",
+            pipeline=pinned.pipeline,
+        )
     ledger.delete(ledger.get_one(IntervalRow, pinned.id))
     ledger.flush()
 
@@ -195,3 +205,10 @@ def end_attempt(attempt: int, exit_code: int, state: str, verdict: dict[str, Any
         interval.verdict = verdict
         if state:
             interval.state = state
+
+
+def close_attempt(attempt: int, exit_code: int) -> None:
+    """Note that an attempt ended which has nothing to say about its interval: a rebuild."""
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt)
+        row.ended_at, row.exit_code = func.now(), exit_code

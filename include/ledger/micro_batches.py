@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import Boolean, ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from include.crash_points import crash_point
@@ -14,7 +14,15 @@ from include.errors import TidemarkError
 from include.kafka import TopicIdentity, check_same_topic
 from include.ledger import writers
 from include.ledger.database import session
-from include.ledger.models import DivertedRecord, LandingFile, MicroBatch, MicroBatchRange, Position, Topic
+from include.ledger.models import (
+    DivertedRecord,
+    IntervalRange,
+    LandingFile,
+    MicroBatch,
+    MicroBatchRange,
+    Position,
+    Topic,
+)
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 
 ARCHIVE = "archive"
@@ -204,8 +212,17 @@ def last_batch(pipeline: str, query: str) -> MicroBatch | None:
         return ledger.scalar(wanted.order_by(MicroBatch.id.desc()).limit(1))
 
 
+def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: OffsetRange) -> ColumnElement[bool]:
+    """Whether a row's offsets overlap the range's; written so that the index over spans answers it."""
+    span = func.int8range(table.from_offset, table.until_offset)
+    return span.op("&&", return_type=Boolean())(func.int8range(offsets.from_offset, offsets.until_offset))
+
+
 def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -> list[str]:
-    """Paths below the lake of the files whose micro-batches overlap the ranges."""
+    """Paths below the lake of the files whose micro-batches overlap the ranges.
+
+    Files that housekeeping has removed are not among them (`include/ledger/landing.py`).
+    """
     found: set[str] = set()
     with session() as ledger:
         for each in ranges:
@@ -219,10 +236,10 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -
                     MicroBatch.pipeline == pipeline,
                     MicroBatch.query == ARCHIVE,
                     LandingFile.outcome == outcome,
+                    LandingFile.removed_at.is_(None),
                     MicroBatchRange.topic == each.topic_partition.topic,
                     MicroBatchRange.topic_partition == each.topic_partition.partition,
-                    MicroBatchRange.until_offset > each.from_offset,
-                    MicroBatchRange.from_offset < each.until_offset,
+                    overlaps(MicroBatchRange, each),
                 )
             )
             found.update(ledger.scalars(wanted))
@@ -239,6 +256,7 @@ def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list
                 MicroBatch.pipeline == pipeline,
                 MicroBatch.query == ARCHIVE,
                 LandingFile.outcome == "archived",
+                LandingFile.removed_at.is_(None),
                 func.coalesce(LandingFile.event_time_min, low) < high,
                 func.coalesce(LandingFile.event_time_max, low) >= low,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Index, MetaData, UniqueConstraint, func
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Index, MetaData, UniqueConstraint, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -105,6 +105,8 @@ class MicroBatchRange(Base):
     __tablename__ = "micro_batch_ranges"
     __table_args__ = (
         Index("ix_micro_batch_ranges_offsets", "topic", "topic_partition", "until_offset"),
+        # What overlaps a range is found without walking through all that came after it.
+        Index("ix_micro_batch_ranges_span", text("int8range(from_offset, until_offset)"), postgresql_using="gist"),
         {"comment": "Offset ranges of committed micro-batches, with the fate of every offset"},
     )
 
@@ -140,18 +142,36 @@ class LandingFile(Base):
     """A file of a committed micro-batch."""
 
     __tablename__ = "landing_files"
-    __table_args__ = {"comment": "Files of committed micro-batches: landing and quarantine"}
+    __table_args__ = (
+        Index("ix_landing_files_path", "path"),
+        Index(
+            "ix_landing_files_loose",
+            "micro_batch_id",
+            postgresql_where=text("removed_at IS NULL AND compacted_at IS NULL"),
+        ),
+        Index(
+            "ix_landing_files_event_times",
+            "event_time_max",
+            "event_time_min",
+            postgresql_where=text("removed_at IS NULL AND outcome = 'archived'"),
+        ),
+        {"comment": "What each committed micro-batch has in which file of landing or quarantine"},
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
     micro_batch_id: Mapped[int] = mapped_column(
         ForeignKey("micro_batches.id", ondelete="CASCADE"), index=True, comment="The micro-batch that wrote it"
     )
     outcome: Mapped[str] = mapped_column(comment="archived, empty or quarantined")
-    path: Mapped[str] = mapped_column(comment="Path below the lake's URI")
-    rows: Mapped[int] = mapped_column(comment="Rows in the file")
+    path: Mapped[str] = mapped_column(comment="Path below the lake's URI; a compacted file holds many micro-batches")
+    rows: Mapped[int] = mapped_column(comment="Rows of the micro-batch in the file")
     bytes: Mapped[int] = mapped_column(comment="Size of the file, bytes")
     event_time_min: Mapped[datetime | None] = mapped_column(comment="Earliest event time in the file")
     event_time_max: Mapped[datetime | None] = mapped_column(comment="Latest event time in the file")
+    compacted_at: Mapped[datetime | None] = mapped_column(comment="When its rows were merged into a file of the day")
+    removed_at: Mapped[datetime | None] = mapped_column(
+        comment="From then on its rows are read from the registered revisions; the file is deleted after it"
+    )
 
 
 class IntervalRow(Base):
@@ -177,7 +197,10 @@ class IntervalRange(Base):
     """The offsets of one topic partition that an interval is pinned to."""
 
     __tablename__ = "interval_ranges"
-    __table_args__ = {"comment": "Pinned offset ranges; consecutive intervals tile per topic partition"}
+    __table_args__ = (
+        Index("ix_interval_ranges_span", text("int8range(from_offset, until_offset)"), postgresql_using="gist"),
+        {"comment": "Pinned offset ranges; consecutive intervals tile per topic partition"},
+    )
 
     interval_id: Mapped[int] = mapped_column(
         ForeignKey("intervals.id", ondelete="CASCADE"), primary_key=True, comment="The interval"
@@ -235,11 +258,13 @@ class Revision(Base):
     content_hash: Mapped[str] = mapped_column(comment="Order-independent hash of its rows")
     code_version: Mapped[str] = mapped_column(comment="Version of the pipeline's code that built it")
     state: Mapped[str] = mapped_column(
-        default="built", comment="built, validated, registering, registered, superseded, rejected or discarded"
+        default="built",
+        comment="built, validated, registering, registered, superseded, rejected, discarded or removed",
     )
     built_at: Mapped[datetime] = _now("When it was built")
     registered_at: Mapped[datetime | None] = mapped_column(comment="When the catalog was pointed at it")
-    files: Mapped[dict[str, Any]] = mapped_column(comment="File name to rows, bytes and offset statistics")
+    retired_at: Mapped[datetime | None] = mapped_column(comment="When it was superseded, rejected or discarded")
+    files: Mapped[dict[str, Any]] = mapped_column(comment="File name to rows, bytes, sha256 and offset statistics")
 
 
 class ListedRow(Base):

@@ -91,7 +91,9 @@ def files(ledger: Session, pipeline: str, within: OffsetRange | None = None) -> 
     ranges = select(MicroBatchRange.micro_batch_id, MicroBatchRange.topic, MicroBatchRange.topic_id)
     for batch, topic, topic_id in ledger.execute(ranges.where(MicroBatchRange.micro_batch_id.in_(batches)).distinct()):
         topic_ids.setdefault(batch, {})[topic] = topic_id
-    return [QuarantineFile(path, topic_ids.get(batch, {}), version) for path, batch, version in found]
+    # A compacted file holds the records of many micro-batches of one topic id and decoder version: it is read once.
+    unique = {path: QuarantineFile(path, topic_ids.get(batch, {}), version) for path, batch, version in reversed(found)}
+    return list(reversed(unique.values()))
 
 
 def decisions(ledger: Session, pipeline: str) -> Decisions:

@@ -12,6 +12,9 @@ from sqlalchemy.orm import Session
 from include.ledger.database import session
 from include.ledger.models import Revision
 
+RETIRED = frozenset({"superseded", "rejected", "discarded"})
+"""States in which a revision only waits for housekeeping."""
+
 
 @dataclass(frozen=True)
 class BuiltRevision:
@@ -37,7 +40,8 @@ class BuiltRevision:
         }
 
 
-def _built(row: Revision) -> BuiltRevision:
+def as_built(row: Revision) -> BuiltRevision:
+    """A ledger row as its revision lies in the lake."""
     return BuiltRevision(
         row.table_name, row.table_partition, row.id, row.location, row.rows, row.content_hash, dict(row.files)
     )
@@ -72,7 +76,7 @@ def of_attempt(attempt: int) -> list[BuiltRevision]:
             .where(Revision.attempt_id == attempt)
             .order_by(Revision.table_name, Revision.table_partition)
         )
-        return [_built(row) for row in rows]
+        return [as_built(row) for row in rows]
 
 
 def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
@@ -83,14 +87,14 @@ def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
             .where(Revision.interval_id == interval_id, Revision.state == "registered")
             .order_by(Revision.table_name, Revision.table_partition)
         )
-        return [_built(row) for row in rows]
+        return [as_built(row) for row in rows]
 
 
 def in_state(table: str, state: str) -> list[BuiltRevision]:
     """The table's revisions in a state, oldest first."""
     with session() as ledger:
         wanted = select(Revision).where(Revision.table_name == table, Revision.state == state)
-        return [_built(row) for row in ledger.scalars(wanted.order_by(Revision.built_at, Revision.table_partition))]
+        return [as_built(row) for row in ledger.scalars(wanted.order_by(Revision.built_at, Revision.table_partition))]
 
 
 def registered(table: str, partition: str | None = None) -> list[Revision]:
@@ -111,7 +115,9 @@ def set_state(revisions: Sequence[BuiltRevision], state: str) -> None:
             row = ledger.get_one(Revision, (built.revision, built.table, built.partition))
             row.state = state
             if state == "registered":
-                row.registered_at = func.now()
+                row.registered_at, row.retired_at = func.now(), None
+            elif state in RETIRED:
+                row.retired_at = func.now()
 
 
 def _supersede(ledger: Session, built: BuiltRevision) -> None:
@@ -123,4 +129,4 @@ def _supersede(ledger: Session, built: BuiltRevision) -> None:
             Revision.id != built.revision,
         )
     ):
-        row.state = "superseded"
+        row.state, row.retired_at = "superseded", func.now()

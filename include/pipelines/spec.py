@@ -183,6 +183,20 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """How long housekeeping leaves what is no longer needed."""
+
+    landing: str = "2d"
+    """Landing files whose rows lie in registered intervals, counted from their commit."""
+    revisions: str = "7d"
+    """Revisions that are no longer registered, or never were, counted from then."""
+
+    def __post_init__(self) -> None:
+        for duration in (self.landing, self.revisions):
+            parse_duration(duration)
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """Everything declared for one source."""
 
@@ -195,6 +209,7 @@ class Pipeline:
     references: Mapping[str, Reference] = field(default_factory=dict)
     reports: tuple[Threshold | Listing, ...] = ()
     schedule: Schedule = field(default_factory=hourly)
+    retention: Retention = field(default_factory=Retention)
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "pipeline")

@@ -1,0 +1,83 @@
+"""One daily DAG: removes what the registered tables have replaced, and compacts closed days, per pipeline."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, get_current_context, task
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
+from include.housekeeping import keep_house
+from include.pipelines import all_pipelines, load_pipeline
+
+DOC = """
+### Housekeeping
+
+**What**: one task per pipeline. Landing files whose offsets lie wholly in registered intervals go after the pipeline's declared
+time (their rows are read from the registered revisions from then on); so do old revisions and what killed jobs left behind.
+Files of empty and quarantined records stay as evidence, merged into one per outcome and day. No Spark is started.
+
+**When**: daily at 03:30 UTC, between the hourly intervals. A run that was missed costs only disk space.
+
+**Reads** ledger, catalog and the lake's `landing/`, `quarantine/`, `tables/`. **Writes** the ledger, and deletes files there.
+
+| declared times | |
+|---|---|
+{times}
+
+**A failure** of one pipeline's task stops no other task. A run that was killed is finished by the next one.
+
+- *another housekeeping is under way*: somebody runs `./tidemark housekeeping`; it is retried.
+- *service unreachable* (PostgreSQL): `./tidemark status`; it is retried.
+- Lines `left: …` in the log name what was due and was not touched, and why: `./tidemark doctor` says what to do about it.
+
+The parameter `dry_run` only counts. By hand: `./tidemark housekeeping --dry-run`.
+"""
+
+
+def _keep(name: str, *, dry_run: bool) -> dict[str, Any]:
+    """Keep house; a Tidemark error becomes one line, and no retry where it would end the same way."""
+    try:
+        return keep_house(load_pipeline(name), dry_run=dry_run)
+    except (ServiceUnreachable, AnotherWriter) as error:
+        raise AirflowException(str(error)) from None
+    except TidemarkError as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def housekeeping_dag() -> DAG:
+    """The DAG `housekeeping`."""
+    times = (
+        f"| {p.name} | landing {p.retention.landing}, revisions {p.retention.revisions} |" for p in all_pipelines()
+    )
+    with DAG(
+        "housekeeping",
+        description="Housekeeping: what tables have replaced goes, closed days are compacted",
+        schedule=CronTriggerTimetable("30 3 * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=True,
+        tags=["tidemark", "housekeeping"],
+        default_args={
+            "retries": 2,
+            "retry_delay": timedelta(minutes=5),
+            "execution_timeout": timedelta(hours=2),
+        },
+        params={"dry_run": Param(False, type="boolean", description="only say what would be done")},
+        doc_md=DOC.format(times="\n".join(times)),
+    ) as dag:
+
+        @task
+        def keep(name: str) -> dict[str, Any]:
+            """Keep house for one pipeline; what was done is the task's return value."""
+            return _keep(name, dry_run=bool(get_current_context()["params"]["dry_run"]))
+
+        for pipeline in all_pipelines():
+            keep.override(task_id=pipeline.name)(pipeline.name)
+    return dag
+
+
+housekeeping = housekeeping_dag()

@@ -1,0 +1,68 @@
+"""What the Hive catalog says, read from the metastore's own tables in PostgreSQL: no Spark, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from include.errors import ServiceUnreachable
+from include.settings import settings
+
+DATABASE = "lake"
+
+_PARTITIONS = text(
+    """
+    SELECT t."TBL_NAME", p."PART_NAME", s."LOCATION"
+    FROM "DBS" d
+    JOIN "TBLS" t ON t."DB_ID" = d."DB_ID"
+    JOIN "PARTITIONS" p ON p."TBL_ID" = t."TBL_ID"
+    LEFT JOIN "SDS" s ON s."SD_ID" = p."SD_ID"
+    WHERE d."NAME" = :database AND t."TBL_NAME" = ANY(:tables)
+    ORDER BY 1, 2
+    """
+)
+
+
+@dataclass(frozen=True)
+class CatalogPartition:
+    """A table partition as the catalog has it."""
+
+    table: str
+    partition: str
+    location: str
+
+
+def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]:
+    """The catalog's partitions of the tables, by table and partition. Raises ServiceUnreachable."""
+    url = settings().database("catalog")
+    engine = create_engine(url, connect_args={"connect_timeout": 10})
+    try:
+        with engine.connect().execution_options(postgresql_readonly=True) as connection:
+            rows = connection.execute(_PARTITIONS, {"database": DATABASE, "tables": list(tables)}).all()
+    except (OperationalError, ProgrammingError) as error:
+        reason = str(error.orig).strip().splitlines()[0]
+        raise ServiceUnreachable(
+            f"the catalog in PostgreSQL at {url.host}:{url.port}: {reason}", remedy="./tidemark up postgres"
+        ) from None
+    finally:
+        engine.dispose()
+    found = [CatalogPartition(table, _unescaped(name), normalised(location or "")) for table, name, location in rows]
+    return {(each.table, each.partition): each for each in found}
+
+
+def _unescaped(name: str) -> str:
+    """Hive writes characters that are special in paths as %XX."""
+    return "/".join(unquote(part) for part in name.split("/"))
+
+
+def normalised(location: str) -> str:
+    """Hadoop writes `file:/x`, the lake `file:///x`."""
+    return (
+        location.replace("file:/", "file:///", 1)
+        if location.startswith("file:/") and "://" not in location
+        else location
+    )

@@ -1,0 +1,97 @@
+"""What really lies in the lake: revision directories, unfinished folders and strays, from one listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from include import lake
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Folder:
+    """A folder with all it holds."""
+
+    location: str
+    files: dict[str, int] = field(default_factory=dict)
+    """Visible Parquet files: name to bytes."""
+    bytes: int = 0
+    newest: datetime = _BEGINNING
+    """The last change of anything in it."""
+
+    def add(self, entry: lake.Entry, name: str) -> None:
+        """Count an entry of the folder; `name` is its path inside."""
+        self.newest = max(self.newest, entry.modified)
+        if not entry.is_folder and name:
+            self.bytes += entry.bytes
+            if lake.is_visible(name):
+                self.files[name] = entry.bytes
+
+
+@dataclass
+class TableScan:
+    """A table's folder."""
+
+    revisions: dict[str, Folder] = field(default_factory=dict)
+    """Revision directories by their location."""
+    unfinished: dict[str, Folder] = field(default_factory=dict)
+    """Staging folders by their location."""
+    strays: dict[str, Folder] = field(default_factory=dict)
+    """Files that lie outside of any revision directory, by their location."""
+
+
+def scan_table(table: str) -> TableScan:
+    """Everything in a table's folder, told apart by where it lies: `<name=value>/…/<revision>/<file>`."""
+    root = lake.uri("tables", table)
+    scan = TableScan()
+    for entry in lake.list_entries(root):
+        parts = entry.name.split("/")
+        depth = next((n for n, part in enumerate(parts) if "=" not in part), len(parts))
+        if parts[0].startswith("_staging-"):
+            _folder(scan.unfinished, root, parts[:1]).add(entry, "/".join(parts[1:]))
+        elif depth < len(parts) - 1 or (depth == len(parts) - 1 and entry.is_folder):
+            _folder(scan.revisions, root, parts[: depth + 1]).add(entry, "/".join(parts[depth + 1 :]))
+        elif not entry.is_folder:
+            stray = _folder(scan.strays, root, parts)
+            stray.add(entry, parts[-1])
+    return scan
+
+
+def _folder(folders: dict[str, Folder], root: str, parts: Iterable[str]) -> Folder:
+    location = "/".join((root, *parts))
+    return folders.setdefault(location, Folder(location))
+
+
+def scan_landing(pipeline: str) -> dict[str, Folder]:
+    """Landing folders of micro-batches by their location; the folder of compacted files is not among them."""
+    root = lake.uri("landing", pipeline)
+    folders: dict[str, Folder] = {}
+    for entry in lake.list_entries(root):
+        batch, _, name = entry.name.partition("/")
+        if batch != COMPACTED and (entry.is_folder or name):
+            _folder(folders, root, [batch]).add(entry, name)
+    return folders
+
+
+def scan_files(*parts: str) -> dict[str, Folder]:
+    """The visible files of a folder below the lake by their location, each as a folder of its own."""
+    root = lake.uri(*parts)
+    found = {}
+    for entry in lake.list_entries(root):
+        if not entry.is_folder and lake.is_visible(entry.name):
+            found[f"{root}/{entry.name}"] = Folder(
+                f"{root}/{entry.name}", {entry.name.rsplit("/", 1)[-1]: entry.bytes}, entry.bytes, entry.modified
+            )
+    return found
+
+
+def below_lake(location: str) -> str:
+    """A location as the ledger writes paths."""
+    return location.removeprefix(lake.root() + "/")
+
+
+COMPACTED = "compacted"
+"""Folder of the compacted landing files, beside those of the micro-batches."""

@@ -1,0 +1,52 @@
+"""Points the catalog at the revisions that the ledger has registered, and drops partitions it does not know.
+
+    spark-submit spark_jobs/repair_catalog.py --plan FILE
+
+The plan is a JSON list of {pipeline, table, partition, mend}, mend being "point the catalog" or
+"drop from the catalog". The ledger is asked again: what it registered since is not dropped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from include.errors import UsageError
+from include.ledger import revisions
+from include.pipelines import load_pipeline
+from spark_jobs.catalog import Catalog
+from spark_jobs.entry import run_entry
+from spark_jobs.session import build_session
+
+
+def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:
+    """Make the changes. Raises UsageError for a table that the pipeline does not have."""
+    for change in changes:
+        pipeline, table, partition = load_pipeline(change["pipeline"]), change["table"], change["partition"]
+        if table not in pipeline.tables:
+            raise UsageError(f"unknown table {table!r}", pipeline=pipeline.name)
+        catalog = Catalog(spark, pipeline)
+        catalog.create_tables()
+        registered = revisions.registered(table, partition)
+        if registered:
+            catalog.point_at(revisions.as_built(registered[0]))
+        elif change["mend"] == "drop from the catalog":
+            catalog.drop_partition(table, partition)
+
+
+def main(argv: list[str]) -> int:
+    """Arguments to exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", required=True, type=Path)
+    arguments = parser.parse_args(argv)
+    run(build_session("repair catalog", catalog=True), json.loads(arguments.plan.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    run_entry(main, sys.argv[1:])
