@@ -38,7 +38,9 @@ def root_cause(error: Exception) -> str:
     """What is at the bottom of Spark's error: kind and message of its innermost cause, one line."""
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if cause is None:
-        return _first_line(str(error))
+        # What a query reports of itself holds its cause as an error of Python's.
+        inner = getattr(error, "_cause", None)
+        return root_cause(inner) if isinstance(inner, Exception) else _first_line(str(error))
     while cause.getCause() is not None:
         cause = cause.getCause()
     # The record may be quoted in it: nothing that a terminal would act upon.
@@ -61,7 +63,7 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
         known = translate(error)
         if known is None:
             traceback.print_exc()
-            known = TidemarkError(_first_line(str(error)))
+            known = TidemarkError(root_cause(error), remedy="the log above has the whole of it; rerun with --debug")
         code = _fail(known)
     finally:
         session = SparkSession.getActiveSession()
