@@ -14,7 +14,7 @@ from include.errors import UsageError
 from include.intervals import Interval, format_time
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
-from include.ledger.quarantine import Decisions, QuarantineFile, RecordKey
+from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 
@@ -80,7 +80,7 @@ class Quarantined:
 def select(ledger: Session, pipeline: str, selection: Selection) -> list[Quarantined]:
     """The records of a selection, whatever became of them. Raises UsageError when it names one that is not there."""
     found = [
-        Quarantined(_key(row, file), row["reason"], file.path, file.decoder_version)
+        Quarantined(_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
         for file in ledger_quarantine.files(ledger, pipeline, selection.range)
         for row in _read(file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
         if selection.holds(row)
@@ -131,8 +131,12 @@ def _read(file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
 
 
 def _key(row: dict[str, Any], file: QuarantineFile) -> RecordKey:
-    topic = row["kafka_topic"]
-    return RecordKey(topic, file.topic_ids.get(topic, ""), row["kafka_partition"], row["kafka_offset"])
+    topic_id = _origin(row, file).topic_id
+    return RecordKey(row["kafka_topic"], topic_id, row["kafka_partition"], row["kafka_offset"])
+
+
+def _origin(row: dict[str, Any], file: QuarantineFile) -> Origin:
+    return file.origin(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["kafka_offset"])
 
 
 def _fate(key: RecordKey, decided: Decisions) -> dict[str, Any]:

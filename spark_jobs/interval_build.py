@@ -15,23 +15,23 @@ from include.ledger import intervals, revisions
 from include.ledger.decoders import decoded_otherwise, decoders_of
 from include.ledger.intervals import AttemptSpec
 from include.ledger.micro_batches import Fates
-from include.ledger.quarantine import replayed_into
 from include.ledger.revisions import BuiltRevision
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
-from spark_jobs.archive_reader import read_archived, read_replayed, read_unarchived
+from spark_jobs.archive_reader import read_archived, read_unarchived
 from spark_jobs.archive_reconciliation import count_fates, reconcile_archive
 from spark_jobs.code_changes import by_coordinates, note_changed_rows
 from spark_jobs.content_hash import row_hashes
 from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode, load_references, transform
 from spark_jobs.kafka_source import read_ranges
 from spark_jobs.pinned_fates import withhold_quarantined
+from spark_jobs.replayed_rows import replayed_rows
 from spark_jobs.report_data import collect_report
 from spark_jobs.revision_comparison import compare_revisions
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema, write_revisions
-from spark_jobs.view_reconciliation import Replayed, reconcile_view
+from spark_jobs.view_reconciliation import reconcile_view
 
 
 def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
@@ -49,7 +49,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     landed_side = _with_unarchived(
         landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt
     )
-    replayed = _replayed(spark, pipeline, attempt)
+    replayed = replayed_rows(spark, pipeline, pinned)
     version = decoder_version(pipeline.name)
     otherwise: list[OffsetRange] = []
     if attempt.source == "kafka":
@@ -92,12 +92,6 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         code_changes=changed,
     )
     _note(attempt, fates, gaps, found, replayed.records)
-
-
-def _replayed(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> Replayed:
-    """Rows that replays put into the interval, as they landed: the same on every rerun, from either source."""
-    into = replayed_into(attempt.pinned.id)
-    return Replayed(read_replayed(spark, pipeline, into.paths), into.records, str(into.first))
 
 
 def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> DataFrame:

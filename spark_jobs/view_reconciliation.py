@@ -24,22 +24,8 @@ from include.reconciliation import Difference, Reconciliation
 from spark_jobs.archive_reader import read_archived_by_event_time, within
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.kafka_source import read_topic
+from spark_jobs.replayed_rows import Replayed
 from spark_jobs.sinks.compacted_topic import key_json
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """Rows that replays put into the interval."""
-
-    rows: DataFrame
-    """The archive table's columns, and `event_time`."""
-    records: int
-    first: str
-    """Coordinates of the first record."""
-
-    def added_to(self, rows: DataFrame) -> DataFrame:
-        """Archive rows with these."""
-        return rows.unionByName(self.rows) if self.records else rows
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,13 +44,28 @@ class RecordKey:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where quarantined records of a topic partition come from: one micro-batch's range."""
+
+    until_offset: int
+    topic_id: str
+    """Kafka's id of the topic when they were landed."""
+    decoder_version: str | None
+
+
+@dataclass(frozen=True)
 class QuarantineFile:
-    """A quarantine file with what its records cannot tell themselves."""
+    """A quarantine file with what its records cannot tell themselves. It may hold many micro-batches."""
 
     path: str
-    topic_ids: Mapping[str, str]
-    """Kafka's topic id by topic, when the records were landed."""
-    decoder_version: str | None
+    origins: Mapping[TopicPartition, Sequence[Origin]]
+    """Its micro-batches by topic partition, in the order of their offsets."""
+
+    def origin(self, topic_partition: TopicPartition, offset: int) -> Origin:
+        """Where the record at that offset comes from."""
+        found = self.origins.get(topic_partition, ())
+        at = bisect_right(found, offset, key=lambda origin: origin.until_offset)
+        return found[at] if at < len(found) else Origin(offset + 1, "", None)
 
 
 @dataclass(frozen=True)
@@ -72,28 +88,39 @@ def lock(ledger: Session, pipeline: str) -> None:
 def files(ledger: Session, pipeline: str, within: OffsetRange | None = None) -> list[QuarantineFile]:
     """The quarantine files of committed micro-batches, oldest first; `within`: those that may hold its offsets."""
     wanted = (
-        select(LandingFile.path, LandingFile.micro_batch_id, MicroBatch.decoder_version)
+        select(
+            LandingFile.path,
+            MicroBatch.decoder_version,
+            MicroBatchRange.topic,
+            MicroBatchRange.topic_partition,
+            MicroBatchRange.until_offset,
+            MicroBatchRange.topic_id,
+        )
         .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-        .where(MicroBatch.pipeline == pipeline, LandingFile.outcome == "quarantined")
+        .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+        .where(
+            MicroBatch.pipeline == pipeline,
+            LandingFile.outcome == "quarantined",
+            MicroBatchRange.from_offset < MicroBatchRange.until_offset,
+        )
         .order_by(LandingFile.id)
     )
     if within is not None:
         tp = within.topic_partition
-        wanted = wanted.join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id).where(
+        wanted = wanted.where(
             MicroBatchRange.topic == tp.topic,
             MicroBatchRange.topic_partition == tp.partition,
             MicroBatchRange.from_offset < within.until_offset,
             MicroBatchRange.until_offset > within.from_offset,
         )
-    found = ledger.execute(wanted).all()
-    batches = {batch for _, batch, _ in found}
-    topic_ids: dict[int, dict[str, str]] = {}
-    ranges = select(MicroBatchRange.micro_batch_id, MicroBatchRange.topic, MicroBatchRange.topic_id)
-    for batch, topic, topic_id in ledger.execute(ranges.where(MicroBatchRange.micro_batch_id.in_(batches)).distinct()):
-        topic_ids.setdefault(batch, {})[topic] = topic_id
-    # A compacted file holds the records of many micro-batches of one topic id and decoder version: it is read once.
-    unique = {path: QuarantineFile(path, topic_ids.get(batch, {}), version) for path, batch, version in reversed(found)}
-    return list(reversed(unique.values()))
+    found: dict[str, dict[TopicPartition, set[Origin]]] = {}
+    for path, version, topic, partition, until, topic_id in ledger.execute(wanted):
+        of_file = found.setdefault(path, {})
+        of_file.setdefault(TopicPartition(topic, partition), set()).add(Origin(until, topic_id, version))
+    return [
+        QuarantineFile(path, {tp: sorted(each, key=lambda o: o.until_offset) for tp, each in origins.items()})
+        for path, origins in found.items()
+    ]
 
 
 def decisions(ledger: Session, pipeline: str) -> Decisions:

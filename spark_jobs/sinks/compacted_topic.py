@@ -85,3 +85,4 @@ class CompactedTopicSink:
                 decoder_version=decoder_version(self.pipeline.name),
             ),
         )
+        crash_point("speed_committed")

@@ -116,3 +116,24 @@ def test_record_that_threw_is_delivered_when_mended_code_replays_it(home: Home, 
     locations = [r["location"] for v in (verdict, again) for r in v["registered"] if r["table"] == "nest_cameras"]
     rows = audit.expected(audit.read_topic(home.kafka, "nest-logs")).rows
     assert audit.identities(audit.read_parquet(locations)) == Counter(rows.keys())
+
+
+def test_stream_says_in_one_line_that_it_cannot_write_and_blames_no_record(home: Home, throwing: Checkout) -> None:
+    begin = iso(START + timedelta(hours=2))
+    home.run("produce", "nest_cameras", "--events", "50", "--start", begin, "--span", "10m", "--seed", "4")
+    landing, aside = home.lake / "landing" / "nest_cameras", home.lake / "landing" / "aside"
+    landing.rename(aside)
+    landing.write_text("in the way")
+    try:
+        refused = home.run("stream", "nest_cameras", "--until-caught-up", expect=1)
+    finally:
+        landing.unlink()
+        aside.rename(landing)
+    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("tidemark: ")]
+    assert "could not be written, though all its records decode" in line
+    assert "nothing was committed" in line
+    assert len(ledger(home, "SELECT * FROM diverted_records")) == 2
+    home.run("stream", "nest_cameras", "--until-caught-up")
+    assert len(ledger(home, "SELECT * FROM diverted_records")) == 2
+    reached = ledger(home, "SELECT sum(next_offset) FROM positions WHERE query = 'archive'")
+    assert reached == [(len(audit.read_topic(home.kafka, "nest-logs")),)]

@@ -13,7 +13,7 @@ from tests.conftest import Home, iso, last_hours
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
-MOMENTS = ("batch_planned", "landing_written", "quarantine_moved", "batch_committed", "speed_emitted")
+MOMENTS = ("batch_planned", "landing_written", "quarantine_moved", "batch_committed", "speed_emitted", "speed_committed")
 
 
 def test_interval_waits_for_the_archive_and_ends_with_exit_code_7_when_no_stream_runs(home: Home) -> None:
@@ -26,7 +26,7 @@ def test_interval_waits_for_the_archive_and_ends_with_exit_code_7_when_no_stream
     assert home.json("ranges", "nest_cameras", "--json") == []
 
 
-def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_five_moments(home: Home) -> None:
+def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_six_moments(home: Home) -> None:
     start = last_hours(2)
     for number, moment in enumerate(MOMENTS):
         # New records before each kill, so that every kill hits a micro-batch with work in it.

@@ -27,6 +27,7 @@ MOMENTS = (
     "commit_written",
     "batch_committed",
     "speed_emitted",
+    "speed_committed",
 )
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(5400)]

@@ -1,0 +1,62 @@
+"""Selecting quarantined records, and showing their bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from include.errors import UsageError
+from include.ledger.quarantine import Origin, QuarantineFile
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.quarantine import Selection, printable
+
+PIPELINE = load_pipeline("nest_cameras")
+ROW = {"kafka_topic": "nest-logs", "kafka_partition": 3, "kafka_offset": 0, "reason": "not_utf8"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held"),
+    [
+        ({}, True),
+        ({"partition": 3}, True),
+        ({"partition": 0}, False),
+        ({"partition": 3, "offset": 0}, True),
+        ({"partition": 3, "offset": 1}, False),
+        ({"reason": "not_utf8"}, True),
+        ({"reason": "poison"}, False),
+        ({"topic": "other"}, False),
+    ],
+)
+def test_record_is_meant_when_every_selector_fits(wanted: dict[str, Any], held: bool) -> None:
+    given = {"topic": None, "partition": None, "offset": None, "reason": None, **wanted}
+    assert Selection.of(PIPELINE, **given).holds(ROW) is held
+
+
+def test_offset_is_refused_when_its_topic_partition_is_not_named() -> None:
+    with pytest.raises(UsageError, match="topic partition"):
+        Selection.of(PIPELINE, "nest-logs", None, 7, None)
+
+
+def test_topic_may_be_left_out_when_the_pipeline_reads_one() -> None:
+    selection = Selection.of(PIPELINE, None, 2, 7, None)
+    assert selection.range == OffsetRange(TopicPartition("nest-logs", 2), 7, 8)
+    assert Selection.of(PIPELINE, None, None, None, None).everything
+
+
+@pytest.mark.parametrize("value", [b"\x1b[2J\x07", b"\xff\xfe\x00", "\u202eevil\u2066".encode(), b"a\r\nb", b"", None])
+def test_bytes_are_printable_when_shown(value: bytes | None) -> None:
+    assert printable(value).isprintable()
+
+
+def test_length_is_told_when_a_value_is_cut() -> None:
+    assert printable(b"x" * 5000).endswith("(5000 bytes)")
+
+
+def test_origin_is_the_range_that_holds_the_offset_when_a_file_holds_many_micro_batches() -> None:
+    tp = TopicPartition("t", 0)
+    file = QuarantineFile("q", {tp: [Origin(10, "first", "a"), Origin(25, "first", "b"), Origin(30, "second", "b")]})
+    found = [file.origin(tp, offset) for offset in (0, 9, 10, 24, 25, 29)]
+    assert [origin.until_offset for origin in found] == [10, 10, 25, 25, 30, 30]
+    assert file.origin(tp, 30).decoder_version is None
