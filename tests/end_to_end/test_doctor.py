@@ -190,7 +190,8 @@ def test_catalog_follows_the_ledger_when_its_entries_were_changed(home: Home, ve
 
 def _copied(table: str, changes: str, condition: str) -> str:
     record = f"jsonb_populate_record(s, '{changes}'::jsonb)"
-    return f'INSERT INTO "{table}" SELECT (copy.row).* FROM (SELECT {record} AS row FROM "{table}" s WHERE {condition}) copy'
+    rows = f'(SELECT {record} AS row FROM "{table}" s WHERE {condition}) copy'
+    return f'INSERT INTO "{table}" SELECT (copy.row).* FROM {rows}'
 
 
 def test_interval_without_revisions_is_found_when_the_ledger_lost_them(home: Home, archive: dict[str, Any]) -> None:
