@@ -238,7 +238,8 @@ def _landing(pipeline: Pipeline) -> Iterator[Disagreement]:
     for folder in folders.values():
         strange = [name for name in folder.files if below_lake(f"{folder.location}/{name}") not in ever]
         if len(strange) == len(folder.files):
-            unknown.append(folder)
+            # A batch of quarantined records alone leaves a folder without files behind.
+            unknown += [folder] if folder.files else []
         else:
             unknown += [
                 Folder(f"{folder.location}/{name}", {name: 0}, folder.files[name], folder.newest) for name in strange

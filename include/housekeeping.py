@@ -220,7 +220,7 @@ def _sweep_folder(folder: Folder, lying: set[str], gone: set[str], due: datetime
     committed = not paths.keys().isdisjoint(lying | gone)
     if not committed and folder.newest >= due:
         return
-    if not committed:
+    if not committed and folder.files:
         done.orphans.append(below_lake(folder.location))
     if paths.keys().isdisjoint(lying):
         _delete(folder, done)
