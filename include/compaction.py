@@ -90,7 +90,7 @@ def compact(pipeline: str, day: Day) -> str:
     Order: the file is written beside its place under a name that readers do not see; it is read back and
     must hold the same rows, by their order-independent hash, and as many as the ledger counts; it takes
     its place; one transaction moves the ledger's rows to it. The old files are deleted later
-    (`include/housekeeping.py`), because somebody may be reading them.
+    (`include/sweeping.py`), because somebody may be reading them.
     Raises TidemarkError, with nothing changed, when the rows differ.
     """
     if len(day.paths) == 1:

@@ -14,13 +14,17 @@ from pathlib import Path
 
 import psutil
 
-from include import disagreements, mending
+from include import mending
+from include.disagreements import Disagreement
 from include.errors import TidemarkError
+from include.landing_check import check_landing
 from include.ledger import revisions
 from include.pipelines import all_pipelines
+from include.pipelines.spec import Pipeline
 from include.services import jars, supervisor
 from include.services.process import read_state
 from include.settings import REPOSITORY, Settings, settings
+from include.table_check import check_tables
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,14 @@ def _services() -> Iterator[Finding]:
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
 
 
+def _disagreements(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
+    yield from check_tables(pipeline, deep=deep)
+    yield from check_landing(pipeline)
+
+
 def _mend_tables(progress: Callable[[str], None], *, deep: bool) -> None:
     try:
-        found = [each for pipeline in all_pipelines() for each in disagreements.find(pipeline, deep=deep)]
+        found = [each for pipeline in all_pipelines() for each in _disagreements(pipeline, deep=deep)]
         for line in mending.plan(found):
             progress(f"plan: {line}")
         mending.mend(found, progress)
@@ -149,7 +158,7 @@ def _mend_tables(progress: Callable[[str], None], *, deep: bool) -> None:
 def _tables(*, deep: bool) -> Iterator[Finding]:
     try:
         for pipeline in all_pipelines():
-            for each in disagreements.find(pipeline, deep=deep):
+            for each in _disagreements(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(revisions.registered(table))} registered partitions looked at")

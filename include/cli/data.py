@@ -121,14 +121,28 @@ def explain(
         return
     print_facts({name: found[name] for name in ("table", "partition", "revision", "location", "rows", "content_hash")})
     run = found["run"]
-    print_facts({"interval": f"{found['interval']['from']} to {found['interval']['to']}", **run})
-    print_table(["file", "rows", "bytes"], [[f["name"], f["rows"], f["bytes"]] for f in found["files"]])
+    agrees = "points at it" if found["catalog"]["agrees"] else f"points at {found['catalog']['location']}"
+    print_facts({"catalog": agrees, "interval": f"{found['interval']['from']} to {found['interval']['to']}", **run})
+    print_table(
+        ["file", "rows", "bytes", "offsets", "as built"],
+        [
+            [f["name"], f["rows"], f["bytes"], _bounds(f.get("kafka_offset")), ", ".join(f["differs"]) or "yes"]
+            for f in found["files"]
+        ],
+    )
     columns = ["topic", "partition", "from_offset", "until_offset", "archived", "empty", "quarantined", "gaps"]
     print_table(columns, [[r[name] for name in columns] for r in found["ranges"]])
     print_facts(
         {
             "records": found["records"],
             "reconciliation": found["reconciliation"],
-            "validation": found["validation"]["success"],
+            "validation": found["validation"].get("success"),
+            "report": found["report"],
         }
     )
+    columns = ["revision", "state", "rows", "content_hash", "code_version", "run_by", "built_at", "retired_at"]
+    print_table(columns, [[r[name] or "" for name in columns] for r in found["revisions"]])
+
+
+def _bounds(bounds: list[int] | None) -> str:
+    return f"{bounds[0]} to {bounds[1]}" if bounds else ""

@@ -79,7 +79,8 @@ def _format(data: Path, properties: Path) -> None:
         return
     data.mkdir(parents=True, exist_ok=True)
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    command = [*_java(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    # One in 64 ids begins with a dash, which as a word of its own would be taken for an option.
+    command = [*_java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stdout + result.stderr).strip().splitlines()[-1:]

@@ -16,10 +16,10 @@ from tests.conftest import REPOSITORY
 SCRIPT = """
 import json, sys
 sys.path.insert(0, "dags")
-import intervals, streams
+import housekeeping, intervals, streams
 from airflow.serialization.serialized_objects import DagSerialization
 found = {}
-for module in (streams, intervals):
+for module in (streams, intervals, housekeeping):
     for name, dag in vars(module).items():
         if hasattr(dag, "task_dict"):
             found[name] = {
@@ -59,7 +59,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_each_pipeline_has_a_stream_and_an_interval_dag(parsed: dict[str, Any]) -> None:
-    assert sorted(parsed["dags"]) == ["interval__nest_cameras", "stream__nest_cameras"]
+    assert sorted(parsed["dags"]) == ["housekeeping", "interval__nest_cameras", "stream__nest_cameras"]
     assert all(dag["paused"] for dag in parsed["dags"].values())
 
 
@@ -80,6 +80,12 @@ def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) ->
 def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["interval__nest_cameras"]["spark"] == ["build_interval", "publish"]
     assert parsed["dags"]["stream__nest_cameras"]["spark"] == ["stream"]
+    assert parsed["dags"]["housekeeping"]["spark"] == []
+
+
+def test_housekeeping_has_one_task_per_pipeline_that_waits_for_no_other(parsed: dict[str, Any]) -> None:
+    assert parsed["dags"]["housekeeping"]["tasks"] == {"nest_cameras": []}
+    assert "| nest_cameras | landing 2d, revisions 7d |" in parsed["dags"]["housekeeping"]["doc"]
 
 
 def test_docs_tell_the_operator_what_a_failure_means(parsed: dict[str, Any]) -> None:
