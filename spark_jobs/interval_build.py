@@ -22,6 +22,7 @@ from spark_jobs.archive_reconciliation import reconcile_archive
 from spark_jobs.content_hash import row_hashes
 from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode, load_references, transform
 from spark_jobs.kafka_source import read_ranges
+from spark_jobs.ledger_reconciliation import reconcile_with_ledger
 from spark_jobs.report_data import collect_report
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema, write_revisions
@@ -35,7 +36,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     are written from the landing files; both are compared before anybody may register them.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
-    pinned = attempt.pinned
+    pinned, found = attempt.pinned, Reconciliation()
     hash_1, hash_2 = row_hashes(archive_schema(pipeline).names)
     hashes = (hash_1.alias("hash_1"), hash_2.alias("hash_2"))
     landed = read_archived(spark, pipeline, pinned.ranges)
@@ -55,14 +56,14 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
                 for n, column in enumerate((hash_1, hash_2), 1)
             ),
         )
+        fates, gaps = reconcile_archive(kafka_side, landed_side, (rows, landed), pinned.ranges, found)
     else:
-        rows, kafka_side = landed, landed_side
-    found = Reconciliation()
-    fates, gaps = reconcile_archive(kafka_side, landed_side, pinned.ranges, found)
+        rows = landed
+        fates, gaps = reconcile_with_ledger(pinned, landed_side, found)
     built = _write_archive(pipeline, attempt, landed)
     for view in pipeline.views:
         batch_view = _aggregate(spark, pipeline, view, rows).persist()
-        reconcile_view(spark, pipeline, view, batch_view, pinned.ranges, found)
+        reconcile_view(spark, pipeline, view, batch_view, pinned, found)
         built += _write_view(pipeline, attempt, view, batch_view)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
@@ -122,7 +123,9 @@ def _note(
     report: dict[str, object],
 ) -> None:
     ranges = attempt.pinned.ranges
-    intervals.note_fates(attempt.pinned, fates, gaps)
+    if not found.unexplained:
+        # Later attempts are held against these.
+        intervals.note_fates(attempt.pinned, fates, gaps)
     per_partition = {
         str(r.topic_partition): {
             "archived": fates.get(r.topic_partition, Fates()).archived,

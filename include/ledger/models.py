@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Index, MetaData, UniqueConstraint, func
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Index, MetaData, UniqueConstraint, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -139,7 +139,14 @@ class LandingFile(Base):
     """A file of a committed micro-batch."""
 
     __tablename__ = "landing_files"
-    __table_args__ = {"comment": "Files of committed micro-batches: landing and quarantine"}
+    __table_args__ = (
+        Index(
+            "ix_landing_files_event_times",
+            text("tstzrange(event_time_min, event_time_max, '[]')"),
+            postgresql_using="gist",
+        ),
+        {"comment": "Files of committed micro-batches: landing and quarantine"},
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
     micro_batch_id: Mapped[int] = mapped_column(
