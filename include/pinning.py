@@ -16,6 +16,7 @@ from include.ledger.intervals import PinnedInterval
 from include.ledger.micro_batches import positions, stored_topics
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.record_times import first_records_at
 from include.settings import settings
 
 Offsets = Mapping[TopicPartition, int]
@@ -87,7 +88,7 @@ def _boundary(
     moment: datetime, bounds: Mapping[TopicPartition, tuple[int, int]], at_least: Offsets
 ) -> dict[TopicPartition, int]:
     """The first offset at or after a time per topic partition; the end offset where no record follows."""
-    found = kafka.offsets_at(moment, bounds, "read_uncommitted")
+    found = first_records_at(moment, bounds)
     offsets = {}
     for tp, (_, end) in bounds.items():
         offset = found.get(tp)

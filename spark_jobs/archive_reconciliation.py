@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -67,12 +68,14 @@ def reconcile_archive(
     in_kafka, landed = count_fates(kafka_rows), count_fates(landed_rows)
     fates = {tp: counted.fates for tp, counted in in_kafka.items()}
     short = [r for r in ranges if len(r) > fates.get(r.topic_partition, Fates()).records]
-    proofs = prove_gaps(missing_spans(kafka_rows, short)) if short else {}
+    missing = missing_spans(kafka_rows, short) if short else {}
+    proofs = prove_gaps(missing)
     for proof in proofs.values():
         _note_gap(proof, found)
     wrong = [r for r in ranges if in_kafka.get(r.topic_partition) != landed.get(r.topic_partition)]
     if wrong:
-        _compare_rows(kafka_rows, landed_rows, values, wrong, found)
+        proved = {tp: spans for tp, spans in missing.items() if not proofs[tp].visible}
+        _compare_rows(kafka_rows, landed_rows, values, wrong, proved, found)
     gaps = {r.topic_partition: proofs[r.topic_partition].offsets if r in short else 0 for r in ranges}
     for each in ranges:
         tp, counted = each.topic_partition, fates.get(each.topic_partition, Fates())
@@ -133,6 +136,7 @@ def _compare_rows(
     landed_rows: DataFrame,
     values: tuple[DataFrame, DataFrame],
     wrong: Sequence[OffsetRange],
+    proved: Mapping[TopicPartition, Sequence[Span]],
     found: Reconciliation,
 ) -> None:
     keys = [*IDENTITY, "outcome"]
@@ -154,9 +158,16 @@ def _compare_rows(
         text = f"in Kafka {_times(row['kafka_rows'])}, in the archive {_times(row['landed_rows'])}"
         if row["kafka_rows"] == row["landed_rows"]:
             text = f"in both, with different values{contents.get(identity, '')}"
+        elif _lies_in(proved.get(TopicPartition(identity[0], identity[1]), ()), identity[2]):
+            text += "; a second reader sees no record there either (aborted, compacted away, or never written)"
         found.add(Difference("unexplained", f"{_AGAINST_KAFKA} ({row['outcome']})", where, text))
     found.count("unexplained", total - len(examples))
     differing.unpersist()
+
+
+def _lies_in(spans: Sequence[Span], offset: int) -> bool:
+    at = bisect_right(spans, offset, key=lambda span: span[0])
+    return at > 0 and offset < spans[at - 1][1]
 
 
 def _times(count: int | None) -> str:

@@ -38,7 +38,7 @@ def unreadable_file(path: str, text: str) -> ReconciliationFailed:
     missing = "PATH_NOT_FOUND" in text or "FILE_NOT_EXIST" in text
     return ReconciliationFailed(
         f"{below} {'is missing' if missing else 'cannot be read, it is damaged'}; nothing was registered",
-        remedy="put the file back from a copy (./tidemark doctor names every damaged file), then run the interval again",
+        remedy="put it back from a copy (./tidemark doctor names every damaged file), then run the interval again",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -103,12 +105,10 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
     kept: list[BuiltRevision] = []
     for revision in built:
         old = before.pop((revision.table, revision.partition), None)
-        unchanged = (
-            old is not None
-            and old.content_hash == revision.content_hash
-            and lies_as_noted(old)
-            and catalog.location(old) == old.location
-        )
+        disagreement = _disagreement(catalog, old) if old is not None else ""
+        if disagreement:
+            print(f"tidemark: {revision.table} {revision.partition}: {disagreement}; built anew", file=sys.stderr)
+        unchanged = old is not None and old.content_hash == revision.content_hash and not disagreement
         (kept if unchanged else changed).append(revision)
     for revision in changed:
         catalog.point_at(revision)
@@ -122,7 +122,15 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
         lake.delete(revision.location)
 
 
-def lies_as_noted(revision: BuiltRevision) -> bool:
-    """Whether the revision's files are there, all of them and in their size."""
-    found = {file.name: file.bytes for file in lake.list_files(revision.location)}
-    return found == {name: described["bytes"] for name, described in revision.files.items()}
+def _disagreement(catalog: Catalog, registered: BuiltRevision) -> str:
+    """What the catalog or the registered files say other than the ledger; empty when they agree."""
+    location = catalog.location(registered)
+    if location != registered.location:
+        return f"the catalog points at {location or 'nothing'}, registered is {registered.location}"
+    noted = {name: described["bytes"] for name, described in registered.files.items()}
+    found = {file.name: file.bytes for file in lake.list_files(registered.location)}
+    missing, foreign = sorted(noted.keys() - found.keys()), sorted(found.keys() - noted.keys())
+    changed = sorted(name for name in noted.keys() & found.keys() if noted[name] != found[name])
+    wrong = [f"{name} is missing" for name in missing] + [f"{name} was changed" for name in changed]
+    wrong += [f"{name} does not belong there" for name in foreign]
+    return f"{registered.location}: {', '.join(wrong[:3])}" if wrong else ""
