@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -167,10 +168,18 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
     return False
 
 
-def offset_bounds(topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    """Earliest offset and end offset (read_committed: the last stable offset) of each topic partition."""
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+def offset_bounds(
+    topic_partitions: Iterable[TopicPartition], isolation: Isolation = "read_committed"
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Earliest offset and end offset of each topic partition.
+
+    The end is the last stable offset for read_committed: an open transaction holds it back.
+    """
     with reaching_kafka():
-        reader = consumer()
+        reader = consumer(**{"isolation.level": isolation})
         try:
             return {
                 tp: reader.get_watermark_offsets(_client_tp(tp), timeout=TIMEOUT) for tp in sorted(topic_partitions)
@@ -179,11 +188,13 @@ def offset_bounds(topic_partitions: Iterable[TopicPartition]) -> dict[TopicParti
             reader.close()
 
 
-def offsets_at(moment: datetime, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+def offsets_at(
+    moment: datetime, topic_partitions: Iterable[TopicPartition], isolation: Isolation = "read_committed"
+) -> dict[TopicPartition, int | None]:
     """The first offset whose record's timestamp is at or after `moment`; None when there is none yet."""
     milliseconds = int(moment.timestamp() * 1000)
     with reaching_kafka():
-        reader = consumer()
+        reader = consumer(**{"isolation.level": isolation})
         try:
             wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition, milliseconds) for tp in topic_partitions]
             found = reader.offsets_for_times(wanted, timeout=TIMEOUT) if wanted else []

@@ -17,6 +17,7 @@ from include.ledger.micro_batches import positions, stored_topics
 from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.record_times import first_records_at
 from include.settings import settings
 
 Offsets = Mapping[TopicPartition, int]
@@ -49,7 +50,8 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
             remedy=f"produce into it first: ./tidemark produce {pipeline.name} --events 1000",
             pipeline=pipeline.name,
         )
-    bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()))
+    # Up to the end that open transactions hide: what they may still commit belongs to its own interval.
+    bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()), "read_uncommitted")
     topic_ids = {topic: identity.topic_id for topic, identity in topics.items()}
     _await_archive(pipeline, interval, _boundary(interval.to_time, bounds, {}))
     with session() as ledger:
@@ -88,7 +90,7 @@ def _boundary(
     moment: datetime, bounds: Mapping[TopicPartition, tuple[int, int]], at_least: Offsets
 ) -> dict[TopicPartition, int]:
     """The first offset at or after a time per topic partition; the end offset where no record follows."""
-    found = kafka.offsets_at(moment, bounds)
+    found = first_records_at(moment, bounds)
     offsets = {}
     for tp, (_, end) in bounds.items():
         offset = found.get(tp)
@@ -129,8 +131,22 @@ def _await_archive(pipeline: Pipeline, interval: Interval, until: Offsets) -> No
         waiting()
     except RetryError as error:
         behind = error.last_attempt.result()
+        remedy = f"is the stream running? ./tidemark status; ./tidemark stream {pipeline.name}"
+        if opened := _open_transactions(until):
+            behind += opened
+            remedy = f"end the producer's transaction (kafka-transactions.sh find-hanging, abort), or: {remedy}"
         raise ArchiveBehind(
             f"the archive has not reached the end of {interval} within {settings().archive_wait}: {'; '.join(behind)}",
-            remedy=f"is the stream running? ./tidemark status; ./tidemark stream {pipeline.name}",
+            remedy=remedy,
             pipeline=pipeline.name,
         ) from None
+
+
+def _open_transactions(until: Offsets) -> list[str]:
+    """Where a transaction that was begun and not ended keeps readers from the offsets below `until`."""
+    stable = kafka.offset_bounds(until)
+    return [
+        f"{tp}: a transaction is open at offset {stable[tp][1]}, nothing behind it can be read"
+        for tp, offset in sorted(until.items())
+        if stable[tp][1] < offset
+    ]

@@ -40,10 +40,14 @@ class Reconciliation:
 
     def add(self, difference: Difference, count: int = 1) -> None:
         """Count a difference and keep it as an example while there are few of its class."""
-        if difference.cls in ("pending", "late", "unexplained"):
-            setattr(self, difference.cls, getattr(self, difference.cls) + count)
+        self.count(difference.cls, count)
         if sum(d.cls == difference.cls for d in self.differences) < EXAMPLES:
             self.differences.append(difference)
+
+    def count(self, cls: str, count: int) -> None:
+        """Count differences of a class, or keys that are `matched`, without an example."""
+        if cls in ("matched", "pending", "late", "unexplained"):
+            setattr(self, cls, getattr(self, cls) + count)
 
     def counts(self) -> dict[str, int]:
         """The contract's `reconciliation`."""

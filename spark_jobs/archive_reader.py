@@ -15,6 +15,7 @@ from include import kafka, lake
 from include.errors import TidemarkError
 from include.ledger import landing, micro_batches
 from include.ledger.models import Revision
+from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.revision_files import damaged_files
@@ -108,7 +109,12 @@ def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, low: da
     removed = landing.removed_ranges(pipeline.name, offsets)
     if removed:
         registered = [path for each in candidates for path in _files_with_event_times(pipeline, each, low, high)]
-        rows = rows.unionByName(read_files(spark, registered, archive_schema(pipeline)).where(within(removed)))
+        kept = read_files(spark, registered, archive_schema(pipeline)).where(within(removed))
+        if replayed := replayed_within(pipeline.name, removed):
+            # Of records that were quarantined there: delivered elsewhere, and never landed by the stream.
+            coordinates = spark.createDataFrame(replayed, _COORDINATES)
+            kept = kept.join(F.broadcast(coordinates), coordinates.columns, "left_anti")
+        rows = rows.unionByName(kept)
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,16 +13,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from include import lake
-from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
+from include.errors import OffsetsLost, ReconciliationFailed, ServiceUnreachable, TidemarkError, UsageError
 
 _LOST = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
 _DISK_FULL = "No space left on device"
 _NO_BROKER = ("TimeoutException", "Failed to update metadata", "Connection refused", "No resolvable bootstrap")
+_UNREADABLE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[^\]]*\][^\n]*?((?:file|[a-z0-9]+):/[^\s,]*[^\s,.])")
 
 
 def translate(error: Exception) -> TidemarkError | None:
     """Spark's words for what the error tree knows; None for anything else."""
     text = str(error)
+    if unreadable := _UNREADABLE.search(text):
+        return unreadable_file(unreadable[1], text)
     if any(word in text for word in _LOST):
         return OffsetsLost(_first_line(text), remedy="see `./tidemark ranges` and the topic's retention")
     if _DISK_FULL in text:
@@ -46,6 +50,16 @@ def root_cause(error: Exception) -> str:
     # The record may be quoted in it: nothing that a terminal would act upon.
     text = _first_line(str(cause.getMessage() or "no message"))
     return f"{cause.getClass().getSimpleName()}: {''.join(c if c.isprintable() else ' ' for c in text)}"
+
+
+def unreadable_file(path: str, text: str) -> ReconciliationFailed:
+    """The error of a file of the lake that is missing or damaged: its content can no longer be compared."""
+    below = path.replace("file:/", "file:///").replace("file://////", "file:///").removeprefix(lake.root() + "/")
+    missing = "PATH_NOT_FOUND" in text or "FILE_NOT_EXIST" in text
+    return ReconciliationFailed(
+        f"{below} {'is missing' if missing else 'cannot be read, it is damaged'}; nothing was registered",
+        remedy="put it back from a copy (./tidemark doctor names every damaged file), then run the interval again",
+    )
 
 
 def _first_line(text: str) -> str:

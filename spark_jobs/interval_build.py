@@ -25,6 +25,7 @@ from spark_jobs.code_changes import by_coordinates, note_changed_rows
 from spark_jobs.content_hash import row_hashes
 from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode, load_references, transform
 from spark_jobs.kafka_source import read_ranges
+from spark_jobs.ledger_reconciliation import reconcile_with_ledger
 from spark_jobs.pinned_fates import withhold_quarantined
 from spark_jobs.replayed_rows import replayed_rows
 from spark_jobs.report_data import collect_report
@@ -42,7 +43,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     compared before anybody may register them. Rows that replays put into the interval are added to both.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
-    pinned = attempt.pinned
+    pinned, found = attempt.pinned, Reconciliation()
     hash_1, hash_2 = row_hashes(archive_schema(pipeline).names)
     hashes = (hash_1.alias("hash_1"), hash_2.alias("hash_2"))
     landed = read_archived(spark, pipeline, pinned.ranges, mend_from_kafka=attempt.source == "kafka")
@@ -52,6 +53,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     replayed = replayed_rows(spark, pipeline, pinned)
     version = decoder_version(pipeline.name)
     otherwise: list[OffsetRange] = []
+    changed = {"added": 0, "removed": 0, "changed": 0}
     if attempt.source == "kafka":
         _check_topics(pipeline, attempt)
         otherwise = decoded_otherwise(pipeline.name, pinned.ranges, version)
@@ -67,19 +69,19 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
                 for n, column in enumerate((hash_1, hash_2), 1)
             ),
         )
+        in_kafka, in_landing = (by_coordinates(side, otherwise) for side in (kafka_side, landed_side))
+        fates, gaps = reconcile_archive(in_kafka, in_landing, (rows, landed), pinned.ranges, found)
+        if otherwise:
+            fates = {tp: counted.fates for tp, counted in count_fates(kafka_side).items()}
+            changed = note_changed_rows(kafka_side, landed_side, otherwise, found)
     else:
-        rows, kafka_side = landed, landed_side
-    found = Reconciliation()
-    in_kafka, in_landing = (by_coordinates(side, otherwise) for side in (kafka_side, landed_side))
-    fates, gaps = reconcile_archive(in_kafka, in_landing, pinned.ranges, found)
-    if otherwise:
-        fates = {tp: counted[0] for tp, counted in count_fates(kafka_side).items()}
-    changed = note_changed_rows(kafka_side, landed_side, otherwise, found)
+        rows = landed
+        fates, gaps = reconcile_with_ledger(pinned, landed_side, found)
     built = _write_archive(pipeline, attempt, replayed.added_to(rows if otherwise else landed))
     rows = replayed.added_to(rows)
     for view in pipeline.views:
         batch_view = _aggregate(spark, pipeline, view, rows).persist()
-        reconcile_view(spark, pipeline, view, batch_view, pinned.ranges, found, replayed)
+        reconcile_view(spark, pipeline, view, batch_view, pinned, found, replayed)
         built += _write_view(pipeline, attempt, view, batch_view)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
@@ -146,7 +148,9 @@ def _note(
     replayed: int,
 ) -> None:
     ranges = attempt.pinned.ranges
-    intervals.note_fates(attempt.pinned, fates, gaps)
+    if not found.unexplained:
+        # Later attempts are held against these.
+        intervals.note_fates(attempt.pinned, fates, gaps)
     per_partition = {
         str(r.topic_partition): {
             "archived": fates.get(r.topic_partition, Fates()).archived,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -106,12 +108,10 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
     kept: list[BuiltRevision] = []
     for revision in built:
         old = before.pop((revision.table, revision.partition), None)
-        unchanged = (
-            old is not None
-            and old.content_hash == revision.content_hash
-            and lies_as_noted(old)
-            and catalog.location(old) == old.location
-        )
+        disagreement = _disagreement(catalog, old) if old is not None else ""
+        if disagreement:
+            print(f"tidemark: {revision.table} {revision.partition}: {disagreement}; built anew", file=sys.stderr)
+        unchanged = old is not None and old.content_hash == revision.content_hash and not disagreement
         (kept if unchanged else changed).append(revision)
     revisions.set_state(changed, "registering")
     for revision in changed:
@@ -137,6 +137,10 @@ def finish_registrations(spark: SparkSession, pipeline: Pipeline) -> None:
         revisions.set_state(begun, "registered")
 
 
-def lies_as_noted(revision: BuiltRevision) -> bool:
-    """Whether the revision's files are there, all of them, byte for byte as they were built."""
-    return not any(damaged_files(revision.location, revision.files, deep=True))
+def _disagreement(catalog: Catalog, registered: BuiltRevision) -> str:
+    """What the catalog or the registered files say other than the ledger; empty when they agree, byte for byte."""
+    location = catalog.location(registered)
+    if location != registered.location:
+        return f"the catalog points at {location or 'nothing'}, registered is {registered.location}"
+    wrong = [str(each) for each in damaged_files(registered.location, registered.files, deep=True)]
+    return f"{registered.location}: {', '.join(wrong[:3])}" if wrong else ""

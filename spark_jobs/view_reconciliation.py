@@ -1,49 +1,41 @@
-"""Batch view against speed view, key by key, at the speed view's own position.
+"""Batch view against speed view, key by key and window by window, at the speed view's own position.
 
 The speed view counts everything up to its position; the batch view counts an interval. Both meet in the
-archive: for the keys of this interval, the archive's rows up to the speed view's position, less the rows it
-dropped as late, must add up to its last value. What lies outside the interval is `pending` for the batch side.
+archive, whose rows fall into parts (`view_parts`). For every key, in every measure:
+
+    speed view = elsewhere + inside          batch view = inside + late + beyond + replayed
+
+What breaks either is unexplained, also where one side does not have the key at all; unless other code than
+the current one had a part in the window: then the difference is of class `code`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import reduce
+from operator import add, and_
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from include.code_version import decoder_version
-from include.ledger import micro_batches
+from include.intervals import format_time
+from include.ledger import evidence, micro_batches
 from include.ledger.decoders import other_code
-from include.ledger.speed import late_bounds
-from include.offsets import OffsetRange, TopicPartition
+from include.ledger.evidence import SpeedPosition
+from include.ledger.intervals import PinnedInterval
 from include.pipelines.spec import AdditiveView, Pipeline
-from include.reconciliation import Difference, Reconciliation
-from spark_jobs.archive_reader import read_archived_by_event_time, within
-from spark_jobs.decoding.records import load_references, transform
+from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from spark_jobs.kafka_source import read_topic
 from spark_jobs.replayed_rows import Replayed
+from spark_jobs.schemas import struct_of
 from spark_jobs.sinks.compacted_topic import key_json
+from spark_jobs.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting, Window, utc
 
-
-@dataclass(frozen=True)
-class ViewSides:
-    """What a key's measures add up to on each side (0 where there is nothing)."""
-
-    key: str
-    speed: int
-    elsewhere: int
-    """Rows that the speed view counted outside the interval."""
-    inside: int
-    """Rows of the interval that the speed view has reached."""
-    late: int
-    """Rows up to its position that the speed view dropped as late."""
-    batch: int
-    """The batch view's own value."""
-    replayed: int = 0
-    """Rows of the batch view that came out of quarantine by a replay; the speed view never saw them."""
+_CATCH_UP_SECONDS = 10
 
 
 def reconcile_view(
@@ -51,124 +43,194 @@ def reconcile_view(
     pipeline: Pipeline,
     view: AdditiveView,
     batch_view: DataFrame,
-    ranges: Sequence[OffsetRange],
+    pinned: PinnedInterval,
     found: Reconciliation,
     replayed: Replayed,
 ) -> None:
-    """Compare the batch view of the ranges with the speed view and add what differs to `found`.
+    """Compare the batch view of a pinned interval with the speed view and add what differs to `found`.
 
-    Where other code had a part in the speed view or in the landed rows, a difference is of class `code`.
+    Compared are all keys, of either side, in the windows that the interval's rows fall into and in the
+    interval's own hours. `late` counts rows, the other classes count keys.
     """
-    measure = view.measures[0]
-    position = micro_batches.positions(pipeline.name, view.name)
-    last = micro_batches.last_batch(pipeline.name, view.name)
-    batch = batch_view.select(key_json(view).alias("key"), F.col(measure).alias("batch"), f"{view.window}.*").persist()
-    bounds = batch.agg(F.min("start"), F.max("end"), F.count(F.lit(1))).first()
-    if bounds is None or not bounds[2]:
-        batch.unpersist()
-        return
-    speed = speed_values(spark, view, last.batch_id if last else -1)
-    rows = _contributions(spark, pipeline, view, (bounds[0], bounds[1]), position, ranges)
-    if replayed.records:
-        rows = rows.join(_aggregate(spark, pipeline, view, replayed.rows), "key", "full")
-    else:
-        rows = rows.withColumn("replayed", F.lit(0))
-    events = (bounds[0].replace(tzinfo=UTC), bounds[1].replace(tzinfo=UTC))
-    other = other_code(pipeline.name, view.name, ranges, events, decoder_version(pipeline.name))
-    sides = (
-        batch.select("key", "batch", "start", "end")
-        .join(speed.select("key", F.col(measure).alias("speed")), "key", "left")
-        .join(rows, "key", "left")
-        .na.fill(0)
+    position = evidence.speed_position(pipeline.name, view.name)
+    archive_is_behind = _await_archive(pipeline.name, position)
+    meeting = Meeting(spark, pipeline, view, pinned, position, replayed)
+    speed = with_window(view, speed_values(spark, view, position.batch_id)).persist()
+    batch = batch_view.select(key_json(view).alias("key"), f"{view.window}.*", *view.measures)
+    windows = meeting.windows(batch, speed)
+    if windows:
+        rows = meeting.parts(windows)
+        sides = {"speed": speed, "batch": batch, **{part: meeting.aggregate(rows[part]) for part in PARTS}}
+        framed = _frame_of(spark, _by_other_code(pipeline, view, pinned, windows))
+        compared = _side_by_side(view, sides, framed).persist()
+        context = _Context(archive_is_behind, meeting.dropped_by(rows["late"]), replayed.first)
+        _classify(compared, view, context, found)
+        compared.unpersist()
+    speed.unpersist()
+
+
+def _await_archive(pipeline: str, position: SpeedPosition) -> bool:
+    """Give the archive a moment to reach what the speed view has counted; whether it stays behind."""
+
+    def is_behind() -> bool:
+        archived = micro_batches.positions(pipeline)
+        return any(archived.get(tp, 0) < offset for tp, offset in position.offsets.items())
+
+    waiting = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_delay(_CATCH_UP_SECONDS),
+        wait=wait_fixed(0.5),
+        retry_error_callback=lambda state: state.outcome is not None and bool(state.outcome.result()),
     )
-    for row in sides.collect():
-        names = ("key", "speed", "elsewhere", "inside", "late", "batch", "replayed")
-        sides_of_key = ViewSides(*(row[name] for name in names))
-        if sides_of_key.replayed:
-            evidence = f"{sides_of_key.replayed} rows replayed from quarantine are in the batch view only; "
-            what = f"{view.name} against {view.speed.topic}"
-            found.add(Difference("quarantined", what, sides_of_key.key, f"{evidence}first record: {replayed.first}"))
-        otherwise = other.touches(row["start"].replace(tzinfo=UTC), row["end"].replace(tzinfo=UTC))
-        _classify(sides_of_key, view, found, otherwise=otherwise)
-    batch.unpersist()
-
-
-def _classify(sides: ViewSides, view: AdditiveView, found: Reconciliation, *, otherwise: bool) -> None:
-    what = f"{view.name} against {view.speed.topic}"
-    expected = sides.elsewhere + sides.inside
-    if otherwise and (sides.speed != expected or sides.batch != sides.inside + sides.late + sides.replayed):
-        evidence = f"speed view {sides.speed}, rows as landed {expected}, batch {sides.batch}: computed by other code"
-        found.add(Difference("code", what, sides.key, evidence))
-    elif sides.speed != expected:
-        evidence = (
-            f"speed view {sides.speed}, rows up to its position {expected} (and {sides.late} late), batch {sides.batch}"
-        )
-        found.add(Difference("unexplained", what, sides.key, evidence))
-    elif sides.late:
-        found.add(Difference("late", what, sides.key, f"{sides.late} late rows are in the batch view only"), sides.late)
-    elif sides.speed != sides.batch - sides.replayed:
-        evidence = f"speed view {sides.speed}, this interval {sides.batch}, other intervals {sides.elsewhere}"
-        found.add(Difference("pending", what, sides.key, evidence))
-    elif not sides.replayed:
-        found.matched += 1
-
-
-def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
-    """The view's measure over replayed rows. Columns: key, replayed."""
-    counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
-    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
-    return aggregated.select(key_json(view).alias("key"), F.col(view.measures[0]).alias("replayed"))
+    return bool(waiting(is_behind))
 
 
 def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int) -> DataFrame:
     """The last value of each key that the speed view committed. Columns: key, the measures.
 
-    Values of a micro-batch that the ledger does not know yet are left out.
+    Values of a micro-batch that the ledger does not know yet are left out. A value that is no value of
+    the view (a deletion, foreign text) counts as the last one too, with nothing in it: that is what readers get.
     """
-    schema = ", ".join(f"{name} BIGINT" for name in (*view.measures, "version"))
+    types = {field.name: field.dataType.simpleString() for field in struct_of(view.columns).fields}
+    schema = ", ".join([*(f"{name} {types[name]}" for name in view.measures), "version BIGINT"])
     values = read_topic(spark, view.speed.topic).select(
         F.col("key").cast("string").alias("key"),
-        "partition",
         "offset",
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
-    committed = values.where(F.col("value.version") <= last_batch)
-    return (
-        committed.groupBy("key")
-        .agg(F.max_by("value", "offset").alias("value"))
-        .select("key", *(f"value.{name}" for name in view.measures))
-    )
+    committed = values.where(F.coalesce(F.col("value.version"), F.lit(-1)) <= last_batch)
+    # Wrapped, because max_by passes over a null and would bring back the value before a deletion.
+    last = committed.groupBy("key").agg(F.max_by(F.struct("value"), "offset")["value"].alias("value"))
+    return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
 
 
-def _contributions(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    view: AdditiveView,
-    windows: tuple[datetime, datetime],
-    position: dict[TopicPartition, int],
-    ranges: Sequence[OffsetRange],
-) -> DataFrame:
-    """What the archive's rows up to the position add to each key. Columns: key, elsewhere, inside, late."""
-    low, high = (moment.replace(tzinfo=UTC) for moment in windows)
-    archive = read_archived_by_event_time(spark, pipeline, low, high)
-    reached = archive.where(within(OffsetRange(tp, 0, offset) for tp, offset in position.items()))
-    late = F.lit(False)
-    window_end = F.window("event_time", view.window_length)["end"]
-    for bound in late_bounds(pipeline.name, view.name, low):
-        late = late | (within([bound.range]) & (F.col("window_end") <= F.lit(bound.watermark)))
-    marked = reached.withColumn("window_end", window_end).withColumn("is_late", late)
-    marked = marked.withColumn("is_inside", within(ranges))
-    counted = transform(pipeline, view.rows)(marked, load_references(spark, pipeline))
-    aggregate = transform(pipeline, view.aggregate)
-    measure = view.measures[0]
-    parts = {
-        "elsewhere": counted.where(~F.col("is_inside") & ~F.col("is_late")),
-        "inside": counted.where(F.col("is_inside") & ~F.col("is_late")),
-        "late": counted.where(F.col("is_late")),
-    }
-    named = [
-        aggregate(rows).select(key_json(view).alias("key"), F.lit(name).alias("part"), F.col(measure).alias("value"))
-        for name, rows in parts.items()
+def with_window(view: AdditiveView, values: DataFrame) -> DataFrame:
+    """Add the start and end of the window that a value's key names; null where it names none."""
+    window = F.from_json("key", f"{view.window} STRUCT<start: TIMESTAMP, end: TIMESTAMP>")[view.window]
+    return values.select("key", window["start"].alias("start"), window["end"].alias("end"), *view.measures)
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What explains differences beside the counts themselves."""
+
+    archive_is_behind: bool
+    dropped_by: Mapping[datetime, Window]
+    """First and last watermark that dropped late rows, by the end of their window."""
+    first_replayed: str
+    """Coordinates of the first replayed record."""
+
+
+def _by_other_code(
+    pipeline: Pipeline, view: AdditiveView, pinned: PinnedInterval, windows: Sequence[Window]
+) -> list[tuple[datetime, datetime, bool]]:
+    """The windows, each with whether other code than the current one had a part in it."""
+    span = (windows[0][0], max(end for _, end in windows))
+    other = other_code(pipeline.name, view.name, pinned.ranges, span, decoder_version(pipeline.name))
+    return [(start, end, other.touches(start, end)) for start, end in windows]
+
+
+def _frame_of(spark: SparkSession, windows: Sequence[tuple[datetime, datetime, bool]]) -> DataFrame:
+    return F.broadcast(spark.createDataFrame(list(windows), "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"))
+
+
+def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame], windows: DataFrame) -> DataFrame:
+    """A row per key of any side.
+
+    Columns: key, start, end, other_code, and `<side>_<measure>` (0 where there is nothing).
+    """
+    every = reduce(DataFrame.unionByName, (frame.withColumn("side", F.lit(name)) for name, frame in sides.items()))
+    summed = [
+        F.coalesce(F.sum(F.when(F.col("side") == side, F.col(measure))), F.lit(0)).alias(f"{side}_{measure}")
+        for side in sides
+        for measure in view.measures
     ]
-    every = named[0].unionByName(named[1]).unionByName(named[2])
-    return every.groupBy("key").pivot("part", list(parts)).agg(F.sum("value"))
+    return every.join(windows, ["start", "end"]).groupBy("key", "start", "end", "other_code").agg(*summed)
+
+
+def _sum(parts: Iterable[str], measure: str) -> Column:
+    return reduce(add, (F.col(f"{part}_{measure}") for part in parts))
+
+
+def _every(view: AdditiveView, condition: Callable[[str], Column]) -> Column:
+    return reduce(and_, (condition(measure) for measure in view.measures))
+
+
+def _classify(compared: DataFrame, view: AdditiveView, context: _Context, found: Reconciliation) -> None:
+    """Count the keys of each class, and name the first ones with what all sides hold."""
+    speed_holds = _every(view, lambda m: F.col(f"speed_{m}") == _sum(SPEED_HOLDS, m))
+    batch_holds = _every(view, lambda m: F.col(f"batch_{m}") == _sum(BATCH_HOLDS, m))
+    ahead = _every(view, lambda m: F.col(f"speed_{m}") >= _sum(SPEED_HOLDS, m))
+    has_late = ~_every(view, lambda m: F.col(f"late_{m}") == 0)
+    is_ours = ~_every(view, lambda m: (F.col(f"batch_{m}") == 0) & (_sum(BATCH_HOLDS, m) == 0))
+    has_replayed = ~_every(view, lambda m: F.col(f"replayed_{m}") == 0)
+    without_replayed = _every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}") - F.col(f"replayed_{m}"))
+    cls = (
+        F.when(F.col("other_code") & ~(batch_holds & speed_holds), "code")
+        .when(~batch_holds, "unexplained")
+        .when(~speed_holds & ahead & F.lit(context.archive_is_behind), "pending")
+        .when(~speed_holds, "unexplained")
+        # A key that only other intervals have, and of which the speed view holds just that, is their matter.
+        .when(~is_ours, "elsewhere")
+        .when(has_late, "late")
+        .when(has_replayed & without_replayed, "quarantined")
+        .when(~_every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}")), "pending")
+        .otherwise("matched")
+    )
+    # Of an additive view the first measure is what counts rows.
+    weight = F.when(F.col("class") == "late", F.col(f"late_{view.measures[0]}")).otherwise(1)
+    classed = compared.withColumns({"class": cls, "speed_holds": speed_holds, "batch_holds": batch_holds}).persist()
+    totals = {row["class"]: int(row["n"]) for row in classed.groupBy("class").agg(F.sum(weight).alias("n")).collect()}
+    classes: tuple[DifferenceClass, ...] = ("unexplained", "late", "quarantined", "code", "pending")
+    for name in classes:
+        if name not in totals:
+            continue
+        for row in classed.where(F.col("class") == name).orderBy("start", "key").limit(EXAMPLES).collect():
+            found.add(Difference(name, *_explain(name, row, view, context)), 0)
+        found.count(name, totals[name])
+    found.count("matched", totals.get("matched", 0))
+    classed.unpersist()
+
+
+def _explain(cls: DifferenceClass, row: Row, view: AdditiveView, context: _Context) -> tuple[str, str, str]:
+    """What, where and the evidence of a key that is not matched."""
+    topic, archive = f"{view.name} against {view.speed.topic}", f"{view.name} against the archive"
+    if cls == "late":
+        first, last = context.dropped_by[utc(row["end"])]
+        by = format_time(first) if first == last else f"{format_time(first)} to {format_time(last)}"
+        held = "; ".join(f"{m}: {row[f'late_{m}']} of {row[f'batch_{m}']} in the batch view" for m in view.measures)
+        return topic, row["key"], f"late rows are in the batch view only, dropped by the watermark {by}: {held}"
+    if cls == "quarantined":
+        held = "; ".join(f"{m}: {row[f'replayed_{m}']} of {row[f'batch_{m}']}" for m in view.measures)
+        text = f"rows replayed from quarantine are in the batch view only: {held}; "
+        return topic, row["key"], f"{text}first record: {context.first_replayed}"
+    if cls == "code":
+        held = "; ".join(
+            f"{m}: speed view {row[f'speed_{m}']}, rows as landed {row[f'elsewhere_{m}'] + row[f'inside_{m}']}, "
+            f"batch view {row[f'batch_{m}']}"
+            for m in view.measures
+        )
+        return topic, row["key"], f"computed by other code: {held}"
+    texts = []
+    for m in view.measures:
+        side = {name: row[f"{name}_{m}"] for name in ("speed", "batch", *PARTS)}
+        if cls == "pending":
+            texts.append(
+                f"{m}: speed view {side['speed']}, this interval {side['batch']}, other intervals {side['elsewhere']}, "
+                f"not yet reached by the speed view {side['beyond']}"
+            )
+            continue
+        if not row["speed_holds"]:
+            texts.append(
+                f"{m}: speed view {side['speed']}, the archive up to its position {side['elsewhere'] + side['inside']} "
+                f"({side['inside']} of this interval, {side['elsewhere']} of others)"
+            )
+        if not row["batch_holds"]:
+            texts.append(
+                f"{m}: batch view {side['batch']}, the archive's rows of the interval "
+                f"{side['inside'] + side['late'] + side['beyond']} ({side['inside']} counted by the speed view, "
+                f"{side['late']} late, {side['beyond']} not yet reached)"
+            )
+    if cls == "pending" and not row["speed_holds"] and context.archive_is_behind:
+        texts.append("the archive is behind the speed view: run it again when the stream runs")
+    return (archive if row["speed_holds"] and cls == "unexplained" else topic), row["key"], "; ".join(texts)

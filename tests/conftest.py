@@ -121,16 +121,39 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     made.run("down", expect=None)
 
 
+@pytest.fixture(scope="module")
+def in_process(home: Home) -> Iterator[Home]:
+    """The home, with this process's settings and ledger connection in it."""
+    from include.ledger.database import engine
+    from include.settings import settings
+
+    ours = {name: value for name, value in home.environment().items() if name.startswith("TIDEMARK_")}
+    os.environ.update(ours)
+    settings.cache_clear()
+    engine.cache_clear()
+    yield home
+    engine().dispose()
+    for name in ours:
+        del os.environ[name]
+    settings.cache_clear()
+    engine.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small local session for all tests of transforms and decoding."""
     from pyspark.sql import SparkSession
 
+    from include.services.jars import classpath
+
     folder = tmp_path_factory.mktemp("spark")
+    jars = [str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name]
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+        .config("spark.jars", ",".join(jars))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")

@@ -257,8 +257,10 @@ def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list
                 MicroBatch.query == ARCHIVE,
                 LandingFile.outcome == "archived",
                 LandingFile.removed_at.is_(None),
-                func.coalesce(LandingFile.event_time_min, low) < high,
-                func.coalesce(LandingFile.event_time_max, low) >= low,
+                # Unknown times are unbounded; an index answers it, so old files cost nothing.
+                func.tstzrange(LandingFile.event_time_min, LandingFile.event_time_max, "[]").op("&&")(
+                    func.tstzrange(low, high)
+                ),
             )
         )
         return sorted(ledger.scalars(wanted))

@@ -151,8 +151,8 @@ class LandingFile(Base):
         ),
         Index(
             "ix_landing_files_event_times",
-            "event_time_max",
-            "event_time_min",
+            text("tstzrange(event_time_min, event_time_max, '[]')"),
+            postgresql_using="gist",
             postgresql_where=text("removed_at IS NULL AND outcome = 'archived'"),
         ),
         {"comment": "What each committed micro-batch has in which file of landing or quarantine"},

@@ -247,3 +247,19 @@ def diverted(pipeline: str, positions: Mapping[TopicPartition, int], topic_ids: 
             if row.topic_id == topic_ids.get(row.topic)
             and row.record_offset >= positions.get(TopicPartition(row.topic, row.topic_partition), 0)
         )
+
+
+def replayed_within(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Coordinates]:
+    """Coordinates of replayed records in the ranges: their rows lie in the tables of other intervals."""
+    found: list[Coordinates] = []
+    with session() as ledger:
+        for each in ranges:
+            wanted = select(Replay.topic, Replay.topic_partition, Replay.record_offset).where(
+                Replay.pipeline == pipeline,
+                Replay.topic == each.topic_partition.topic,
+                Replay.topic_partition == each.topic_partition.partition,
+                Replay.record_offset >= each.from_offset,
+                Replay.record_offset < each.until_offset,
+            )
+            found += [(topic, partition, offset) for topic, partition, offset in ledger.execute(wanted)]
+    return found

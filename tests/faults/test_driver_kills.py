@@ -13,7 +13,14 @@ from tests.conftest import Home, iso, last_hours
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
-MOMENTS = ("batch_planned", "landing_written", "quarantine_moved", "batch_committed", "speed_emitted", "speed_committed")
+MOMENTS = (
+    "batch_planned",
+    "landing_written",
+    "quarantine_moved",
+    "batch_committed",
+    "speed_emitted",
+    "speed_committed",
+)
 
 
 def test_interval_waits_for_the_archive_and_ends_with_exit_code_7_when_no_stream_runs(home: Home) -> None:

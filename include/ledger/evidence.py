@@ -1,0 +1,151 @@
+"""What the ledger recorded and reconciliation holds against what it reads.
+
+Every query here is bounded by the offsets or windows asked for, not by the number of past micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.orm import aliased
+
+from include.ledger.database import session
+from include.ledger.intervals import PinnedInterval
+from include.ledger.micro_batches import ARCHIVE, Fates
+from include.ledger.models import IntervalRange, LandingFile, MicroBatch, MicroBatchRange, Position
+from include.ledger.speed import LateBound
+from include.offsets import OffsetRange, TopicPartition
+
+
+@dataclass(frozen=True)
+class SpeedPosition:
+    """How far a speed view's current query has committed."""
+
+    offsets: Mapping[TopicPartition, int]
+    query_id: str
+    batch_id: int
+    """Its last committed micro-batch; -1 before the first."""
+
+
+def speed_position(pipeline: str, view: str) -> SpeedPosition:
+    """Position and last micro-batch of a speed view, read at one moment although the stream goes on."""
+    with session() as ledger:
+        rows = ledger.execute(
+            select(Position, MicroBatch)
+            .join(MicroBatch, MicroBatch.id == Position.micro_batch_id, isouter=True)
+            .where(Position.pipeline == pipeline, Position.query == view)
+        ).all()
+    last = max((batch for _, batch in rows if batch is not None), key=lambda batch: batch.id, default=None)
+    offsets = {TopicPartition(at.topic, at.topic_partition): at.next_offset for at, _ in rows}
+    return SpeedPosition(offsets, last.query_id if last else "", last.batch_id if last else -1)
+
+
+def late_bounds_within(
+    query_id: str, bounds: Mapping[TopicPartition, tuple[int, int]], after: datetime
+) -> list[LateBound]:
+    """The ranges of a speed query's micro-batches that dropped late rows by a watermark of `after` or later.
+
+    Only ranges that touch the bounds (first and last offset per topic partition). Spark drops late rows
+    by the watermark of the micro-batch before, so each is paired with its predecessor's.
+    """
+    if not bounds:
+        return []
+    batch, before = aliased(MicroBatch), aliased(MicroBatch)
+    touching = [
+        and_(
+            MicroBatchRange.topic == tp.topic,
+            MicroBatchRange.topic_partition == tp.partition,
+            MicroBatchRange.until_offset > low,
+            MicroBatchRange.from_offset <= high,
+        )
+        for tp, (low, high) in bounds.items()
+    ]
+    with session() as ledger:
+        rows = ledger.execute(
+            select(MicroBatchRange, before.watermark)
+            .join(batch, batch.id == MicroBatchRange.micro_batch_id)
+            .join(before, and_(before.query_id == batch.query_id, before.batch_id == batch.batch_id - 1))
+            .where(
+                batch.query_id == query_id,
+                before.watermark >= after,
+                MicroBatchRange.until_offset > MicroBatchRange.from_offset,
+                or_(*touching),
+            )
+        ).all()
+    found = [
+        LateBound(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset), watermark)
+        for r, watermark in rows
+        if watermark is not None
+    ]
+    return sorted(found, key=lambda bound: bound.range)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Fates that the ledger recorded for a range, and from where."""
+
+    range: OffsetRange
+    fates: Fates
+    by: str
+
+
+def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Recorded]:
+    """Fates that the micro-batches lying wholly inside each range committed, summed up.
+
+    Micro-batches tile, so the ones inside a range are one range themselves; a range without any is left out.
+    """
+    found = []
+    with session() as ledger:
+        for each in ranges:
+            row = ledger.execute(
+                select(
+                    func.min(MicroBatchRange.from_offset),
+                    func.max(MicroBatchRange.until_offset),
+                    func.sum(MicroBatchRange.archived),
+                    func.sum(MicroBatchRange.empty),
+                    func.sum(MicroBatchRange.quarantined),
+                    func.count(),
+                )
+                .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+                .where(
+                    MicroBatch.pipeline == pipeline,
+                    MicroBatch.query == ARCHIVE,
+                    MicroBatchRange.topic == each.topic_partition.topic,
+                    MicroBatchRange.topic_partition == each.topic_partition.partition,
+                    MicroBatchRange.from_offset >= each.from_offset,
+                    MicroBatchRange.until_offset <= each.until_offset,
+                    MicroBatchRange.until_offset > MicroBatchRange.from_offset,
+                )
+            ).one()
+            low, high, archived, empty, quarantined, batches = row
+            if batches:
+                inner = OffsetRange(each.topic_partition, low, high)
+                fates = Fates(int(archived), int(empty), int(quarantined))
+                found.append(Recorded(inner, fates, f"{batches} micro-batches"))
+    return found
+
+
+def recorded_fates(pinned: PinnedInterval) -> list[Recorded]:
+    """Fates that an earlier attempt of the interval recorded beside its ranges; none before the first."""
+    with session() as ledger:
+        rows = ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == pinned.id)).all()
+    return [
+        Recorded(
+            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset),
+            Fates(r.archived, r.empty or 0, r.quarantined or 0),
+            "an earlier attempt",
+        )
+        for r in rows
+        if r.archived is not None
+    ]
+
+
+def noted_rows(paths: Iterable[str]) -> list[tuple[str, int]]:
+    """Landing files with the rows that the commits which have rows in them noted, all together."""
+    with session() as ledger:
+        wanted = select(LandingFile.path, func.sum(LandingFile.rows)).where(LandingFile.path.in_(list(paths)))
+        found = ledger.execute(wanted.group_by(LandingFile.path).order_by(LandingFile.path))
+        return [(path, int(rows)) for path, rows in found]

@@ -1,0 +1,190 @@
+"""The archive's rows where batch view and speed view meet, each in the part that says who counts it.
+
+elsewhere   reached by the speed view, of other intervals
+inside      reached by the speed view, of this interval
+late        of this interval, reached, but dropped: their window was closed by then
+beyond      of this interval, not yet reached
+replayed    delivered by this interval, out of the quarantine of an earlier one; the speed view never saw them
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.ledger import evidence, micro_batches
+from include.ledger.evidence import SpeedPosition
+from include.ledger.intervals import PinnedInterval
+from include.ledger.speed import LateBound
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import AdditiveView, Pipeline
+from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within
+from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.replayed_rows import Replayed
+from spark_jobs.sinks.compacted_topic import key_json
+
+SPEED_HOLDS = ("elsewhere", "inside")
+"""Parts that the speed view's values are made of."""
+
+BATCH_HOLDS = ("inside", "late", "beyond", "replayed")
+"""Parts that the batch view's values are made of."""
+
+PARTS = tuple(dict.fromkeys((*SPEED_HOLDS, *BATCH_HOLDS)))
+
+Window = tuple[datetime, datetime]
+"""Start and end of a window, in UTC."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The archive's rows where both views meet."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    view: AdditiveView
+    pinned: PinnedInterval
+    position: SpeedPosition
+    replayed: Replayed
+
+    @cached_property
+    def _references(self) -> dict[str, DataFrame]:
+        return load_references(self.spark, self.pipeline)
+
+    def aggregate(self, rows: DataFrame) -> DataFrame:
+        """What archive rows add up to. Columns: key, start, end, the measures."""
+        counted = transform(self.pipeline, self.view.rows)(rows, self._references)
+        aggregated: DataFrame = transform(self.pipeline, self.view.aggregate)(counted)
+        return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
+
+    def windows(self, batch: DataFrame, speed: DataFrame) -> list[Window]:
+        """The windows to compare: of the batch view, of the interval's archive rows, and of its own hours."""
+        own = self.pinned.interval
+        in_own_hours = (F.col("start") >= F.lit(own.from_time)) & (F.col("end") <= F.lit(own.to_time))
+        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges))
+        sides = (frame.select("start", "end") for frame in (batch, landed, speed.where(in_own_hours)))
+        distinct = reduce(DataFrame.unionByName, sides).where(F.col("start").isNotNull()).distinct()
+        return sorted((utc(row["start"]), utc(row["end"])) for row in distinct.collect())
+
+    def parts(self, windows: Sequence[Window]) -> dict[str, DataFrame]:
+        """The archive's rows in the windows, by part (module docstring)."""
+        spans = _merged(windows)
+        rows = reduce(
+            DataFrame.unionByName, (read_archived_by_event_time(self.spark, self.pipeline, *span) for span in spans)
+        )
+        reached = within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
+        inside = within(self.pinned.ranges)
+        marked = self._mark_late(rows, windows)
+        late = F.col("first_watermark").isNotNull()
+        part = (
+            F.when(inside & ~reached, "beyond")
+            .when(inside & late, "late")
+            .when(inside, "inside")
+            .when(reached & ~late, "elsewhere")
+        )
+        named = marked.withColumn("part", part)
+        landed = {name: named.where(F.col("part") == name) for name in PARTS if name != "replayed"}
+        return {**landed, "replayed": self.replayed.rows}
+
+    def _mark_late(self, rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
+        """Add first_watermark and last_watermark: those that dropped a row as late, null where none did."""
+        ends = sorted({end for _, end in windows})
+        bounds = late_spans(self._late_bounds(rows, ends), ends)
+        schema = (
+            "topic STRING, partition INT, low BIGINT, high BIGINT, closed TIMESTAMP, "
+            "first_watermark TIMESTAMP, last_watermark TIMESTAMP"
+        )
+        dropped = self.spark.createDataFrame([each.as_row() for each in bounds], schema)
+        if not bounds:
+            nulls = {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
+            return rows.withColumns(nulls)
+        return rows.join(
+            F.broadcast(dropped),
+            (F.col("kafka_topic") == F.col("topic"))
+            & (F.col("kafka_partition") == F.col("partition"))
+            & (F.col("kafka_offset") >= F.col("low"))
+            & (F.col("kafka_offset") < F.col("high"))
+            & (_window_end(self.view) <= F.col("closed")),
+            "left",
+        ).drop("topic", "partition", "low", "high", "closed")
+
+    def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
+        last = micro_batches.last_batch(self.pipeline.name, self.view.name)
+        if last is None or last.watermark is None or last.watermark < ends[0]:
+            return []
+        extremes = rows.groupBy("kafka_topic", "kafka_partition").agg(F.min("kafka_offset"), F.max("kafka_offset"))
+        offsets = {TopicPartition(row[0], row[1]): (row[2], row[3]) for row in extremes.collect()}
+        return evidence.late_bounds_within(self.position.query_id, offsets, ends[0])
+
+    def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
+        """First and last watermark that dropped late rows, by the end of their window."""
+        found = late.groupBy(_window_end(self.view)).agg(F.min("first_watermark"), F.max("last_watermark"))
+        return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in found.collect()}
+
+
+def _window_end(view: AdditiveView) -> Column:
+    """When the window of a row closes."""
+    return F.window("event_time", view.window_length)["end"]
+
+
+@dataclass(frozen=True)
+class LateSpan:
+    """Offsets in which the speed view dropped rows of windows closed at `closed` or before."""
+
+    range: OffsetRange
+    closed: datetime
+    first_watermark: datetime
+    last_watermark: datetime
+
+    def as_row(self) -> tuple[object, ...]:
+        """The values of a row of bounds."""
+        tp = self.range.topic_partition
+        bounds = (self.range.from_offset, self.range.until_offset)
+        return (tp.topic, tp.partition, *bounds, self.closed, self.first_watermark, self.last_watermark)
+
+
+def late_spans(bounds: Iterable[LateBound], ends: Sequence[datetime]) -> list[LateSpan]:
+    """The bounds with their watermarks set back to the last window end before each, adjoining equals merged.
+
+    So there are at most as many per topic partition as windows, however many micro-batches there were.
+    """
+    found: list[LateSpan] = []
+    for bound in bounds:
+        at = bisect_right(ends, bound.watermark)
+        if not at:
+            continue
+        span = LateSpan(bound.range, ends[at - 1], bound.watermark, bound.watermark)
+        last = found[-1] if found else None
+        adjoins = (
+            last is not None
+            and last.closed == span.closed
+            and last.range.topic_partition == span.range.topic_partition
+            and last.range.until_offset == span.range.from_offset
+        )
+        if last is not None and adjoins:
+            whole = OffsetRange(span.range.topic_partition, last.range.from_offset, span.range.until_offset)
+            watermarks = (last.first_watermark, last.last_watermark, bound.watermark)
+            found[-1] = replace(last, range=whole, first_watermark=min(watermarks), last_watermark=max(watermarks))
+        else:
+            found.append(span)
+    return found
+
+
+def _merged(windows: Iterable[Window]) -> list[Window]:
+    merged: list[Window] = []
+    for start, end in sorted(windows):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def utc(moment: datetime) -> datetime:
+    """A time as Spark hands it over, with its zone."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
