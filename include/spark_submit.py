@@ -111,6 +111,8 @@ def spark_environment(current: Settings) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
+        # spark-submit starts a JVM of its own to find out how to start the driver's.
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "TZ": "UTC",
     }
 

@@ -21,6 +21,7 @@ from include.pipelines.spec import Pipeline
 from include.revision_files import damaged_files
 from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED, archive_rows, decode
 from spark_jobs.kafka_source import read_ranges
+from spark_jobs.local_frames import empty_frame, frame_of
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema
 
@@ -43,7 +44,7 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
 def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
     """The rows of files (URIs, or paths below the lake) with that schema; none for no files."""
     if not paths:
-        return spark.createDataFrame([], schema)
+        return empty_frame(spark, schema)
     return spark.read.schema(schema).parquet(*(path if "://" in path else lake.uri(path) for path in paths))
 
 
@@ -112,7 +113,7 @@ def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, low: da
         kept = read_files(spark, registered, archive_schema(pipeline)).where(within(removed))
         if replayed := replayed_within(pipeline.name, removed):
             # Of records that were quarantined there: delivered elsewhere, and never landed by the stream.
-            coordinates = spark.createDataFrame(replayed, _COORDINATES)
+            coordinates = frame_of(spark, replayed, _COORDINATES)
             kept = kept.join(F.broadcast(coordinates), coordinates.columns, "left_anti")
         rows = rows.unionByName(kept)
     event_time = F.col("event_time")

@@ -17,6 +17,7 @@ from include.pipelines.spec import IDENTITY
 from include.reconciliation import EXAMPLES, Difference, Reconciliation
 from spark_jobs.content_hash import sums
 from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
+from spark_jobs.local_frames import frame_of
 
 _TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
 _AGAINST_KAFKA = "archive against Kafka"
@@ -97,9 +98,7 @@ def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[
         for r in ranges
         for offset in (r.from_offset - 1, r.until_offset)
     ]
-    ends = kafka_rows.sparkSession.createDataFrame(
-        sentinels, "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
-    )
+    ends = frame_of(kafka_rows.sparkSession, sentinels, "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
     before = F.lag("kafka_offset").over(Window.partitionBy(*_TOPIC_PARTITION).orderBy("kafka_offset"))
     jumps = (
         seen.unionByName(ends)
@@ -185,7 +184,7 @@ def _contents(examples: Sequence[Row], values: tuple[DataFrame, DataFrame]) -> d
         return {}
     spark = values[0].sparkSession
     schema = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
-    chosen = F.broadcast(spark.createDataFrame(wanted, schema))
+    chosen = F.broadcast(frame_of(spark, wanted, schema))
     in_kafka, landed = (
         {tuple(row[name] for name in IDENTITY): row for row in rows.join(chosen, list(IDENTITY), "left_semi").collect()}
         for rows in values

@@ -9,8 +9,16 @@ from pyspark.sql import DataFrame, SparkSession
 from include.offsets import OffsetRange, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
 from include.settings import settings
+from spark_jobs.local_frames import empty_frame
+from spark_jobs.schemas import struct_of
 
 _FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
+
+
+_COLUMNS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
 
 
 def _client_options() -> dict[str, str]:
@@ -36,11 +44,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
     """
     wanted = [r for r in ranges if len(r)]
     if not wanted:
-        return spark.createDataFrame(
-            [],
-            "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
-            "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>",
-        )
+        return empty_frame(spark, struct_of(_COLUMNS))
     options = {
         **_client_options(),
         **_FIXED,

@@ -16,6 +16,7 @@ from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive_reader import read_quarantined
 from spark_jobs.decoding.records import failure
+from spark_jobs.local_frames import frame_of
 
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
@@ -36,7 +37,7 @@ def withhold_quarantined(
     known = pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
     if not known and not otherwise:
         return records, None
-    held = spark.createDataFrame(known, _COORDINATES)
+    held = frame_of(spark, known, _COORDINATES)
     if otherwise:
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))

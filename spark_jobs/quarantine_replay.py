@@ -32,6 +32,7 @@ from include.pipelines.spec import Pipeline
 from include.quarantine import Quarantined, Selection
 from spark_jobs.archive_reader import read_files, within
 from spark_jobs.decoding.records import ARCHIVED, POISON, QUARANTINED, decode, withhold
+from spark_jobs.local_frames import frame_of
 from spark_jobs.poison import SPARK_FAILURES, find_poison, thrown_by
 from spark_jobs.schemas import struct_of
 
@@ -117,7 +118,7 @@ def _read(spark: SparkSession, tried: Sequence[Quarantined]) -> DataFrame:
     """The records whole."""
     files = read_files(spark, sorted({each.path for each in tried}), struct_of(_KEPT))
     names = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
-    wanted = spark.createDataFrame(sorted({each.key.coordinates for each in tried}), names)
+    wanted = frame_of(spark, sorted({each.key.coordinates for each in tried}), names)
     return files.join(F.broadcast(wanted), list(wanted.columns), "left_semi")
 
 

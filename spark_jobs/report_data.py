@@ -14,6 +14,8 @@ from include.ledger.intervals import PinnedInterval
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold
 from spark_jobs.decoding.records import transform
+from spark_jobs.local_frames import empty_frame
+from spark_jobs.schemas import struct_of
 from spark_jobs.sinks.compacted_topic import key_json
 from spark_jobs.view_reconciliation import speed_values
 
@@ -48,7 +50,7 @@ def collect_report(
 def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, built: list[BuiltRevision]) -> DataFrame:
     locations = [revision.location for revision in built if revision.table == pipeline.view_table(view)]
     reader = spark.read.schema(view.columns)
-    return (reader.parquet(*locations) if locations else spark.createDataFrame([], view.columns)).persist()
+    return (reader.parquet(*locations) if locations else empty_frame(spark, struct_of(view.columns))).persist()
 
 
 def _plain(value: object) -> str | int:

@@ -26,6 +26,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within
 from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.local_frames import frame_of
 from spark_jobs.replayed_rows import Replayed
 from spark_jobs.sinks.compacted_topic import key_json
 
@@ -99,7 +100,7 @@ class Meeting:
             "topic STRING, partition INT, low BIGINT, high BIGINT, closed TIMESTAMP, "
             "first_watermark TIMESTAMP, last_watermark TIMESTAMP"
         )
-        dropped = self.spark.createDataFrame([each.as_row() for each in bounds], schema)
+        dropped = frame_of(self.spark, (each.as_row() for each in bounds), schema)
         if not bounds:
             nulls = {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
             return rows.withColumns(nulls)

@@ -30,6 +30,7 @@ from include.ledger.intervals import PinnedInterval
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from spark_jobs.kafka_source import read_topic
+from spark_jobs.local_frames import frame_of
 from spark_jobs.replayed_rows import Replayed
 from spark_jobs.schemas import struct_of
 from spark_jobs.sinks.compacted_topic import key_json
@@ -131,7 +132,7 @@ def _by_other_code(
 
 
 def _frame_of(spark: SparkSession, windows: Sequence[tuple[datetime, datetime, bool]]) -> DataFrame:
-    return F.broadcast(spark.createDataFrame(list(windows), "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"))
+    return F.broadcast(frame_of(spark, windows, "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"))
 
 
 def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame], windows: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from include.lake import SAFE_VALUE
 from include.offsets import Coordinates
 from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required, SafeValue
 from spark_jobs.decoding import strict_json
+from spark_jobs.local_frames import frame_of
 from spark_jobs.schemas import struct_of
 
 ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
@@ -114,8 +115,8 @@ def load_references(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFr
 def _load(spark: SparkSession, reference: Reference) -> DataFrame:
     # Read by the driver and sent along: a reference ships with the code, executors need not see the file.
     lines = reference.path.read_text().splitlines()
-    text = spark.createDataFrame([(line,) for line in lines[1:] if line], "line STRING")
-    return text.select(F.from_csv("line", reference.columns).alias("row")).select("row.*").localCheckpoint()
+    text = frame_of(spark, ((line,) for line in lines[1:] if line), "line STRING")
+    return text.select(F.from_csv("line", reference.columns).alias("row")).select("row.*")
 
 
 def _path(row: Column, path: str) -> Column:
