@@ -94,15 +94,16 @@ def _prove(tp: TopicPartition, spans: Sequence[Span]) -> GapProof:
     groups = list(runs(spans))
     longest = max(run[-1][1] - run[0][0] for run in groups)
     fetch = _LARGE_FETCH if longest > _LONG else _SMALL_FETCH
-    reader = kafka.consumer(
-        **{
-            "enable.partition.eof": True,
-            "max.partition.fetch.bytes": fetch,
-            # The client reads ahead as long as its queue has room; what lies behind a span is not wanted.
-            "queued.min.messages": 1,
-            "queued.max.messages.kbytes": fetch // 1024,
-        }
-    )
+    options: dict[str, str | bool | int] = {
+        "enable.partition.eof": True,
+        "max.partition.fetch.bytes": fetch,
+        # The client reads ahead as long as its queue has room, and what lies behind a span is not wanted;
+        # unasked it would pause for a second whenever the queue is full.
+        "queued.min.messages": 1,
+        "queued.max.messages.kbytes": fetch // 1024,
+        "fetch.queue.backoff.ms": 1,
+    }
+    reader = kafka.consumer(**options)
     try:
         for run in groups:
             reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, run[0][0])])

@@ -38,6 +38,7 @@ def first_records_at(
         "enable.partition.eof": True,
         "max.partition.fetch.bytes": _FETCH,
         "queued.min.messages": 1,
+        "fetch.queue.backoff.ms": 1,
     }
     with kafka.reaching_kafka():
         reader = kafka.consumer(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from include import lake
@@ -74,6 +75,10 @@ def _compare_files(pinned: PinnedInterval, found: Reconciliation) -> None:
             found.add(
                 Difference("unexplained", _AGAINST_LEDGER, path, f"the file is missing, {noted} rows were landed")
             )
+            continue
+        except (pa.ArrowInvalid, OSError) as error:
+            text = f"the file is damaged, its footer cannot be read ({str(error).splitlines()[0]})"
+            found.add(Difference("unexplained", _AGAINST_LEDGER, path, text))
             continue
         if rows != noted:
             found.add(Difference("unexplained", _AGAINST_LEDGER, path, f"{noted} rows were landed, it holds {rows}"))
