@@ -104,15 +104,16 @@ class Meeting:
         if not bounds:
             nulls = {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
             return rows.withColumns(nulls)
-        return rows.join(
+        # A window is a column of its own first: in a join's condition Spark cannot resolve it.
+        return rows.withColumn("window_end", _window_end(self.view)).join(
             F.broadcast(dropped),
             (F.col("kafka_topic") == F.col("topic"))
             & (F.col("kafka_partition") == F.col("partition"))
             & (F.col("kafka_offset") >= F.col("low"))
             & (F.col("kafka_offset") < F.col("high"))
-            & (_window_end(self.view) <= F.col("closed")),
+            & (F.col("window_end") <= F.col("closed")),
             "left",
-        ).drop("topic", "partition", "low", "high", "closed")
+        ).drop("topic", "partition", "low", "high", "closed", "window_end")
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
         last = micro_batches.last_batch(self.pipeline.name, self.view.name)
