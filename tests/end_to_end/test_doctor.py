@@ -237,8 +237,7 @@ def test_explain_shows_footers_as_they_are_when_a_file_was_replaced(
 def test_lost_landing_file_is_read_from_the_registered_revision_when_repaired(
     home: Home, archive: dict[str, Any]
 ) -> None:
-    (path,) = (home.lake / "landing").rglob("outcome=archived/**/*.parquet")
-    path.unlink()
+    next((home.lake / "landing").rglob("outcome=archived/**/*.parquet")).unlink()
     assert [f["kind"] for f in findings(home)] == ["landing file missing"]
     assert findings(home, "--repair") == []
     rebuilt = home.json("rebuild", "nest_cameras", archive["partition"], "--source", "archive", "--json")
