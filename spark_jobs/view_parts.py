@@ -105,15 +105,19 @@ class Meeting:
             nulls = {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
             return rows.withColumns(nulls)
         # A window is a column of its own first: in a join's condition Spark cannot resolve it.
-        return rows.withColumn("window_end", _window_end(self.view)).join(
-            F.broadcast(dropped),
-            (F.col("kafka_topic") == F.col("topic"))
-            & (F.col("kafka_partition") == F.col("partition"))
-            & (F.col("kafka_offset") >= F.col("low"))
-            & (F.col("kafka_offset") < F.col("high"))
-            & (F.col("window_end") <= F.col("closed")),
-            "left",
-        ).drop("topic", "partition", "low", "high", "closed", "window_end")
+        return (
+            rows.withColumn("window_end", _window_end(self.view))
+            .join(
+                F.broadcast(dropped),
+                (F.col("kafka_topic") == F.col("topic"))
+                & (F.col("kafka_partition") == F.col("partition"))
+                & (F.col("kafka_offset") >= F.col("low"))
+                & (F.col("kafka_offset") < F.col("high"))
+                & (F.col("window_end") <= F.col("closed")),
+                "left",
+            )
+            .drop("topic", "partition", "low", "high", "closed", "window_end")
+        )
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
         last = micro_batches.last_batch(self.pipeline.name, self.view.name)
