@@ -47,8 +47,28 @@ def read_archived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Offs
 
 
 def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """Archived rows of the files. Columns: the archive table's, and `event_time`."""
-    return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
+    """Archived rows of the files. Columns: the archive table's, `event_time`, and `kafka_topic_id`."""
+    schema = archive_schema(pipeline)
+    incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for path, topic_ids in micro_batches.topic_ids_of_files(paths).items():
+        incarnations.setdefault(tuple(sorted(topic_ids.items())), []).append(path)
+    parts = [
+        read_files(spark, files, schema).withColumn("kafka_topic_id", _topic_id(topic_ids))
+        for topic_ids, files in sorted(incarnations.items())
+    ]
+    rows = parts or [read_files(spark, [], schema).withColumn("kafka_topic_id", F.lit(""))]
+    return _with_event_time(pipeline, reduce(DataFrame.unionByName, rows))
+
+
+def _topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
+    known = [F.when(F.col("kafka_topic") == topic, F.lit(topic_id)) for topic, topic_id in topic_ids]
+    return F.coalesce(*known, F.lit(""))
+
+
+def within_incarnation(ranges: Iterable[OffsetRange]) -> Column:
+    """Whether a row with `kafka_topic_id` lies in one of the ranges, in the range's own incarnation."""
+    conditions = [within([r]) & (F.col("kafka_topic_id") == r.topic_id) for r in ranges]
+    return reduce(Column.__or__, conditions, F.lit(False))
 
 
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -10,13 +10,14 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
-from include.ledger import intervals, revisions
+from include.ledger import intervals, losses, revisions
 from include.ledger.intervals import AttemptSpec
 from include.ledger.micro_batches import Fates
 from include.ledger.revisions import BuiltRevision
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
+from spark_jobs.accepted_losses import with_losses
 from spark_jobs.archive_reader import read_archived, read_unarchived
 from spark_jobs.archive_reconciliation import reconcile_archive
 from spark_jobs.content_hash import row_hashes
@@ -42,9 +43,11 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     landed_side = _with_unarchived(
         landed.select(F.lit(ARCHIVED).alias("outcome"), *IDENTITY, *hashes), spark, pipeline, attempt
     )
+    lost = losses.accepted_in(pipeline.name, pinned.ranges)
+    ranges = losses.without(pinned.ranges, lost) if attempt.source == "kafka" else list(pinned.ranges)
     if attempt.source == "kafka":
-        _check_topics(pipeline, attempt)
-        decoded = decode(pipeline, read_ranges(spark, pinned.ranges)).drop("key", "value", "headers", "date")
+        _check_topics(pipeline, attempt, ranges)
+        decoded = decode(pipeline, read_ranges(spark, ranges)).drop("key", "value", "headers", "date")
         decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
         rows = archive_rows(pipeline, decoded)
         kafka_side = decoded.select(
@@ -58,7 +61,8 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     else:
         rows, kafka_side = landed, landed_side
     found = Reconciliation()
-    fates, gaps = reconcile_archive(kafka_side, landed_side, pinned.ranges, found)
+    fates, gaps = reconcile_archive(kafka_side, landed_side, ranges, found)
+    gaps = with_losses(pinned.ranges, ranges, gaps, lost, found)
     built = _write_archive(pipeline, attempt, landed)
     for view in pipeline.views:
         batch_view = _aggregate(spark, pipeline, view, rows).persist()
@@ -67,7 +71,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
     report = collect_report(spark, pipeline, rows, built)
-    _note(attempt, fates, gaps, found, report)
+    _note(attempt, fates, gaps, found, report, sum(len(each.range) for each in lost))
 
 
 def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> DataFrame:
@@ -76,11 +80,11 @@ def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipelin
     return archived.unionByName(unarchived.select("outcome", *IDENTITY, *nulls))
 
 
-def _check_topics(pipeline: Pipeline, attempt: AttemptSpec) -> None:
+def _check_topics(pipeline: Pipeline, attempt: AttemptSpec, ranges: Sequence[OffsetRange]) -> None:
     topics = kafka.describe_topics(attempt.pinned.topic_ids)
     for topic, topic_id in attempt.pinned.topic_ids.items():
         kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
-    kafka.check_retained(pipeline.name, attempt.pinned.ranges)
+    kafka.check_retained(pipeline.name, ranges)
 
 
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
@@ -120,6 +124,7 @@ def _note(
     gaps: Mapping[TopicPartition, int],
     found: Reconciliation,
     report: dict[str, object],
+    lost: int,
 ) -> None:
     ranges = attempt.pinned.ranges
     intervals.note_fates(attempt.pinned, fates, gaps)
@@ -139,7 +144,7 @@ def _note(
     intervals.note_findings(
         attempt.id,
         fates=per_partition,
-        records={"in_ranges": sum(len(r) for r in ranges), **totals},
+        records={"in_ranges": sum(len(r) for r in ranges), **totals, "lost": lost},
         reconciliation=found.counts(),
         differences=found.examples(),
         report=report,

@@ -15,11 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger import micro_batches
+from include.ledger.incarnations import closed
 from include.ledger.speed import late_bounds
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.reconciliation import Difference, Reconciliation
-from spark_jobs.archive_reader import read_archived_by_event_time, within
+from spark_jobs.archive_reader import read_archived_by_event_time, within, within_incarnation
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.kafka_source import read_topic
 from spark_jobs.sinks.compacted_topic import key_json
@@ -100,12 +101,10 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int) -> Da
         "offset",
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
-    committed = values.where(F.col("value.version") <= last_batch)
-    return (
-        committed.groupBy("key")
-        .agg(F.max_by("value", "offset").alias("value"))
-        .select("key", *(f"value.{name}" for name in view.measures))
-    )
+    committed = values.where(F.coalesce(F.col("value.version"), F.lit(-1)) <= last_batch)
+    # Wrapped, because max_by passes over a null and would bring back the value before a deletion.
+    last = committed.groupBy("key").agg(F.max_by(F.struct("value"), "offset")["value"].alias("value"))
+    return last.where(F.col("value").isNotNull()).select("key", *(f"value.{name}" for name in view.measures))
 
 
 def _contributions(
@@ -122,13 +121,15 @@ def _contributions(
     archive = read_archived_by_event_time(spark, pipeline, paths).where(
         (F.col("event_time") >= F.lit(low)) & (F.col("event_time") < F.lit(high))
     )
-    reached = archive.where(within(OffsetRange(tp, 0, offset) for tp, offset in position.items()))
+    # Of an incarnation that is no more, everything archived is in the speed view: its base began with it.
+    is_closed = F.col("kafka_topic_id").isin(*closed(pipeline.name))
+    reached = archive.where(is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in position.items()))
     late = F.lit(False)
     window_end = F.window("event_time", view.window_length)["end"]
     for bound in late_bounds(pipeline.name, view.name, low):
-        late = late | (within([bound.range]) & (F.col("window_end") <= F.lit(bound.watermark)))
+        late = late | (within_incarnation([bound.range]) & (F.col("window_end") <= F.lit(bound.watermark)))
     marked = reached.withColumn("window_end", window_end).withColumn("is_late", late)
-    marked = marked.withColumn("is_inside", within(ranges))
+    marked = marked.withColumn("is_inside", within_incarnation(ranges))
     counted = transform(pipeline, view.rows)(marked, load_references(spark, pipeline))
     aggregate = transform(pipeline, view.aggregate)
     measure = view.measures[0]

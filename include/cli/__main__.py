@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from include.cli import data, demo, develop, jobs, quarantine, services
+from include.cli import data, demo, develop, generations, jobs, quarantine, services
 from include.errors import TidemarkError, UsageError
 
 # Typer carries its own copy of Click; this is the class that all of that copy's usage errors share.
@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (demo, services, data, jobs, quarantine, develop):
+for module in (demo, services, data, jobs, generations, quarantine, develop):
     module.register(app)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
@@ -67,6 +67,13 @@ def is_committed(query_id: str, batch_id: int) -> bool:
     with session() as ledger:
         wanted = select(MicroBatch.id).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
         return ledger.scalar(wanted) is not None
+
+
+def token_of(query_id: str, batch_id: int) -> int | None:
+    """The fencing token that the micro-batch was committed with; None when it was not."""
+    with session() as ledger:
+        wanted = select(MicroBatch.token).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
+        return ledger.scalar(wanted)
 
 
 def commit(lease: writers.Lease, batch: BatchCommit) -> None:
@@ -159,10 +166,54 @@ def _move_position(ledger: Session, batch: BatchCommit, micro_batch_id: int, eac
         raise TidemarkError(
             f"micro-batch {batch.batch_id} of {batch.query} covers {each}, but the last commit ended at "
             f"{position.next_offset}: checkpoint and ledger do not belong together; nothing was committed",
-            remedy="restore the checkpoint that belongs to this ledger",
+            remedy="restore the checkpoint that belongs to this ledger, or begin without it: "
+            f'./tidemark new-generation {batch.pipeline} --reason "…"',
             pipeline=batch.pipeline,
         )
     position.next_offset, position.micro_batch_id = each.until_offset, micro_batch_id
+
+
+def move(ledger: Session, token: int, batch: BatchCommit) -> None:
+    """Put a query to the ends of the batch's ranges, wherever it was: positions it does not name are forgotten.
+
+    The micro-batch is written like one that read the ranges. The caller has checked the lease in this transaction.
+    """
+    row = MicroBatch(
+        pipeline=batch.pipeline,
+        query=batch.query,
+        query_id=batch.query_id,
+        batch_id=batch.batch_id,
+        token=token,
+        rows=batch.rows,
+        seconds=batch.seconds,
+    )
+    ledger.add(row)
+    ledger.flush()
+    ledger.execute(delete(Position).where(Position.pipeline == batch.pipeline, Position.query == batch.query))
+    for each in batch.ranges:
+        tp = each.topic_partition
+        ledger.add(
+            MicroBatchRange(
+                micro_batch_id=row.id,
+                topic=tp.topic,
+                topic_partition=tp.partition,
+                topic_id=each.topic_id,
+                from_offset=each.from_offset,
+                until_offset=each.until_offset,
+                gaps=len(each) if batch.query == ARCHIVE else 0,
+            )
+        )
+        ledger.add(
+            Position(
+                pipeline=batch.pipeline,
+                query=batch.query,
+                topic=tp.topic,
+                topic_partition=tp.partition,
+                next_offset=each.until_offset,
+                micro_batch_id=row.id,
+            )
+        )
+    ledger.flush()
 
 
 def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:
@@ -186,8 +237,9 @@ def last_batch(pipeline: str, query: str) -> MicroBatch | None:
 
 
 def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -> list[str]:
-    """Paths below the lake of the files whose micro-batches overlap the ranges."""
+    """Paths below the lake of the files whose micro-batches overlap the ranges, each in its incarnation."""
     found: set[str] = set()
+    current = stored_topics(pipeline)
     with session() as ledger:
         for each in ranges:
             if not len(each):
@@ -201,6 +253,7 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -
                     MicroBatch.query == ARCHIVE,
                     LandingFile.outcome == outcome,
                     MicroBatchRange.topic == each.topic_partition.topic,
+                    MicroBatchRange.topic_id == (each.topic_id or current.get(each.topic_partition.topic, "")),
                     MicroBatchRange.topic_partition == each.topic_partition.partition,
                     MicroBatchRange.until_offset > each.from_offset,
                     MicroBatchRange.from_offset < each.until_offset,
@@ -208,6 +261,22 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -
             )
             found.update(ledger.scalars(wanted))
     return sorted(found)
+
+
+def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
+    """By path of a landing file: the topics that its micro-batch read, with their ids."""
+    found: dict[str, dict[str, str]] = {}
+    with session() as ledger:
+        for start in range(0, len(paths), 1000):
+            rows = ledger.execute(
+                select(LandingFile.path, MicroBatchRange.topic, MicroBatchRange.topic_id)
+                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == LandingFile.micro_batch_id)
+                .where(LandingFile.path.in_(paths[start : start + 1000]))
+                .distinct()
+            )
+            for path, topic, topic_id in rows:
+                found.setdefault(path, {})[topic] = topic_id
+    return found
 
 
 def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:
