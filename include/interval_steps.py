@@ -15,7 +15,8 @@ from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
 from include.intervals import Interval, format_time
 from include.ledger import intervals, revisions
-from include.ledger.intervals import AttemptSpec
+from include.ledger.incarnations import closed
+from include.ledger.intervals import AttemptSpec, PinnedInterval
 from include.pinning import pin_interval
 from include.pipelines import load_pipeline
 from include.spark_submit import SparkSubmission, submission
@@ -36,7 +37,14 @@ def pin(pipeline: str, interval: Interval, *, run_by: str, source: Source = "kaf
     declared = load_pipeline(pipeline)
     pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin)
     crash_point("interval_pinned")
-    return intervals.begin_attempt(pinned, run_by=run_by, code_version=code_version(pipeline), source=source)
+    return intervals.begin_attempt(
+        pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)
+    )
+
+
+def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
+    """Where the interval can be read from: of a topic that was deleted since only the archive is left."""
+    return "archive" if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
 
 
 def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:

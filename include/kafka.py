@@ -127,14 +127,14 @@ def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, 
     if identity is None:
         raise TopicRecreated(
             f"topic {topic} (id {stored_id}) no longer exists",
-            remedy="restore it, or start the pipeline anew in another lake",
+            remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"',
             pipeline=pipeline,
         )
     if identity.topic_id != stored_id:
         raise TopicRecreated(
             f"topic {topic} was deleted and created again: its id is {identity.topic_id}, commits were read from "
             f"{stored_id}; its old offsets mean other records",
-            remedy="restore the topic, or start the pipeline anew in another lake",
+            remedy=f'restore the topic, or go on with the new one: ./tidemark adopt {pipeline} {topic} --reason "…"',
             pipeline=pipeline,
         )
 
@@ -236,7 +236,8 @@ def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:
     if losses:
         raise OffsetsLost(
             "; ".join(losses),
-            remedy="read what was archived of them instead: --source archive",
+            remedy="read what was archived of them instead: --source archive; what was not archived before it was "
+            f"removed stops the stream too, which tells the way on: ./tidemark stream {pipeline} --until-caught-up",
             pipeline=pipeline,
         )
 

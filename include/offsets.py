@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, order=True)
@@ -29,6 +29,8 @@ class OffsetRange:
     topic_partition: TopicPartition
     from_offset: int
     until_offset: int
+    topic_id: str = field(default="", compare=False, repr=False)
+    """The topic's incarnation; empty: the one that the pipeline reads now."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.from_offset <= self.until_offset:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
+from sqlalchemy.orm import Session
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from include import kafka
+from include import kafka, lake
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
 from include.intervals import Interval, parse_duration
-from include.ledger import intervals
+from include.ledger import intervals, landing
 from include.ledger.database import session
+from include.ledger.incarnations import closed
 from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import positions, stored_topics
+from include.ledger.micro_batches import files_covering, positions, stored_topics
 from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -32,15 +35,10 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
     """
     with session() as ledger:
         known = intervals.find(ledger, pipeline.name, interval.from_time)
-        last = intervals.neighbour(ledger, pipeline.name, last=True)
-    if known is not None and not repin:
-        return known
-    if known is not None and last is not None and last.id != known.id:
-        raise UsageError(
-            f"{interval} cannot be pinned again: {last.interval} is pinned after it and would no longer tile",
-            remedy="run it with the ranges it has; late records belong to a later interval",
-            pipeline=pipeline.name,
-        )
+        if known is not None and not repin:
+            return known
+        if known is not None:
+            check_repin(ledger, pipeline, known)
     topics = kafka.describe_topics(pipeline.source.subscribe)
     for topic, topic_id in stored_topics(pipeline.name).items():
         kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
@@ -57,10 +55,8 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
     with session() as ledger:
         intervals.lock_pinning(ledger, pipeline.name)
         known = intervals.find(ledger, pipeline.name, interval.from_time)
-        if known is not None and not repin:
-            return known
         if known is not None:
-            intervals.unpin(ledger, known)
+            return _pin_again(ledger, pipeline, known, bounds, pinned_by) if repin else known
         first = intervals.neighbour(ledger, pipeline.name, last=False)
         if first is not None and interval.from_time < first.interval.from_time:
             # Before everything that was ever pinned there is nothing left to read.
@@ -68,10 +64,11 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
             step = first.interval
             while step.from_time > interval.from_time:
                 step = Interval(step.from_time - pipeline.schedule.every, step.from_time)
-                pinned = intervals.write(ledger, pipeline.name, step, _ranges(at, at), topic_ids, pinned_by)
+                ranges = _ranges(at, at)
+                pinned = intervals.write(ledger, pipeline.name, step, ranges, first.topic_ids, pinned_by)
             return pinned
         last = intervals.neighbour(ledger, pipeline.name, last=True)
-        at = _start(pipeline, bounds) if last is None else {r.topic_partition: r.until_offset for r in last.ranges}
+        at = _continuation(pipeline, bounds, last, topic_ids)
         begin = _first_boundary(pipeline, interval, bounds) if last is None else last.interval.to_time
         while begin <= interval.from_time:
             step = Interval(begin, begin + pipeline.schedule.every)
@@ -82,8 +79,95 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
         return pinned
 
 
+def check_repin(ledger: Session, pipeline: Pipeline, known: PinnedInterval) -> None:
+    """Raise UsageError unless the interval's ranges may be resolved again without breaking the tiling."""
+    last = intervals.neighbour(ledger, pipeline.name, last=True)
+    if last is not None and last.id != known.id:
+        reason = f"{last.interval} is pinned after it and would no longer tile"
+    elif closed_topics := [t for t, topic_id in known.topic_ids.items() if topic_id in closed(pipeline.name)]:
+        reason = f"topic {', '.join(closed_topics)} was deleted since, and its offsets cannot be resolved any more"
+    elif removed := landing.removed_ranges(pipeline.name, known.ranges):
+        reason = f"the landing files of {removed[0]} were removed, its revisions are the archive's only copy"
+    else:
+        return
+    raise UsageError(
+        f"{known.interval} cannot be pinned again: {reason}",
+        remedy="run it with the ranges it has; late records belong to a later interval",
+        pipeline=pipeline.name,
+    )
+
+
+def _pin_again(
+    ledger: Session,
+    pipeline: Pipeline,
+    known: PinnedInterval,
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    pinned_by: str,
+) -> PinnedInterval:
+    """Resolve the ranges of the last pinned interval again.
+
+    They begin where they began and never become shorter: an offset that was delivered stays delivered.
+    """
+    check_repin(ledger, pipeline, known)
+    at = {r.topic_partition: r.from_offset for r in known.ranges}
+    reached = {r.topic_partition: r.until_offset for r in known.ranges}
+    until = {**reached, **_boundary(known.interval.to_time, bounds, reached)}
+    return intervals.replace_ranges(ledger, known, _ranges(at, until), pinned_by)
+
+
+def pin_rest(ledger: Session, pipeline: Pipeline, topic: str, *, pinned_by: str) -> PinnedInterval | None:
+    """Pin what is archived of a topic and in no interval yet, as one interval: no more will come of it.
+
+    It follows the last pinned interval, or is that of the first archived record. None when nothing is left.
+    The caller holds the pinning lock.
+    """
+    topic_ids = stored_topics(pipeline.name)
+    last = intervals.neighbour(ledger, pipeline.name, last=True)
+    reached = positions(pipeline.name)
+    at = _continuation(pipeline, dict.fromkeys(reached, (0, 0)), last, topic_ids)
+    until = {tp: offset if tp.topic == topic else at.get(tp, 0) for tp, offset in reached.items()}
+    ranges = _ranges(at, until)
+    if not any(len(each) for each in ranges):
+        return None
+    begin = last.interval.to_time if last else pipeline.schedule.floor(_first_archived(pipeline, ranges))
+    rest = Interval(begin, begin + pipeline.schedule.every)
+    return intervals.write(ledger, pipeline.name, rest, ranges, topic_ids, pinned_by)
+
+
+def _first_archived(pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> datetime:
+    """The earliest record timestamp in the files that hold the beginnings of the ranges."""
+    begins = [replace(r, until_offset=r.from_offset + 1) for r in ranges if len(r)]
+    found = []
+    for outcome in ("archived", "empty", "quarantined"):
+        for path in files_covering(pipeline.name, begins, outcome):
+            bounds = lake.column_bounds(lake.footer(lake.uri(path)), "kafka_timestamp")
+            if bounds is not None and isinstance(bounds[0], datetime):
+                found.append(bounds[0] if bounds[0].tzinfo else bounds[0].replace(tzinfo=UTC))
+    return min(found, default=datetime.now(UTC) - pipeline.schedule.every)
+
+
 def _ranges(at: Offsets, until: Offsets) -> list[OffsetRange]:
     return [OffsetRange(tp, at.get(tp, 0), offset) for tp, offset in sorted(until.items())]
+
+
+def _continuation(
+    pipeline: Pipeline,
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    last: PinnedInterval | None,
+    topic_ids: Mapping[str, str],
+) -> dict[TopicPartition, int]:
+    """Where the next interval begins: where the last one ended, in another incarnation at its own beginning.
+
+    A topic partition that the last interval lacks while it has the topic was added since, and begins at 0.
+    """
+    continued = {
+        topic for topic, topic_id in (last.topic_ids if last else {}).items() if topic_ids.get(topic) == topic_id
+    }
+    archived = intervals.first_committed_offsets(pipeline.name)
+    at = {tp: archived.get(tp, low) for tp, (low, _) in bounds.items() if tp.topic not in continued}
+    if last is not None:
+        at.update({r.topic_partition: r.until_offset for r in last.ranges if r.topic_partition.topic in continued})
+    return at
 
 
 def _boundary(
@@ -97,11 +181,6 @@ def _boundary(
         # Timestamps may run backwards: a boundary never lies before the one before it.
         offsets[tp] = max(at_least.get(tp, 0), end if offset is None else min(offset, end))
     return offsets
-
-
-def _start(pipeline: Pipeline, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
-    archived = intervals.first_committed_offsets(pipeline.name)
-    return {tp: archived.get(tp, low) for tp, (low, _) in bounds.items()}
 
 
 def _first_boundary(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from include import lake
 from include.code_version import code_version
 from include.errors import TidemarkError, UsageError
-from include.interval_steps import submit
+from include.interval_steps import readable_source, submit
 from include.ledger import intervals, revisions
 from include.ledger.database import session
 from include.ledger.models import IntervalRow
@@ -28,6 +28,7 @@ def rebuild(
     with session() as ledger:
         row = ledger.get_one(IntervalRow, registered[0].interval_id)
     pinned = intervals.pinned_intervals(row.pipeline, row.from_time)[0]
+    source = readable_source(pinned, source)
     attempt = intervals.begin_attempt(pinned, run_by="rebuild", code_version=code_version(row.pipeline), source=source)
     code = run(submit("build_interval", row.pipeline, attempt))
     built = revisions.of_attempt(attempt)

@@ -17,6 +17,9 @@ from include.settings import REPOSITORY, Settings, settings, write_private
 
 JOBS = REPOSITORY / "spark_jobs"
 
+SHUFFLE_PARTITIONS = 2
+"""Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr

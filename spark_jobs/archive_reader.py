@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from include import kafka, lake
 from include.errors import TidemarkError
 from include.ledger import landing, micro_batches
+from include.ledger.incarnations import closed
 from include.ledger.models import Revision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition
@@ -98,19 +99,23 @@ def _hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime) -> DataFrame:
-    """Archived rows with an event time in `[low, high)`, each once. Columns: the archive table's, and `event_time`.
+    """Archived rows with an event time in `[low, high)`, each once.
+
+    Columns: the archive table's, `event_time`, and `closed_topic_id`.
 
     Landing files are chosen by their event times in the ledger, registered revisions, where landing was removed,
-    by the date of their partition and the event times in their footers.
+    by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a
+    topic that was deleted since, and empty for rows of the one that is read now.
     """
     paths = micro_batches.files_with_event_times(pipeline.name, low, high)
-    rows = read_files(spark, paths, archive_schema(pipeline))
+    rows = _read_incarnations(spark, pipeline, paths)
     candidates = landing.revisions_with_dates(pipeline.table, low.date(), high.date())
     offsets = landing.ranges_of_intervals(revision.interval_id for revision in candidates)
     removed = landing.removed_ranges(pipeline.name, offsets)
     if removed:
         registered = [path for each in candidates for path in _files_with_event_times(pipeline, each, low, high)]
         kept = read_files(spark, registered, archive_schema(pipeline)).where(within(removed))
+        kept = kept.withColumn("closed_topic_id", F.lit(""))
         if replayed := replayed_within(pipeline.name, removed):
             # Of records that were quarantined there: delivered elsewhere, and never landed by the stream.
             coordinates = frame_of(spark, replayed, _COORDINATES)
@@ -118,6 +123,38 @@ def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, low: da
         rows = rows.unionByName(kept)
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
+
+
+def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
+    """The rows of landing files. Columns: the archive table's, and `closed_topic_id`."""
+    schema, gone = archive_schema(pipeline), closed(pipeline.name)
+    if not gone:
+        return read_files(spark, paths, schema).withColumn("closed_topic_id", F.lit(""))
+    incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for path, topic_ids in micro_batches.topic_ids_of_files(paths).items():
+        old = tuple(sorted((topic, each) for topic, each in topic_ids.items() if each in gone))
+        incarnations.setdefault(old, []).append(path)
+    parts = [
+        read_files(spark, files, schema).withColumn("closed_topic_id", _closed_topic_id(old))
+        for old, files in sorted(incarnations.items())
+    ]
+    empty = read_files(spark, [], schema).withColumn("closed_topic_id", F.lit(""))
+    return reduce(DataFrame.unionByName, parts, empty)
+
+
+def _closed_topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
+    known = [F.when(F.col("kafka_topic") == topic, F.lit(topic_id)) for topic, topic_id in topic_ids]
+    return F.coalesce(*known, F.lit(""))
+
+
+def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
+    """Whether a row with `closed_topic_id` lies in one of the ranges, in the range's own incarnation of the topic."""
+    conditions = [
+        within([r]) & (F.col("closed_topic_id") == F.lit(r.topic_id if r.topic_id in gone else ""))
+        for r in ranges
+        if len(r)
+    ]
+    return reduce(Column.__or__, conditions, F.lit(False))
 
 
 def _files_with_event_times(pipeline: Pipeline, revision: Revision, low: datetime, high: datetime) -> list[str]:

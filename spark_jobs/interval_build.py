@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from include import kafka
 from include.code_version import decoder_version
 from include.crash_points import crash_point
-from include.ledger import intervals, revisions
+from include.ledger import intervals, losses, revisions
 from include.ledger.decoders import decoded_otherwise, decoders_of
 from include.ledger.intervals import AttemptSpec
 from include.ledger.micro_batches import Fates
@@ -19,6 +19,7 @@ from include.ledger.revisions import BuiltRevision
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
+from spark_jobs.accepted_losses import with_losses
 from spark_jobs.archive_reader import read_archived, read_unarchived
 from spark_jobs.archive_reconciliation import count_fates, reconcile_archive
 from spark_jobs.code_changes import by_coordinates, note_changed_rows
@@ -54,10 +55,12 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     version = decoder_version(pipeline.name)
     otherwise: list[OffsetRange] = []
     changed = {"added": 0, "removed": 0, "changed": 0}
+    lost = losses.accepted_in(pipeline.name, pinned.ranges)
     if attempt.source == "kafka":
-        _check_topics(pipeline, attempt)
-        otherwise = decoded_otherwise(pipeline.name, pinned.ranges, version)
-        records = read_ranges(spark, pinned.ranges)
+        ranges = losses.without(pinned.ranges, lost)
+        _check_topics(pipeline, attempt, ranges)
+        otherwise = decoded_otherwise(pipeline.name, ranges, version)
+        records = read_ranges(spark, ranges)
         decoded = decode(pipeline, *withhold_quarantined(spark, pipeline, pinned, otherwise, records))
         decoded = decoded.drop("key", "value", "headers", "date").persist(StorageLevel.MEMORY_AND_DISK)
         rows = archive_rows(pipeline, decoded)
@@ -70,13 +73,15 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
             ),
         )
         in_kafka, in_landing = (by_coordinates(side, otherwise) for side in (kafka_side, landed_side))
-        fates, gaps = reconcile_archive(in_kafka, in_landing, (rows, landed), pinned.ranges, found)
+        fates, gaps = reconcile_archive(in_kafka, in_landing, (rows, landed), ranges, found)
+        gaps = with_losses(pinned.ranges, ranges, gaps, lost, found)
         if otherwise:
             fates = {tp: counted.fates for tp, counted in count_fates(kafka_side).items()}
             changed = note_changed_rows(kafka_side, landed_side, otherwise, found)
     else:
         rows = landed
         fates, gaps = reconcile_with_ledger(pinned, landed_side, found)
+        gaps = with_losses(pinned.ranges, pinned.ranges, gaps, lost, found)
     built = _write_archive(pipeline, attempt, replayed.added_to(rows if otherwise else landed))
     rows = replayed.added_to(rows)
     for view in pipeline.views:
@@ -93,7 +98,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         decoder_versions=[version] if attempt.source == "kafka" else decoders_of(pipeline.name, pinned.ranges),
         code_changes=changed,
     )
-    _note(attempt, fates, gaps, found, replayed.records)
+    _note(attempt, fates, gaps, found, replayed.records, sum(len(each.range) for each in lost))
 
 
 def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> DataFrame:
@@ -102,11 +107,11 @@ def _with_unarchived(archived: DataFrame, spark: SparkSession, pipeline: Pipelin
     return archived.unionByName(unarchived.select("outcome", *IDENTITY, *nulls))
 
 
-def _check_topics(pipeline: Pipeline, attempt: AttemptSpec) -> None:
+def _check_topics(pipeline: Pipeline, attempt: AttemptSpec, ranges: Sequence[OffsetRange]) -> None:
     topics = kafka.describe_topics(attempt.pinned.topic_ids)
     for topic, topic_id in attempt.pinned.topic_ids.items():
         kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
-    kafka.check_retained(pipeline.name, attempt.pinned.ranges)
+    kafka.check_retained(pipeline.name, ranges)
 
 
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
@@ -146,6 +151,7 @@ def _note(
     gaps: Mapping[TopicPartition, int],
     found: Reconciliation,
     replayed: int,
+    lost: int,
 ) -> None:
     ranges = attempt.pinned.ranges
     if not found.unexplained:
@@ -167,7 +173,7 @@ def _note(
     intervals.note_findings(
         attempt.id,
         fates=per_partition,
-        records={"in_ranges": sum(len(r) for r in ranges), **totals, "replayed": replayed},
+        records={"in_ranges": sum(len(r) for r in ranges), **totals, "replayed": replayed, "lost": lost},
         reconciliation=found.counts(),
         differences=found.examples(),
     )

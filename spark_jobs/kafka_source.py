@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.offsets import OffsetRange, assignment_json, offsets_json
+from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
 from include.settings import settings
 from spark_jobs.local_frames import empty_frame
@@ -25,13 +25,16 @@ def _client_options() -> dict[str, str]:
     return {f"kafka.{key}": value for key, value in settings().kafka_client_options().items()}
 
 
-def read_stream(spark: SparkSession, source: KafkaTopics) -> DataFrame:
-    """The topics as a stream. Columns: Spark's Kafka columns with headers."""
+def read_stream(spark: SparkSession, source: KafkaTopics, starting_offsets: Mapping[TopicPartition, int]) -> DataFrame:
+    """The topics as a stream. Columns: Spark's Kafka columns with headers.
+
+    `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from.
+    """
     options = {
         **_client_options(),
         **_FIXED,
         "subscribe": ",".join(source.subscribe),
-        "startingOffsets": source.starting_offsets,
+        "startingOffsets": offsets_json(starting_offsets) if starting_offsets else source.starting_offsets,
         "maxOffsetsPerTrigger": str(source.max_offsets_per_trigger),
     }
     return spark.readStream.format("kafka").options(**options).load()
@@ -60,3 +63,8 @@ def read_topic(spark: SparkSession, topic: str) -> DataFrame:
     options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
     options["kafka.isolation.level"] = "read_committed"
     return spark.read.format("kafka").options(**options).load()
+
+
+def write_topic(messages: DataFrame, topic: str) -> None:
+    """Write messages to a topic. Columns: key, value; a null value deletes the key of a compacted topic."""
+    messages.write.format("kafka").options(**_client_options()).option("topic", topic).save()

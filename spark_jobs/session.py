@@ -5,9 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from include import lake
-
-SHUFFLE_PARTITIONS = 2
-"""Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
+from include.spark_submit import SHUFFLE_PARTITIONS
 
 
 def build_session(name: str, *, catalog: bool = False) -> SparkSession:

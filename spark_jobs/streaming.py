@@ -10,23 +10,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from include import kafka, lake
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
-from include.ledger import micro_batches, writers
+from include.ledger import writers
 from include.ledger.micro_batches import ARCHIVE, BatchCommit
-from include.offsets import OffsetRange
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
+from include.stream_start import StreamStart, begin, check_retention
 from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
+from spark_jobs.entry import translate
 from spark_jobs.kafka_source import read_stream
 from spark_jobs.sinks.compacted_topic import CompactedTopicSink
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.speed_restarts import SpeedRestarts
+from spark_jobs.view_base import load_base
 
 
 class Stop:
@@ -52,18 +53,23 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     heartbeat = Heartbeat(lease)
     heartbeat.start()
     try:
-        _prepare_topics(pipeline)
+        start = begin(pipeline)
         spark = open_session()
         heartbeat.application_id = spark.sparkContext.applicationId or ""
-        queries = _Queries(spark, pipeline, lease, until_caught_up=until_caught_up)
-        _say(f"{pipeline.name}: streaming from {', '.join(pipeline.source.subscribe)} (fencing token {lease.token})")
+        queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
+        _say(
+            f"{pipeline.name}: streaming from {', '.join(pipeline.source.subscribe)} "
+            f"(generation {start.generation.number}, fencing token {lease.token})"
+        )
         try:
             while queries.running() and not (stop.requested or heartbeat.stop_requested()):
                 queries.wait(1)
             stopped = stop.requested or heartbeat.stop_requested()
             queries.stop_at_batch_boundary()
-        except BaseException:
+        except BaseException as error:
             queries.stop_now()
+            if isinstance(error, PySparkException | TidemarkError):
+                raise _exactly(pipeline, start, error) from error
             raise
         _say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
     finally:
@@ -117,15 +123,27 @@ class Heartbeat(threading.Thread):
 class _Queries:
     """The running queries of a pipeline."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, lease: writers.Lease, *, until_caught_up: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        lease: writers.Lease,
+        start: StreamStart,
+        *,
+        until_caught_up: bool,
+    ) -> None:
         self.committed = 0
         self._spark = spark
         self._pipeline = pipeline
         self._lease = lease
+        self._generation = start.generation
         self._until_caught_up = until_caught_up
         self._errors: list[TidemarkError] = []
         self._searching = threading.Event()
         self._restarts = SpeedRestarts(pipeline.name, self._searching)
+        # Bases first: they hold what is archived now, and the archive query has not begun.
+        self._bases = {v.name: load_base(spark, pipeline, v, lease, self._generation) for v in pipeline.views}
+        self._begins = {query: start.note(pipeline, query) for query in (ARCHIVE, *(v.name for v in pipeline.views))}
         self._queries = [self._start_archive(), *(self._start_speed(view) for view in pipeline.views)]
 
     def running(self) -> bool:
@@ -168,8 +186,11 @@ class _Queries:
             if query.isActive:
                 query.stop()
 
+    def _read(self, query: str) -> DataFrame:
+        return read_stream(self._spark, self._pipeline.source, self._begins[query])
+
     def _start_archive(self) -> StreamingQuery:
-        decoded = decode(self._pipeline, read_stream(self._spark, self._pipeline.source))
+        decoded = decode(self._pipeline, self._read(ARCHIVE))
 
         def land(batch: DataFrame, batch_id: int) -> None:
             self._sinks_of(
@@ -183,8 +204,7 @@ class _Queries:
         return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
 
     def _start_speed(self, view: AdditiveView) -> StreamingQuery:
-        stream = read_stream(self._spark, self._pipeline.source)
-        decoded = decode(self._pipeline, stream, self._restarts.withheld(view.name))
+        decoded = decode(self._pipeline, self._read(view.name), self._restarts.withheld(view.name))
         rows = archive_rows(self._pipeline, decoded).withWatermark("event_time", view.speed.watermark)
         counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
         aggregates = transform(self._pipeline, view.aggregate)(counted)
@@ -194,7 +214,7 @@ class _Queries:
                 view.name,
                 batch,
                 lambda query_id, checkpoint: CompactedTopicSink(
-                    self._pipeline, view, self._lease, query_id, checkpoint
+                    self._pipeline, view, self._lease, self._generation, self._bases[view.name], query_id, checkpoint
                 ).emit(batch, batch_id),
             )
 
@@ -203,7 +223,7 @@ class _Queries:
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         try:
-            run(str(query_id), checkpoint_of(self._pipeline, query))
+            run(str(query_id), self._generation.checkpoint(query))
         except TidemarkError as error:
             # Spark hands back only the text of an exception; the exit code needs the error itself.
             self._errors.append(error)
@@ -213,7 +233,7 @@ class _Queries:
         trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
         return (
             writer.queryName(f"{self._pipeline.name}.{query}")
-            .option("checkpointLocation", checkpoint_of(self._pipeline, query))
+            .option("checkpointLocation", self._generation.checkpoint(query))
             .trigger(**trigger)
             .foreachBatch(run)
             .start()
@@ -231,31 +251,14 @@ class _Queries:
             _say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
 
 
-def checkpoint_of(pipeline: Pipeline, query: str) -> str:
-    """URI of a query's checkpoint."""
-    return lake.uri("checkpoints", pipeline.name, query)
-
-
-def _prepare_topics(pipeline: Pipeline) -> None:
-    """Create what is missing; refuse a topic that is not the one read before or was cut below the position."""
-    for topic in pipeline.source.subscribe:
-        stored = micro_batches.stored_topics(pipeline.name).get(topic)
-        identity = kafka.describe_topics([topic]).get(topic)
-        if stored is not None:
-            kafka.check_same_topic(pipeline.name, identity, topic, stored)
-        elif identity is None and kafka.create_topic(topic, pipeline.source.topic_partitions):
-            _say(f"{pipeline.name}: created topic {topic}")
-    for view in pipeline.views:
-        kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
-    positions = micro_batches.positions(pipeline.name)
-    bounds = kafka.offset_bounds(positions)
-    lost = [OffsetRange(tp, at, bounds[tp][0]) for tp, at in positions.items() if bounds[tp][0] > at]
-    if lost:
-        raise OffsetsLost(
-            "; ".join(f"{each} ({len(each)} offsets) was removed before it was archived" for each in lost),
-            remedy="these records are gone from Kafka; restore the topic, or start the pipeline anew in another lake",
-            pipeline=pipeline.name,
-        )
+def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
+    """In place of what Spark says of lost offsets: the loss per topic partition, and the way on."""
+    if isinstance(error if isinstance(error, TidemarkError) else translate(error), OffsetsLost):
+        try:
+            check_retention(pipeline, start.generation)
+        except TidemarkError as exact:
+            return exact
+    return error
 
 
 def _say(text: str) -> None:

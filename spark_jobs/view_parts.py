@@ -20,11 +20,12 @@ from pyspark.sql import functions as F
 
 from include.ledger import evidence, micro_batches
 from include.ledger.evidence import SpeedPosition
+from include.ledger.incarnations import closed
 from include.ledger.intervals import PinnedInterval
 from include.ledger.speed import LateBound
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
-from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within
+from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within, within_incarnation
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.local_frames import frame_of
 from spark_jobs.replayed_rows import Replayed
@@ -78,8 +79,10 @@ class Meeting:
         rows = reduce(
             DataFrame.unionByName, (read_archived_by_event_time(self.spark, self.pipeline, *span) for span in spans)
         )
-        reached = within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
-        inside = within(self.pinned.ranges)
+        # Of a topic that is no more, everything archived is in the speed view: its base began with it.
+        is_closed = F.col("closed_topic_id") != ""
+        reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
+        inside = within_incarnation(self.pinned.ranges, closed(self.pipeline.name))
         marked = self._mark_late(rows, windows)
         late = F.col("first_watermark").isNotNull()
         part = (
@@ -113,7 +116,8 @@ class Meeting:
                 & (F.col("kafka_partition") == F.col("partition"))
                 & (F.col("kafka_offset") >= F.col("low"))
                 & (F.col("kafka_offset") < F.col("high"))
-                & (F.col("window_end") <= F.col("closed")),
+                & (F.col("window_end") <= F.col("closed"))
+                & (F.col("closed_topic_id") == ""),
                 "left",
             )
             .drop("topic", "partition", "low", "high", "closed", "window_end")

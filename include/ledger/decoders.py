@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE
+from include.ledger.micro_batches import ARCHIVE, of_incarnation
 from include.ledger.models import LandingFile, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange
 
@@ -24,6 +24,7 @@ def _overlapping(what: Any, pipeline: str, query: str, each: OffsetRange) -> Sel
             MicroBatch.pipeline == pipeline,
             MicroBatch.query == query,
             MicroBatchRange.topic == each.topic_partition.topic,
+            of_incarnation(MicroBatchRange, each),
             MicroBatchRange.topic_partition == each.topic_partition.partition,
             MicroBatchRange.until_offset > each.from_offset,
             MicroBatchRange.from_offset < each.until_offset,

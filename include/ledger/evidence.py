@@ -14,7 +14,7 @@ from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
 from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import ARCHIVE, Fates
+from include.ledger.micro_batches import ARCHIVE, Fates, of_incarnation
 from include.ledger.models import IntervalRange, LandingFile, MicroBatch, MicroBatchRange, Position
 from include.ledger.speed import LateBound
 from include.offsets import OffsetRange, TopicPartition
@@ -114,6 +114,7 @@ def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Record
                     MicroBatch.pipeline == pipeline,
                     MicroBatch.query == ARCHIVE,
                     MicroBatchRange.topic == each.topic_partition.topic,
+                    of_incarnation(MicroBatchRange, each),
                     MicroBatchRange.topic_partition == each.topic_partition.partition,
                     MicroBatchRange.from_offset >= each.from_offset,
                     MicroBatchRange.until_offset <= each.until_offset,

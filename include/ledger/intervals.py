@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
-from include.errors import TidemarkError, UsageError
+from include.errors import TidemarkError
 from include.intervals import Interval
-from include.ledger import landing
 from include.ledger.database import session
 from include.ledger.micro_batches import Fates
-from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange
+from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange, Repin, Topic
 from include.offsets import OffsetRange, TopicPartition
 
 
@@ -56,7 +55,10 @@ def _load(ledger: Session, row: IntervalRow) -> PinnedInterval:
         row.id,
         row.pipeline,
         Interval(row.from_time, row.to_time),
-        tuple(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset) for r in ranges),
+        tuple(
+            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset, r.topic_id)
+            for r in ranges
+        ),
         {r.topic: r.topic_id for r in ranges},
     )
 
@@ -100,8 +102,12 @@ def write(
         row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, column == moment))
         if row is None:
             continue
-        theirs = {r.topic_partition: getattr(r, side) for r in _load(ledger, row).ranges}
-        mine = {r.topic_partition: r.from_offset if name == "before" else r.until_offset for r in ranges}
+        neighbour_there = _load(ledger, row)
+        # Incarnations of a topic do not tile with each other, and a topic added since begins where it does.
+        same = {topic for topic, topic_id in neighbour_there.topic_ids.items() if topic_ids.get(topic) == topic_id}
+        theirs = {tp: at for tp, at in _sides(neighbour_there.ranges, side).items() if tp.topic in same}
+        other = "from_offset" if name == "before" else "until_offset"
+        mine = {tp: at for tp, at in _sides(ranges, other).items() if tp.topic in same}
         for tp in theirs.keys() | mine.keys():
             if theirs.get(tp, 0) != mine.get(tp, 0):
                 raise TidemarkError(
@@ -115,10 +121,19 @@ def write(
     )
     ledger.add(row)
     ledger.flush()
+    _add_ranges(ledger, row.id, ranges, topic_ids)
+    return _load(ledger, row)
+
+
+def _sides(ranges: Iterable[OffsetRange], side: str) -> dict[TopicPartition, int]:
+    return {r.topic_partition: getattr(r, side) for r in ranges}
+
+
+def _add_ranges(ledger: Session, interval_id: int, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
     for each in ranges:
         ledger.add(
             IntervalRange(
-                interval_id=row.id,
+                interval_id=interval_id,
                 topic=each.topic_partition.topic,
                 topic_partition=each.topic_partition.partition,
                 topic_id=topic_ids[each.topic_partition.topic],
@@ -127,31 +142,58 @@ def write(
             )
         )
     ledger.flush()
-    return _load(ledger, row)
 
 
-def unpin(ledger: Session, pinned: PinnedInterval) -> None:
-    """Delete a pinned interval with all that hangs on it in the ledger.
+def replace_ranges(
+    ledger: Session, pinned: PinnedInterval, ranges: Sequence[OffsetRange], repinned_by: str
+) -> PinnedInterval:
+    """Give a pinned interval other ranges, on record with the old ones.
 
-    Raises UsageError when its landing files were removed: its revisions are the archive's only copy.
+    What is registered of it stays registered, and is replaced by the run that follows, like after any rerun;
+    until that has succeeded the interval counts as pinned only.
     """
-    if removed := landing.removed_ranges(pinned.pipeline, pinned.ranges):
-        raise UsageError(
-            f"{pinned.interval} cannot be pinned again: the landing files of {removed[0]} were removed",
-            remedy="run it with the ranges it has; late records belong to a later interval",
-            pipeline=pinned.pipeline,
+    row = ledger.get_one(IntervalRow, pinned.id, with_for_update=True)
+    ledger.execute(delete(IntervalRange).where(IntervalRange.interval_id == pinned.id))
+    _add_ranges(ledger, pinned.id, ranges, pinned.topic_ids)
+    row.state = "pinned"
+    replaced = _load(ledger, row)
+    ledger.add(
+        Repin(
+            interval_id=pinned.id,
+            repinned_by=repinned_by,
+            old_ranges=[_as_json(each) for each in pinned.ranges],
+            new_ranges=[_as_json(each) for each in replaced.ranges],
         )
-    ledger.delete(ledger.get_one(IntervalRow, pinned.id))
+    )
     ledger.flush()
+    return replaced
+
+
+def _as_json(each: OffsetRange) -> dict[str, Any]:
+    return {
+        "topic": each.topic_partition.topic,
+        "topic_id": each.topic_id,
+        "partition": each.topic_partition.partition,
+        "from_offset": each.from_offset,
+        "until_offset": each.until_offset,
+    }
 
 
 def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
-    """Where the archive of each topic partition begins: the pipeline's declared start, as it came out."""
+    """Where the archive of each topic partition begins: the pipeline's declared start, as it came out.
+
+    Of a topic that was deleted and created again: where its current incarnation begins.
+    """
     with session() as ledger:
         rows = ledger.execute(
             select(MicroBatchRange.topic, MicroBatchRange.topic_partition, func.min(MicroBatchRange.from_offset))
             .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
-            .where(MicroBatch.pipeline == pipeline, MicroBatch.query == "archive")
+            .join(Topic, (Topic.pipeline == MicroBatch.pipeline) & (Topic.topic == MicroBatchRange.topic))
+            .where(
+                MicroBatch.pipeline == pipeline,
+                MicroBatch.query == "archive",
+                MicroBatchRange.topic_id == Topic.topic_id,
+            )
             .group_by(MicroBatchRange.topic, MicroBatchRange.topic_partition)
         )
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from sqlalchemy import Boolean, ColumnElement, func, select
+from sqlalchemy import Boolean, ColumnElement, delete, func, select, true
 from sqlalchemy.orm import Session
 
 from include.crash_points import crash_point
@@ -79,6 +79,13 @@ def is_committed(query_id: str, batch_id: int) -> bool:
     with session() as ledger:
         wanted = select(MicroBatch.id).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
         return ledger.scalar(wanted) is not None
+
+
+def token_of(query_id: str, batch_id: int) -> int | None:
+    """The fencing token that the micro-batch was committed with; None when it was not."""
+    with session() as ledger:
+        wanted = select(MicroBatch.token).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
+        return ledger.scalar(wanted)
 
 
 def commit(lease: writers.Lease, batch: BatchCommit) -> None:
@@ -186,10 +193,54 @@ def _move_position(ledger: Session, batch: BatchCommit, micro_batch_id: int, eac
         raise TidemarkError(
             f"micro-batch {batch.batch_id} of {batch.query} covers {each}, but the last commit ended at "
             f"{position.next_offset}: checkpoint and ledger do not belong together; nothing was committed",
-            remedy="restore the checkpoint that belongs to this ledger",
+            remedy="restore the checkpoint that belongs to this ledger, or begin without it: "
+            f'./tidemark new-generation {batch.pipeline} --reason "…"',
             pipeline=batch.pipeline,
         )
     position.next_offset, position.micro_batch_id = each.until_offset, micro_batch_id
+
+
+def move(ledger: Session, token: int, batch: BatchCommit) -> None:
+    """Put a query to the ends of the batch's ranges, wherever it was: positions it does not name are forgotten.
+
+    The micro-batch is written like one that read the ranges. The caller has checked the lease in this transaction.
+    """
+    row = MicroBatch(
+        pipeline=batch.pipeline,
+        query=batch.query,
+        query_id=batch.query_id,
+        batch_id=batch.batch_id,
+        token=token,
+        rows=batch.rows,
+        seconds=batch.seconds,
+    )
+    ledger.add(row)
+    ledger.flush()
+    ledger.execute(delete(Position).where(Position.pipeline == batch.pipeline, Position.query == batch.query))
+    for each in batch.ranges:
+        tp = each.topic_partition
+        ledger.add(
+            MicroBatchRange(
+                micro_batch_id=row.id,
+                topic=tp.topic,
+                topic_partition=tp.partition,
+                topic_id=each.topic_id,
+                from_offset=each.from_offset,
+                until_offset=each.until_offset,
+                gaps=len(each) if batch.query == ARCHIVE else 0,
+            )
+        )
+        ledger.add(
+            Position(
+                pipeline=batch.pipeline,
+                query=batch.query,
+                topic=tp.topic,
+                topic_partition=tp.partition,
+                next_offset=each.until_offset,
+                micro_batch_id=row.id,
+            )
+        )
+    ledger.flush()
 
 
 def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:
@@ -218,16 +269,23 @@ def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: Offset
     return span.op("&&", return_type=Boolean())(func.int8range(offsets.from_offset, offsets.until_offset))
 
 
+def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> ColumnElement[bool]:
+    """Whether a row is of the same topic as the range, and not of one of its name that was deleted or came later."""
+    return table.topic_id == offsets.topic_id if offsets.topic_id else true()
+
+
 def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -> list[str]:
-    """Paths below the lake of the files whose micro-batches overlap the ranges.
+    """Paths below the lake of the files whose micro-batches overlap the ranges, each in its incarnation.
 
     Files that housekeeping has removed are not among them (`include/ledger/landing.py`).
     """
     found: set[str] = set()
+    current = stored_topics(pipeline)
     with session() as ledger:
         for each in ranges:
             if not len(each):
                 continue
+            named = replace(each, topic_id=each.topic_id or current.get(each.topic_partition.topic, ""))
             wanted = (
                 select(LandingFile.path)
                 .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
@@ -238,12 +296,29 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -
                     LandingFile.outcome == outcome,
                     LandingFile.removed_at.is_(None),
                     MicroBatchRange.topic == each.topic_partition.topic,
+                    of_incarnation(MicroBatchRange, named),
                     MicroBatchRange.topic_partition == each.topic_partition.partition,
                     overlaps(MicroBatchRange, each),
                 )
             )
             found.update(ledger.scalars(wanted))
     return sorted(found)
+
+
+def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
+    """By path of a landing file: the topics that its micro-batch read, with their ids."""
+    found: dict[str, dict[str, str]] = {}
+    with session() as ledger:
+        for start in range(0, len(paths), 1000):
+            rows = ledger.execute(
+                select(LandingFile.path, MicroBatchRange.topic, MicroBatchRange.topic_id)
+                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == LandingFile.micro_batch_id)
+                .where(LandingFile.path.in_(paths[start : start + 1000]))
+                .distinct()
+            )
+            for path, topic, topic_id in rows:
+                found.setdefault(path, {})[topic] = topic_id
+    return found
 
 
 def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:

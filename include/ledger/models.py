@@ -362,3 +362,80 @@ class BatchFailure(Base):
     failures: Mapped[int] = mapped_column(comment="How often the micro-batch failed so")
     first_at: Mapped[datetime] = _now("When it first failed so")
     last_at: Mapped[datetime] = _now("When it last failed so")
+
+
+class Generation(Base):
+    """A generation of a pipeline's stream: checkpoints and speed views that belong together."""
+
+    __tablename__ = "generations"
+    __table_args__ = {"comment": "Generations of a pipeline's stream; the highest number is the current one"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    number: Mapped[int] = mapped_column(primary_key=True, comment="0 at the first start, then one more each time")
+    started_at: Mapped[datetime] = _now("When it was opened")
+    started_by: Mapped[str] = mapped_column(comment="user@host that opened it")
+    reason: Mapped[str] = mapped_column(comment="Why it was opened")
+    fingerprints: Mapped[dict[str, Any]] = mapped_column(
+        comment="By query: the facts that its checkpoint depends on, as of its first start"
+    )
+    positions: Mapped[dict[str, Any]] = mapped_column(
+        comment="By query: topic, topic partition and offset where it began in this generation"
+    )
+
+
+class Loss(Base):
+    """Offsets that were removed from Kafka before they were archived."""
+
+    __tablename__ = "losses"
+    __table_args__ = (
+        UniqueConstraint("pipeline", "topic_id", "topic_partition", "from_offset"),
+        {"comment": "Offsets removed from Kafka before they were archived, and who accepted that; kept for ever"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id")
+    topic_partition: Mapped[int] = mapped_column(comment="Number of the topic partition")
+    from_offset: Mapped[int] = mapped_column(comment="First lost offset, included")
+    until_offset: Mapped[int] = mapped_column(comment="Last lost offset, excluded")
+    found_at: Mapped[datetime] = _now("When it was found first")
+    accepted_at: Mapped[datetime | None] = mapped_column(comment="When it was accepted")
+    accepted_by: Mapped[str | None] = mapped_column(comment="user@host that accepted it")
+    reason: Mapped[str | None] = mapped_column(comment="Why it was accepted")
+
+
+class TopicIncarnation(Base):
+    """A closed incarnation of a topic: it was deleted, and the pipeline adopted its successor."""
+
+    __tablename__ = "topic_incarnations"
+    __table_args__ = (
+        UniqueConstraint("pipeline", "topic_id"),
+        {"comment": "Topics that were deleted and created again: the incarnations before the current one"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id of the closed incarnation")
+    topic_partitions: Mapped[int] = mapped_column(comment="Number of its topic partitions when last seen")
+    successor_id: Mapped[str] = mapped_column(comment="Topic id of the incarnation that was adopted instead")
+    closed_at: Mapped[datetime] = _now("When its successor was adopted")
+    closed_by: Mapped[str] = mapped_column(comment="user@host that adopted the successor")
+    reason: Mapped[str] = mapped_column(comment="Why")
+
+
+class Repin(Base):
+    """An interval whose ranges were resolved again."""
+
+    __tablename__ = "repins"
+    __table_args__ = {"comment": "Intervals that were pinned again on request, with the ranges before and after"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), index=True, comment="The interval"
+    )
+    repinned_at: Mapped[datetime] = _now("When")
+    repinned_by: Mapped[str] = mapped_column(comment="user@host, or Airflow's run id")
+    old_ranges: Mapped[list[Any]] = mapped_column(JSONB, comment="topic, topic_id, partition and offsets before")
+    new_ranges: Mapped[list[Any]] = mapped_column(JSONB, comment="topic, topic_id, partition and offsets after")

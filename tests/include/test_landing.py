@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,8 @@ from include.ledger import intervals, landing, micro_batches
 from include.ledger.database import engine, session
 from include.ledger.models import IntervalRange, IntervalRow, LandingFile, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange, TopicPartition, intersection, merged
+from include.pinning import check_repin
+from include.pipelines import load_pipeline
 from include.settings import settings
 from tests.conftest import Home
 
@@ -150,7 +153,7 @@ def test_removed_offsets_outside_of_registered_intervals_are_an_error(pipeline: 
         landing.holdings(pipeline, "no_table", [span(5, 12)])
 
 
-def test_interval_is_not_unpinned_when_its_landing_was_removed(pipeline: str) -> None:
+def test_interval_is_not_pinned_again_when_its_landing_was_removed(pipeline: str) -> None:
     register(pipeline, 0, 0, 10)
     landing.mark_removed([commit(pipeline, 0, 0, 10, archived=2)])
     with session() as ledger:
@@ -158,7 +161,7 @@ def test_interval_is_not_unpinned_when_its_landing_was_removed(pipeline: str) ->
         assert pinned is not None
         assert pinned.interval == Interval(DAY, DAY + timedelta(hours=1))
         with pytest.raises(UsageError, match="were removed"):
-            intervals.unpin(ledger, pinned)
+            check_repin(ledger, replace(load_pipeline("nest_cameras"), name=pipeline), pinned)
 
 
 def rows_of(paths: list[str]) -> list[dict[str, Any]]:

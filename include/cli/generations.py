@@ -1,0 +1,68 @@
+"""`new-generation`, `accept-loss`, `adopt`: the ways on when a stream refuses to continue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from include import generations
+from include.cli.data import PipelineName
+from include.cli.output import print_facts, print_json, progress
+from include.cli.services import AsJson
+from include.pipelines import load_pipeline
+from include.stream_start import who
+
+Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command."""
+    app.command(name="new-generation")(new_generation)
+    app.command(name="accept-loss")(accept_loss)
+    app.command()(adopt)
+
+
+def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
+    """Begin with new checkpoints where the archive ends; speed views are built again from the archive."""
+    declared = load_pipeline(pipeline)
+    number = generations.new_generation(declared, reason=reason, started_by=who())
+    if as_json:
+        print_json({"pipeline": declared.name, "generation": number})
+    else:
+        progress(f"{declared.name}: generation {number} begins with the next ./tidemark stream {declared.name}")
+
+
+def accept_loss(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
+    """Go on without offsets that Kafka removed before they were archived; they stay on record."""
+    declared = load_pipeline(pipeline)
+    lost = generations.accept_loss(declared, reason=reason, accepted_by=who())
+    if as_json:
+        rows = [
+            {
+                "topic": each.topic_partition.topic,
+                "topic_id": each.topic_id,
+                "partition": each.topic_partition.partition,
+                "from_offset": each.from_offset,
+                "until_offset": each.until_offset,
+            }
+            for each in lost
+        ]
+        print_json(rows)
+    for each in lost:
+        progress(f"{declared.name}: {each} ({len(each)} offsets) is accepted as lost")
+
+
+def adopt(
+    pipeline: PipelineName,
+    topic: Annotated[str, typer.Argument(help="the topic that was deleted and created again")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a topic that was deleted and created again, from its beginning."""
+    declared = load_pipeline(pipeline)
+    found = generations.adopt(declared, topic, reason=reason, adopted_by=who())
+    if as_json:
+        print_json(found)
+    else:
+        print_facts(found)

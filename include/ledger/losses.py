@@ -1,0 +1,104 @@
+"""Offsets that Kafka removed before they were archived: found, accepted, and never forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from include.intervals import format_time
+from include.ledger.database import session
+from include.ledger.models import Loss, Topic
+from include.offsets import OffsetRange
+
+
+@dataclass(frozen=True)
+class AcceptedLoss:
+    """Lost offsets of an interval, and who accepted that."""
+
+    id: int
+    range: OffsetRange
+    accepted_at: datetime
+    accepted_by: str
+    reason: str
+
+    @property
+    def evidence(self) -> str:
+        """What the reconciliation says of it."""
+        return (
+            f"{self.range} ({len(self.range)} offsets) was removed from Kafka before it was archived; "
+            f"loss {self.id}, accepted by {self.accepted_by} at {format_time(self.accepted_at)}: {self.reason}"
+        )
+
+
+def note(ledger: Session, pipeline: str, lost: Iterable[OffsetRange]) -> list[Loss]:
+    """Write losses that nobody has accepted yet; one that was found before and has grown is extended."""
+    rows = []
+    for each in lost:
+        tp = each.topic_partition
+        known = select(Loss).where(
+            Loss.pipeline == pipeline,
+            Loss.topic_id == each.topic_id,
+            Loss.topic_partition == tp.partition,
+            Loss.from_offset == each.from_offset,
+        )
+        row = ledger.scalar(known)
+        if row is None:
+            row = Loss(
+                pipeline=pipeline,
+                topic=tp.topic,
+                topic_id=each.topic_id,
+                topic_partition=tp.partition,
+                from_offset=each.from_offset,
+            )
+            ledger.add(row)
+        row.until_offset = each.until_offset
+        ledger.flush()
+        rows.append(row)
+    return rows
+
+
+def accept(ledger: Session, rows: Iterable[Loss], accepted_by: str, reason: str) -> None:
+    """Note who accepted the losses, and why."""
+    for row in rows:
+        row.accepted_at, row.accepted_by, row.reason = func.now(), accepted_by, reason
+
+
+def accepted_in(pipeline: str, ranges: Sequence[OffsetRange]) -> list[AcceptedLoss]:
+    """Accepted losses in the ranges: of each the part that lies there, in order."""
+    found = []
+    with session() as ledger:
+        current = {t.topic: t.topic_id for t in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
+        for each in ranges:
+            tp = each.topic_partition
+            wanted = select(Loss).where(
+                Loss.pipeline == pipeline,
+                Loss.topic == tp.topic,
+                Loss.topic_id == (each.topic_id or current.get(tp.topic, "")),
+                Loss.topic_partition == tp.partition,
+                Loss.accepted_at.is_not(None),
+                Loss.until_offset > each.from_offset,
+                Loss.from_offset < each.until_offset,
+            )
+            for row in ledger.scalars(wanted.order_by(Loss.from_offset)):
+                begin, until = max(row.from_offset, each.from_offset), min(row.until_offset, each.until_offset)
+                lost = OffsetRange(tp, begin, until, row.topic_id)
+                assert row.accepted_at is not None
+                found.append(AcceptedLoss(row.id, lost, row.accepted_at, row.accepted_by or "", row.reason or ""))
+    return found
+
+
+def without(ranges: Iterable[OffsetRange], accepted: Iterable[AcceptedLoss]) -> list[OffsetRange]:
+    """The ranges without accepted losses at their beginnings: what Kafka should still hold of them."""
+    lost = sorted((loss.range for loss in accepted), key=lambda each: each.from_offset)
+    kept = []
+    for each in ranges:
+        begin = each.from_offset
+        for loss in lost:
+            if loss.topic_partition == each.topic_partition and loss.from_offset <= begin < loss.until_offset:
+                begin = min(loss.until_offset, each.until_offset)
+        kept.append(replace(each, from_offset=begin))
+    return kept

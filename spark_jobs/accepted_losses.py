@@ -1,0 +1,28 @@
+"""Accepted losses in an interval: gaps with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from include.ledger.losses import AcceptedLoss
+from include.offsets import OffsetRange, TopicPartition
+from include.reconciliation import Difference, Reconciliation
+
+
+def with_losses(
+    pinned: Sequence[OffsetRange],
+    read: Sequence[OffsetRange],
+    gaps: Mapping[TopicPartition, int],
+    accepted: Iterable[AcceptedLoss],
+    found: Reconciliation,
+) -> dict[TopicPartition, int]:
+    """The gaps of the pinned ranges from those of the ranges that were read, which lack what is lost.
+
+    Each accepted loss becomes a difference of class `gap` that says who accepted it and why.
+    """
+    for loss in accepted:
+        found.add(Difference("gap", "offsets lost before they were archived", str(loss.range), loss.evidence))
+    left_out = {r.topic_partition: len(r) for r in pinned}
+    for each in read:
+        left_out[each.topic_partition] -= len(each)
+    return {tp: missing + left_out.get(tp, 0) for tp, missing in gaps.items()}
