@@ -90,7 +90,8 @@ class Meeting:
         return {name: named.where(F.col("part") == name) for name in PARTS}
 
     def _mark_late(self, rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-        """Add first_watermark and last_watermark: those that dropped a row as late, null where none did."""
+        """Add window_end, and the first_watermark and last_watermark that dropped a row as late, else null."""
+        rows = rows.withColumn("window_end", _window_end(self.view))
         ends = sorted({end for _, end in windows})
         bounds = late_spans(self._late_bounds(rows, ends), ends)
         schema = (
@@ -107,7 +108,7 @@ class Meeting:
             & (F.col("kafka_partition") == F.col("partition"))
             & (F.col("kafka_offset") >= F.col("low"))
             & (F.col("kafka_offset") < F.col("high"))
-            & (_window_end(self.view) <= F.col("closed")),
+            & (F.col("window_end") <= F.col("closed")),
             "left",
         ).drop("topic", "partition", "low", "high", "closed")
 
@@ -121,7 +122,7 @@ class Meeting:
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
         """First and last watermark that dropped late rows, by the end of their window."""
-        found = late.groupBy(_window_end(self.view)).agg(F.min("first_watermark"), F.max("last_watermark"))
+        found = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
         return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in found.collect()}
 
 
