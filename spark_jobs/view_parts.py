@@ -95,22 +95,23 @@ class Meeting:
         ends = sorted({end for _, end in windows})
         bounds = late_spans(self._late_bounds(rows, ends), ends)
         schema = (
-            "topic STRING, partition INT, low BIGINT, high BIGINT, closed TIMESTAMP, "
+            "late_topic STRING, late_partition INT, late_from BIGINT, late_until BIGINT, late_end TIMESTAMP, "
             "first_watermark TIMESTAMP, last_watermark TIMESTAMP"
         )
-        dropped = self.spark.createDataFrame([each.as_row() for each in bounds], schema)
         if not bounds:
-            nulls = {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
-            return rows.withColumns(nulls)
+            return rows.withColumns(
+                {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
+            )
+        dropped = self.spark.createDataFrame([each.as_row() for each in bounds], schema)
         return rows.join(
             F.broadcast(dropped),
-            (F.col("kafka_topic") == F.col("topic"))
-            & (F.col("kafka_partition") == F.col("partition"))
-            & (F.col("kafka_offset") >= F.col("low"))
-            & (F.col("kafka_offset") < F.col("high"))
-            & (F.col("window_end") <= F.col("closed")),
+            (F.col("kafka_topic") == F.col("late_topic"))
+            & (F.col("kafka_partition") == F.col("late_partition"))
+            & (F.col("kafka_offset") >= F.col("late_from"))
+            & (F.col("kafka_offset") < F.col("late_until"))
+            & (F.col("window_end") <= F.col("late_end")),
             "left",
-        ).drop("topic", "partition", "low", "high", "closed")
+        )
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
         last = micro_batches.last_batch(self.pipeline.name, self.view.name)
