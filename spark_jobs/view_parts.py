@@ -96,31 +96,28 @@ class Meeting:
         return {**landed, "replayed": self.replayed.rows}
 
     def _mark_late(self, rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
-        """Add first_watermark and last_watermark: those that dropped a row as late, null where none did."""
+        """Add window_end, and the first_watermark and last_watermark that dropped a row as late, else null."""
+        rows = rows.withColumn("window_end", _window_end(self.view))
         ends = sorted({end for _, end in windows})
         bounds = late_spans(self._late_bounds(rows, ends), ends)
         schema = (
-            "topic STRING, partition INT, low BIGINT, high BIGINT, closed TIMESTAMP, "
+            "late_topic STRING, late_partition INT, late_from BIGINT, late_until BIGINT, late_end TIMESTAMP, "
             "first_watermark TIMESTAMP, last_watermark TIMESTAMP"
         )
-        dropped = frame_of(self.spark, (each.as_row() for each in bounds), schema)
         if not bounds:
-            nulls = {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
-            return rows.withColumns(nulls)
-        # A window is a column of its own first: in a join's condition Spark cannot resolve it.
-        return (
-            rows.withColumn("window_end", _window_end(self.view))
-            .join(
-                F.broadcast(dropped),
-                (F.col("kafka_topic") == F.col("topic"))
-                & (F.col("kafka_partition") == F.col("partition"))
-                & (F.col("kafka_offset") >= F.col("low"))
-                & (F.col("kafka_offset") < F.col("high"))
-                & (F.col("window_end") <= F.col("closed"))
-                & (F.col("closed_topic_id") == ""),
-                "left",
+            return rows.withColumns(
+                {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
             )
-            .drop("topic", "partition", "low", "high", "closed", "window_end")
+        dropped = frame_of(self.spark, (each.as_row() for each in bounds), schema)
+        return rows.join(
+            F.broadcast(dropped),
+            (F.col("kafka_topic") == F.col("late_topic"))
+            & (F.col("kafka_partition") == F.col("late_partition"))
+            & (F.col("kafka_offset") >= F.col("late_from"))
+            & (F.col("kafka_offset") < F.col("late_until"))
+            & (F.col("window_end") <= F.col("late_end"))
+            & (F.col("closed_topic_id") == ""),
+            "left",
         )
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
@@ -133,7 +130,7 @@ class Meeting:
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
         """First and last watermark that dropped late rows, by the end of their window."""
-        found = late.groupBy(_window_end(self.view)).agg(F.min("first_watermark"), F.max("last_watermark"))
+        found = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
         return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in found.collect()}
 
 

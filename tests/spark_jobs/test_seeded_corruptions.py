@@ -205,7 +205,7 @@ def test_file_doubled_in_landing_and_ledger_doubles_each_of_its_rows(seeded: See
     statement = (
         "INSERT INTO landing_files (micro_batch_id, outcome, path, rows, bytes, event_time_min, event_time_max) "
         f"SELECT micro_batch_id, outcome, replace(path, '{path.name}', '{copy.name}'), rows, bytes, "
-        f"event_time_min, event_time_max FROM landing_files WHERE path LIKE '%{path.name}'"
+        f"event_time_min, event_time_max FROM landing_files WHERE path LIKE '%{path.name}' AND outcome = 'archived'"
     )
     with seeded.ledger(statement, f"DELETE FROM landing_files WHERE path LIKE '%{copy.name}'"):
         verdict = seeded.reconcile()
