@@ -4,7 +4,7 @@ Layout:
     tables/<table>/<partition path>/<revision>/*.parquet   registered data and revisions on their way
     landing/<pipeline>/<batch>/outcome=…/…                 files of micro-batches
     quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
-    checkpoints/<pipeline>/<query>                         Spark's
+    checkpoints/<pipeline>/g<generation>/<query>           Spark's; beside it <view>.base-<token>
     reports/<pipeline>/<interval>.html
 """
 

@@ -170,6 +170,8 @@ def test_new_topic_partition_starts_at_0_in_the_interval_where_it_appears_when_p
     log.archive()
     assert log.pin(0) == {0: (0, 1), 1: (0, 0)}
     log.admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(30)
+    # A producer that knew the topic before would refuse the new partition for a while.
+    log.producer = Producer({"bootstrap.servers": settings().kafka_address()})
     log.send(2, 0.5, 1.5, 2.5)
     log.send(0, 2.1)
     log.archive()
