@@ -6,7 +6,7 @@ Layout:
     landing/<pipeline>/compacted/<outcome>/<day>-….parquet files of many micro-batches of a closed day
     quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
     quarantine/<pipeline>/<day>-….parquet                  those of a closed day
-    checkpoints/<pipeline>/<query>                         Spark's
+    checkpoints/<pipeline>/g<generation>/<query>           Spark's; beside it <view>.base-<token>
     reports/<pipeline>/<interval>.html
     lost+found/<time>/…                                    what `doctor --repair` moved out of the way
 """
