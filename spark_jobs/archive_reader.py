@@ -20,7 +20,7 @@ from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.revision_files import damaged_files
-from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED, archive_rows, decode
+from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED, archive_rows, decode, failure
 from spark_jobs.kafka_source import read_ranges
 from spark_jobs.local_frames import empty_frame, frame_of
 from spark_jobs.schemas import struct_of
@@ -80,11 +80,31 @@ def _read_registered(
         else:
             raise _only_copy(pipeline, damage)
     rows = read_files(spark, paths, archive_schema(pipeline)).where(within(removed))
+    rows = _without_replayed(spark, pipeline, removed, rows)
     if lost:
         kafka.check_retained(pipeline.name, lost)
-        again = decode(pipeline, read_ranges(spark, _hulls(lost))).where(within(lost))
+        again = _decode_again(spark, pipeline, _hulls(lost)).where(within(lost))
         rows = rows.unionByName(archive_rows(pipeline, again).drop("event_time"))
     return rows
+
+
+def _without_replayed(
+    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], rows: DataFrame
+) -> DataFrame:
+    """Rows of tables without those that replays delivered: their records were quarantined, the stream landed none."""
+    replayed = replayed_within(pipeline.name, ranges)
+    if not replayed:
+        return rows
+    coordinates = frame_of(spark, replayed, _COORDINATES)
+    return rows.join(F.broadcast(coordinates), coordinates.columns, "left_anti")
+
+
+def _decode_again(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """What Kafka holds of the ranges, decoded; what landed in quarantine stays there, undecoded."""
+    held = read_quarantined(spark, pipeline, ranges).withColumn("held", F.lit(True))
+    at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
+    records = read_ranges(spark, ranges).join(F.broadcast(held), at, "left")
+    return decode(pipeline, records, F.when(F.col("held"), failure("quarantined", F.lit("it landed in quarantine"))))
 
 
 def _hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -116,11 +136,7 @@ def read_archived_by_event_time(spark: SparkSession, pipeline: Pipeline, low: da
         registered = [path for each in candidates for path in _files_with_event_times(pipeline, each, low, high)]
         kept = read_files(spark, registered, archive_schema(pipeline)).where(within(removed))
         kept = kept.withColumn("closed_topic_id", F.lit(""))
-        if replayed := replayed_within(pipeline.name, removed):
-            # Of records that were quarantined there: delivered elsewhere, and never landed by the stream.
-            coordinates = frame_of(spark, replayed, _COORDINATES)
-            kept = kept.join(F.broadcast(coordinates), coordinates.columns, "left_anti")
-        rows = rows.unionByName(kept)
+        rows = rows.unionByName(_without_replayed(spark, pipeline, removed, kept))
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
 

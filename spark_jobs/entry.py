@@ -82,6 +82,8 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     finally:
         session = SparkSession.getActiveSession()
         if session is not None:
+            # What was said is said: tasks that are cancelled by the end of the session only add stack traces.
+            session.sparkContext.setLogLevel("OFF")
             session.stop()
     sys.stdout.flush()
     sys.exit(code)

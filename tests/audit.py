@@ -70,9 +70,9 @@ def read_topic(bootstrap: str, topic: str) -> dict[Coordinates, Record]:
 
 
 def last_values(bootstrap: str, topic: str) -> dict[str, dict[str, Any]]:
-    """The last value of each key of a compacted topic."""
-    records = read_topic(bootstrap, topic)
-    return {r.key.decode(): json.loads(r.value) for _, r in sorted(records.items()) if r.key and r.value}
+    """The last value of each key of a compacted topic that was not deleted."""
+    last = {r.key.decode(): r.value for _, r in sorted(read_topic(bootstrap, topic).items()) if r.key}
+    return {key: json.loads(value) for key, value in last.items() if value}
 
 
 def read_parquet(locations: Iterable[str]) -> pa.Table:
