@@ -66,3 +66,8 @@ def normalised(location: str) -> str:
         if location.startswith("file:/") and "://" not in location
         else location
     )
+
+
+def place(location: str) -> str:
+    """A location for comparing: one writer escapes special characters in it, another does not."""
+    return unquote(normalised(location))

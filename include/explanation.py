@@ -96,7 +96,10 @@ def explain(table: str, partition: str) -> dict[str, Any]:
 def _catalog(table: str, partition: str, location: str) -> dict[str, Any]:
     """Where the catalog points at this moment, and whether that is the ledger's registered revision."""
     entry = catalog_state.partitions([table]).get((table, partition))
-    return {"location": entry.location if entry else None, "agrees": entry is not None and entry.location == location}
+    return {
+        "location": entry.location if entry else None,
+        "agrees": entry is not None and catalog_state.place(entry.location) == catalog_state.place(location),
+    }
 
 
 def _files(revision: Revision) -> list[dict[str, Any]]:

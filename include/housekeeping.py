@@ -37,7 +37,7 @@ def keep_house(
     times = Times.of(pipeline, older_than)
     done = Done(pipeline.name, dry_run)
     with _alone(pipeline.name):
-        pointed_at = {each.location for each in catalog_state.partitions(pipeline.tables).values()}
+        pointed_at = {catalog_state.place(each.location) for each in catalog_state.partitions(pipeline.tables).values()}
         _retire_landing(pipeline, times, done)
         _compact(pipeline, times, done)
         _retire_revisions(pipeline, times, pointed_at, done)
@@ -110,7 +110,7 @@ def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], do
             .order_by(Revision.built_at)
         ).all()
         for row in due:
-            if row.location in pointed_at:
+            if catalog_state.place(row.location) in pointed_at:
                 where = f"{row.table_name} {row.table_partition}"
                 done.kept.append(f"{where}: the catalog points at revision {row.id} ({row.state}); ./tidemark doctor")
                 continue

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import select
 
 from include import lake
+from include.catalog_state import place
 from include.intervals import Interval, parse_duration
 from include.lake_scan import COMPACTED, Folder, below_lake, scan_files, scan_landing, scan_table
 from include.ledger import landing, writers
@@ -95,11 +96,12 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     gone = {row.path for row in rows} - lying
     for folder in folders:
         _sweep_folder(folder, lying, gone, due, done)
-    for place in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
+    for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
         files = {
             location: file
-            for location, file in scan_files(*place).items()
-            if place[0] == "landing" or QUARANTINE_FILE.fullmatch(location.removeprefix(f"{lake.uri(*place)}/"))
+            for location, file in scan_files(*folder_parts).items()
+            if folder_parts[0] == "landing"
+            or QUARANTINE_FILE.fullmatch(location.removeprefix(f"{lake.uri(*folder_parts)}/"))
         }
         known = {file.path for file in landing.files_at(pipeline.name, [below_lake(at) for at in files])}
         for location, file in files.items():
@@ -146,7 +148,7 @@ def sweep_tables(pipeline: Pipeline, times: Times, pointed_at: set[str], done: D
         for location, folder in {**scan.revisions, **scan.unfinished}.items():
             state = states.get(location)
             orphan = state is None and folder.newest < times.orphans and attempt_of(location) not in running
-            if location in pointed_at or not (state == "removed" or orphan):
+            if place(location) in pointed_at or not (state == "removed" or orphan):
                 continue
             if orphan:
                 done.orphans.append(below_lake(location))

@@ -30,9 +30,11 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
         registered = {row.table_partition: row for row in revisions if row.state == "registered"}
         for row in registered.values():
             yield from _files(pipeline, row, scan.revisions.get(row.location), deep=deep)
-        known = {row.location: row for row in revisions if row.state != "removed"}
+        known = {catalog_state.place(row.location): row for row in revisions if row.state != "removed"}
         yield from _catalog(pipeline, table, registered, known, catalog, set(running))
-        yield from _directories(pipeline, table, scan, known, {row.location for row in revisions}, set(running))
+        yield from _directories(
+            pipeline, table, scan, known, {catalog_state.place(row.location) for row in revisions}, set(running)
+        )
     yield from _intervals(pipeline)
 
 
@@ -69,10 +71,10 @@ def _catalog(
 ) -> Iterator[Disagreement]:
     for partition, row in registered.items():
         entry = catalog.get((table, partition))
-        if entry is not None and entry.location == row.location:
+        if entry is not None and catalog_state.place(entry.location) == catalog_state.place(row.location):
             continue
         where = f"{table} {partition}: revision {row.id} is registered in the ledger"
-        other = known.get(entry.location) if entry else None
+        other = known.get(catalog_state.place(entry.location)) if entry else None
         under_way = other is not None and other.state == "validated" and other.attempt_id in running
         again = f"attempt {other.attempt_id} is registering it now, or was killed at it: " if other else ""
         yield Disagreement(
@@ -88,7 +90,7 @@ def _catalog(
     for (_, partition), entry in catalog.items():
         if entry.table != table or partition in registered:
             continue
-        other = known.get(entry.location)
+        other = known.get(catalog_state.place(entry.location))
         under_way = other is not None and other.state == "validated" and other.attempt_id in running
         yield Disagreement(
             "partition unknown to the ledger",
@@ -114,9 +116,10 @@ def _directories(
     ever_known: set[str],
     running: set[int],
 ) -> Iterator[Disagreement]:
+    noted = known.keys() | ever_known
     for location, folder in {**scan.revisions, **scan.unfinished}.items():
         # Removed ones wait for the next housekeeping; those of a running attempt are noted when it has built all.
-        if location in known or location in ever_known or attempt_of(location) in running:
+        if catalog_state.place(location) in noted or attempt_of(location) in running:
             continue
         yield Disagreement(
             "revision unknown to the ledger",

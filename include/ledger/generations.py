@@ -112,10 +112,5 @@ def has_committed(generation: StreamGeneration, view: str) -> bool:
         return ledger.scalar(wanted.limit(1)) is not None
 
 
-def first_version_beside(version: int) -> int:
-    """The version of the first micro-batch of the generation that a version belongs to."""
-    return (version + 1) // _SPAN * _SPAN
-
-
 def _lock(ledger: Session, pipeline: str) -> None:
     ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"generation:{pipeline}"})
