@@ -17,6 +17,8 @@ from include.reconciliation import Difference, Reconciliation
 from spark_jobs.archive_reader import within
 from spark_jobs.decoding.records import ARCHIVED, EMPTY
 
+NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}
+
 NAMED = 10
 """How many rows are named one by one."""
 
@@ -40,7 +42,7 @@ def note_changed_rows(
     kafka_side: DataFrame, landed_side: DataFrame, otherwise: Sequence[OffsetRange], found: Reconciliation
 ) -> dict[str, int]:
     """Rows that the current code adds, removes or changes in these ranges: counted, and the first ones named."""
-    counts = {"added": 0, "removed": 0, "changed": 0}
+    counts = dict(NO_CHANGES)
     if not otherwise:
         return counts
 
