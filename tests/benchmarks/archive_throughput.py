@@ -31,7 +31,7 @@ def measure(rounds: int) -> dict[str, object]:
     """Seconds of each side in turns, after a round that does not count; the ratio pair by pair."""
     from pyspark.sql import functions as F
 
-    from include import lake
+    from include import kafka, lake
     from include.ledger import writers
     from include.pipelines import load_pipeline
     from spark_jobs.decoding.records import decode
@@ -42,10 +42,12 @@ def measure(rounds: int) -> dict[str, object]:
     pipeline = load_pipeline("nest_cameras")
     spark = build_session("bench archive")
     lease = writers.acquire(pipeline.name)
+    topics = kafka.describe_topics(pipeline.source.subscribe).values()
+    begins = {tp: low for tp, (low, _) in kafka.offset_bounds(kafka.topic_partitions_of(topics)).items()}
     records = 0
 
     def bare(number: int) -> None:
-        parsed = read_stream(spark, pipeline.source).select(
+        parsed = read_stream(spark, pipeline.source, begins).select(
             "topic",
             "partition",
             "offset",
@@ -82,7 +84,7 @@ def measure(rounds: int) -> dict[str, object]:
             writers.renew(lease)
             LandingSink(pipeline, lease, query_id, checkpoint, count).land(batch, batch_id)
 
-        decoded = decode(pipeline, read_stream(spark, pipeline.source))
+        decoded = decode(pipeline, read_stream(spark, pipeline.source, begins))
         query = decoded.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query.foreachBatch(land).start().awaitTermination()
         records = seen
