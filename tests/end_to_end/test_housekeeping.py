@@ -15,7 +15,7 @@ from include.pipelines import load_pipeline
 from tests import audit
 from tests.conftest import Home, iso, last_hours
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 NOW = ("--older-than", "0s")

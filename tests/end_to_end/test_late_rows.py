@@ -10,7 +10,7 @@ from include.pipelines import load_pipeline
 from tests import audit
 from tests.conftest import Home, iso, last_hours
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 def test_late_rows_are_counted_row_by_row_when_the_speed_view_dropped_them(home: Home) -> None:

@@ -15,7 +15,7 @@ from tests import audit
 from tests.checkout import Checkout, copy_checkout
 from tests.conftest import Home, iso, last_hours
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 MARKER = "cam-throws"

@@ -17,7 +17,7 @@ from tests import audit
 from tests.conftest import Home, iso, last_hours
 from tests.transactions import all_offsets, good_messages, transactional_producer, write_transaction
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 TOPIC = "nest-logs"

@@ -66,6 +66,7 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
     rig.audit()
 
 
+@pytest.mark.slow
 def test_nothing_is_doubled_when_two_drivers_start_at_once(rig: Rig, ending: Ending) -> None:
     rig.produce(300)
     drivers = [ending(rig.home.start("stream", "nest_cameras", "--until-caught-up")) for _ in range(2)]
@@ -75,6 +76,7 @@ def test_nothing_is_doubled_when_two_drivers_start_at_once(rig: Rig, ending: End
     rig.audit()
 
 
+@pytest.mark.slow
 def test_committed_batches_are_not_landed_again_when_their_commit_files_are_lost(rig: Rig) -> None:
     for query in ("archive", "hourly_counts"):
         commits = rig.home.lake / "checkpoints" / "nest_cameras"
@@ -87,6 +89,7 @@ def test_committed_batches_are_not_landed_again_when_their_commit_files_are_lost
     rig.audit()
 
 
+@pytest.mark.slow
 def test_stream_goes_on_or_ends_clearly_when_the_broker_is_killed(rig: Rig, ending: Ending) -> None:
     stream = ending(rig.started())
     rig.produce(200)
@@ -126,6 +129,7 @@ def test_batch_is_committed_once_when_postgresql_dies_in_the_middle_of_its_commi
     rig.audit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disk", ["landing", "checkpoints"])
 def test_stream_ends_clearly_and_goes_on_later_when_the_disk_is_full(rig: Rig, disk: str) -> None:
     rig.produce(300)
@@ -141,6 +145,7 @@ def test_stream_ends_clearly_and_goes_on_later_when_the_disk_is_full(rig: Rig, d
     rig.audit()
 
 
+@pytest.mark.slow
 def test_interval_registers_nothing_and_goes_through_later_when_the_disk_of_the_tables_is_full(rig: Rig) -> None:
     bounds = ("--from", iso(rig.start), "--to", iso(rig.start + timedelta(hours=1)))
     fill(rig.home.lake / "tables")
@@ -155,6 +160,7 @@ def test_interval_registers_nothing_and_goes_through_later_when_the_disk_of_the_
         assert cursor.fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_every_record_is_archived_when_topic_partitions_are_added_while_the_stream_runs(
     rig: Rig, ending: Ending
 ) -> None:
