@@ -61,5 +61,5 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_a_hundred_times(ri
             done[moment] += 1
     rig.catch_up()
     rig.audit()
-    rig.audit_interval()
+    rig.audit_intervals()
     print(f"{done.total()} kills over {rig.produced} records, seed {SEED}: {dict(done)}; lost 0, doubled 0")

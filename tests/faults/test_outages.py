@@ -176,4 +176,4 @@ def test_every_record_is_archived_when_topic_partitions_are_added_while_the_stre
     with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT topic_partition FROM positions WHERE query = 'archive' AND next_offset > 0 ORDER BY 1")
         assert [partition for (partition,) in cursor.fetchall()] == list(range(6))
-    rig.audit_interval()
+    rig.audit_intervals()
