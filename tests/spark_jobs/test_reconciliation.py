@@ -16,7 +16,7 @@ from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, Reconciliation
 from spark_jobs.archive_reconciliation import missing_spans, reconcile_archive
 from spark_jobs.view_parts import PARTS, late_spans
-from spark_jobs.view_reconciliation import _classify, _side_by_side
+from spark_jobs.view_reconciliation import _classify, _Context, _side_by_side
 
 TP = TopicPartition("logs", 0)
 HOUR = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -96,7 +96,9 @@ def test_late_spans_are_not_merged_over_a_hole_or_another_topic_partition() -> N
     assert [span.range for span in found] == ranges
 
 
-def classified(spark: Any, sides: dict[str, dict[str, tuple[int, int]]], *, behind: bool = False) -> Reconciliation:
+def classified(
+    spark: Any, sides: dict[str, dict[str, tuple[int, int]]], *, behind: bool = False, other_code: bool = False
+) -> Reconciliation:
     """Classes of keys of a view with two measures; `sides` gives side → key → both measures."""
     view = replace(load_pipeline("nest_cameras").views[0], measures=("count", "weight"))
     schema = "key STRING, start TIMESTAMP, end TIMESTAMP, count BIGINT, weight BIGINT"
@@ -106,9 +108,11 @@ def classified(spark: Any, sides: dict[str, dict[str, tuple[int, int]]], *, behi
         )
         for side in ("speed", "batch", *PARTS)
     }
-    windows = spark.createDataFrame([(HOUR, hours(1))], "start TIMESTAMP, end TIMESTAMP")
+    schema = "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"
+    windows = spark.createDataFrame([(HOUR, hours(1), other_code)], schema)
     found = Reconciliation()
-    _classify(_side_by_side(view, frames, windows), view, behind, {hours(1): (hours(2), hours(3))}, found)
+    context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7")
+    _classify(_side_by_side(view, frames, windows), view, context, found)
     return found
 
 
@@ -157,6 +161,23 @@ def test_key_is_unexplained_when_any_measure_of_any_side_differs(
 def test_speed_value_above_an_archive_that_is_behind_is_pending_and_below_it_unexplained(spark: Any) -> None:
     assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts()["pending"] == 1
     assert classified(spark, {"elsewhere": {"k": (1, 1)}}, behind=True).counts()["unexplained"] == 1
+
+
+@pytest.mark.spark
+def test_replayed_rows_explain_what_only_the_batch_view_has(spark: Any) -> None:
+    sides = {"speed": {"k": (2, 2)}, "batch": {"k": (3, 3)}, "inside": {"k": (2, 2)}, "replayed": {"k": (1, 1)}}
+    found = classified(spark, sides)
+    assert found.counts() == {"matched": 0, "pending": 0, "late": 0, "unexplained": 0}
+    assert [d.cls for d in found.differences] == ["quarantined"]
+    assert "count: 1 of 3" in found.differences[0].evidence
+    assert "logs-0 offset 7" in found.differences[0].evidence
+
+
+@pytest.mark.spark
+def test_difference_is_of_class_code_where_other_code_had_a_part_in_the_window(spark: Any) -> None:
+    found = classified(spark, {"speed": {"k": (1, 1)}, "batch": {"k": (2, 2)}}, other_code=True)
+    assert found.unexplained == 0
+    assert [d.cls for d in found.differences] == ["code"]
 
 
 def test_examples_are_limited_while_counts_go_on() -> None:
