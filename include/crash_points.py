@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 
 import psutil
@@ -28,7 +29,8 @@ def crash_point(name: str) -> None:
             parent.send_signal(signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     if _is_now(pause, name):
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread, not to the process: a stop taken by another thread would let this one run on for a moment.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _is_now(wanted: str, name: str) -> bool:
