@@ -19,10 +19,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger import evidence, micro_batches
-from include.ledger.evidence import SpeedPosition
+from include.ledger.evidence import LateBound, SpeedPosition
 from include.ledger.incarnations import closed
 from include.ledger.intervals import PinnedInterval
-from include.ledger.speed import LateBound
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within, within_incarnation

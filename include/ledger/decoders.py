@@ -5,31 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import CTE, ColumnElement, and_, func, select
 
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE, of_incarnation
+from include.ledger.micro_batches import ARCHIVE, may_hold_events, of_incarnation, overlaps
 from include.ledger.models import LandingFile, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange
 
 
-def _overlapping(what: Any, pipeline: str, query: str, each: OffsetRange) -> Select[Any]:
+def _ranges_in(each: OffsetRange) -> CTE:
+    """Ranges of micro-batches that overlap the range; columns micro_batch_id, from_offset, until_offset.
+
+    Materialized, so that they are found first. Few batches have other code behind them, which makes PostgreSQL
+    look for those first otherwise, and read all batches for it.
+    """
     return (
-        select(what)
-        .select_from(MicroBatchRange)
-        .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+        select(MicroBatchRange.micro_batch_id, MicroBatchRange.from_offset, MicroBatchRange.until_offset)
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == query,
             MicroBatchRange.topic == each.topic_partition.topic,
             of_incarnation(MicroBatchRange, each),
             MicroBatchRange.topic_partition == each.topic_partition.partition,
-            MicroBatchRange.until_offset > each.from_offset,
-            MicroBatchRange.from_offset < each.until_offset,
+            overlaps(MicroBatchRange, each),
         )
+        .cte("ranges")
+        .prefix_with("MATERIALIZED")
     )
+
+
+def _of_query(pipeline: str, query: str) -> ColumnElement[bool]:
+    return and_(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
 
 
 def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str) -> list[OffsetRange]:
@@ -42,13 +47,15 @@ def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str
         for each in ranges:
             if not len(each):
                 continue
-            rows = ledger.scalars(
-                _overlapping(MicroBatchRange, pipeline, ARCHIVE, each)
-                .where(MicroBatch.decoder_version.is_distinct_from(version))
-                .order_by(MicroBatchRange.from_offset)
+            ranges_in = _ranges_in(each)
+            rows = ledger.execute(
+                select(ranges_in.c.from_offset, ranges_in.c.until_offset)
+                .join(MicroBatch, MicroBatch.id == ranges_in.c.micro_batch_id)
+                .where(_of_query(pipeline, ARCHIVE), MicroBatch.decoder_version.is_distinct_from(version))
+                .order_by(ranges_in.c.from_offset)
             )
-            for row in rows:
-                begin, end = max(row.from_offset, each.from_offset), min(row.until_offset, each.until_offset)
+            for low, high in rows:
+                begin, end = max(low, each.from_offset), min(high, each.until_offset)
                 if found and found[-1].topic_partition == each.topic_partition and found[-1].until_offset >= begin:
                     begin = found.pop().from_offset
                 found.append(OffsetRange(each.topic_partition, begin, end))
@@ -61,7 +68,13 @@ def decoders_of(pipeline: str, ranges: Iterable[OffsetRange]) -> list[str]:
     with session() as ledger:
         for each in ranges:
             if len(each):
-                rows = ledger.scalars(_overlapping(MicroBatch.decoder_version, pipeline, ARCHIVE, each).distinct())
+                ranges_in = _ranges_in(each)
+                rows = ledger.scalars(
+                    select(MicroBatch.decoder_version)
+                    .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
+                    .where(_of_query(pipeline, ARCHIVE))
+                    .distinct()
+                )
                 found.update(version or "unknown" for version in rows)
     return sorted(found)
 
@@ -88,22 +101,25 @@ def other_code(
     other = MicroBatch.decoder_version.is_distinct_from(version)
     with session() as ledger:
         counted = [
-            ledger.scalar(_overlapping(MicroBatch.id, pipeline, view, each).where(other).limit(1))
-            for each in ranges
-            if len(each)
-        ]
-        first, last = func.coalesce(LandingFile.event_time_min, low), func.coalesce(LandingFile.event_time_max, high)
-        landed = (
-            select(first, last)
-            .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-            .where(
-                MicroBatch.pipeline == pipeline,
-                MicroBatch.query == ARCHIVE,
-                LandingFile.outcome == "archived",
-                first < high,
-                last >= low,
-                other,
+            ledger.scalar(
+                select(MicroBatch.id)
+                .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
+                .where(_of_query(pipeline, view), other)
+                .limit(1)
             )
+            for ranges_in in (_ranges_in(each) for each in ranges if len(each))
+        ]
+        # First the files of that time, for the same reason.
+        in_time = (
+            select(LandingFile.micro_batch_id, LandingFile.event_time_min, LandingFile.event_time_max)
+            .where(LandingFile.outcome == "archived", may_hold_events(low, high))
+            .cte("in_time")
+            .prefix_with("MATERIALIZED")
+        )
+        landed = (
+            select(func.coalesce(in_time.c.event_time_min, low), func.coalesce(in_time.c.event_time_max, high))
+            .join(MicroBatch, MicroBatch.id == in_time.c.micro_batch_id)
+            .where(_of_query(pipeline, ARCHIVE), other)
         )
         spans = [(begin, end) for begin, end in ledger.execute(landed)]
         return OtherCode(any(batch is not None for batch in counted), spans)

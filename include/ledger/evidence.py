@@ -14,10 +14,17 @@ from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
 from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import ARCHIVE, Fates, of_incarnation
+from include.ledger.micro_batches import ARCHIVE, Fates, of_incarnation, overlaps
 from include.ledger.models import IntervalRange, LandingFile, MicroBatch, MicroBatchRange, Position
-from include.ledger.speed import LateBound
 from include.offsets import OffsetRange, TopicPartition
+
+
+@dataclass(frozen=True)
+class LateBound:
+    """In this range the speed view dropped rows whose window ended at or before the watermark."""
+
+    range: OffsetRange
+    watermark: datetime
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,7 @@ def late_bounds_within(
         and_(
             MicroBatchRange.topic == tp.topic,
             MicroBatchRange.topic_partition == tp.partition,
-            MicroBatchRange.until_offset > low,
-            MicroBatchRange.from_offset <= high,
+            overlaps(MicroBatchRange, OffsetRange(tp, low, high + 1)),
         )
         for tp, (low, high) in bounds.items()
     ]
@@ -116,6 +122,7 @@ def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Record
                     MicroBatchRange.topic == each.topic_partition.topic,
                     of_incarnation(MicroBatchRange, each),
                     MicroBatchRange.topic_partition == each.topic_partition.partition,
+                    overlaps(MicroBatchRange, each),
                     MicroBatchRange.from_offset >= each.from_offset,
                     MicroBatchRange.until_offset <= each.until_offset,
                     MicroBatchRange.until_offset > MicroBatchRange.from_offset,

@@ -13,8 +13,17 @@ from sqlalchemy.orm import Session
 from include.errors import TidemarkError
 from include.intervals import Interval
 from include.ledger.database import session
-from include.ledger.micro_batches import Fates
-from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange, Repin, Topic
+from include.ledger.micro_batches import ARCHIVE, Fates
+from include.ledger.models import (
+    Attempt,
+    IntervalRange,
+    IntervalRow,
+    MicroBatch,
+    MicroBatchRange,
+    Position,
+    Repin,
+    Topic,
+)
 from include.offsets import OffsetRange, TopicPartition
 
 
@@ -94,13 +103,14 @@ def write(
     pinned_by: str,
 ) -> PinnedInterval:
     """Write a pinned interval. Raises TidemarkError when it would not tile with the one before or after."""
-    for name, moment, side in (
-        ("before", interval.from_time, "until_offset"),
-        ("after", interval.to_time, "from_offset"),
-    ):
-        column = IntervalRow.to_time if name == "before" else IntervalRow.from_time
-        row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, column == moment))
-        if row is None:
+    of_pipeline = select(IntervalRow).where(IntervalRow.pipeline == pipeline)
+    before = of_pipeline.where(IntervalRow.from_time < interval.from_time).order_by(IntervalRow.from_time.desc())
+    after = of_pipeline.where(IntervalRow.from_time > interval.from_time).order_by(IntervalRow.from_time)
+    for name, wanted, side in (("before", before, "until_offset"), ("after", after, "from_offset")):
+        row = ledger.scalar(wanted.limit(1))
+        if row is None or (
+            row.to_time != interval.from_time if name == "before" else row.from_time != interval.to_time
+        ):
             continue
         neighbour_there = _load(ledger, row)
         # Incarnations of a topic do not tile with each other, and a topic added since begins where it does.
@@ -184,19 +194,29 @@ def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
 
     Of a topic that was deleted and created again: where its current incarnation begins.
     """
+    # The query stops at the first micro-batch of each topic partition, however many follow it.
+    first = (
+        select(MicroBatchRange.from_offset)
+        .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+        .where(
+            MicroBatch.pipeline == pipeline,
+            MicroBatch.query == ARCHIVE,
+            MicroBatchRange.topic == Position.topic,
+            MicroBatchRange.topic_partition == Position.topic_partition,
+            MicroBatchRange.topic_id == Topic.topic_id,
+        )
+        .order_by(MicroBatchRange.until_offset, MicroBatchRange.from_offset)
+        .limit(1)
+        .correlate(Position, Topic)
+        .scalar_subquery()
+    )
     with session() as ledger:
         rows = ledger.execute(
-            select(MicroBatchRange.topic, MicroBatchRange.topic_partition, func.min(MicroBatchRange.from_offset))
-            .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
-            .join(Topic, (Topic.pipeline == MicroBatch.pipeline) & (Topic.topic == MicroBatchRange.topic))
-            .where(
-                MicroBatch.pipeline == pipeline,
-                MicroBatch.query == "archive",
-                MicroBatchRange.topic_id == Topic.topic_id,
-            )
-            .group_by(MicroBatchRange.topic, MicroBatchRange.topic_partition)
+            select(Position.topic, Position.topic_partition, first)
+            .join(Topic, (Topic.pipeline == Position.pipeline) & (Topic.topic == Position.topic))
+            .where(Position.pipeline == pipeline, Position.query == ARCHIVE)
         )
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows if offset is not None}
 
 
 def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: str) -> int:

@@ -305,6 +305,15 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -
     return sorted(found)
 
 
+def may_hold_events(low: datetime, high: datetime) -> ColumnElement[bool]:
+    """Whether a landing file may hold an event in `[low, high)`; unknown times are unbounded.
+
+    Written so that the index over event times answers it: old files cost nothing.
+    """
+    times = func.tstzrange(LandingFile.event_time_min, LandingFile.event_time_max, "[]")
+    return times.op("&&", return_type=Boolean())(func.tstzrange(low, high))
+
+
 def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
     """By path of a landing file: the topics that its micro-batch read, with their ids."""
     found: dict[str, dict[str, str]] = {}
@@ -332,10 +341,7 @@ def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list
                 MicroBatch.query == ARCHIVE,
                 LandingFile.outcome == "archived",
                 LandingFile.removed_at.is_(None),
-                # Unknown times are unbounded; an index answers it, so old files cost nothing.
-                func.tstzrange(LandingFile.event_time_min, LandingFile.event_time_max, "[]").op("&&")(
-                    func.tstzrange(low, high)
-                ),
+                may_hold_events(low, high),
             )
         )
         return sorted(ledger.scalars(wanted))

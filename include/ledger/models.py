@@ -153,7 +153,7 @@ class LandingFile(Base):
             "ix_landing_files_event_times",
             text("tstzrange(event_time_min, event_time_max, '[]')"),
             postgresql_using="gist",
-            postgresql_where=text("removed_at IS NULL AND outcome = 'archived'"),
+            postgresql_where=text("outcome = 'archived'"),
         ),
         {"comment": "What each committed micro-batch has in which file of landing or quarantine"},
     )
@@ -241,6 +241,7 @@ class Revision(Base):
     __tablename__ = "revisions"
     __table_args__ = (
         Index("ix_revisions_table_partition", "table_name", "table_partition"),
+        Index("ix_revisions_registering", "table_name", postgresql_where=text("state = 'registering'")),
         {"comment": "Immutable directories of table partitions; at most one per partition is registered"},
     )
 
@@ -251,7 +252,7 @@ class Revision(Base):
         ForeignKey("intervals.id", ondelete="CASCADE"), index=True, comment="The interval that delivered it"
     )
     attempt_id: Mapped[int] = mapped_column(
-        ForeignKey("attempts.id", ondelete="CASCADE"), comment="The attempt that built it"
+        ForeignKey("attempts.id", ondelete="CASCADE"), index=True, comment="The attempt that built it"
     )
     location: Mapped[str] = mapped_column(comment="URI of the directory")
     rows: Mapped[int] = mapped_column(comment="Rows in its files")

@@ -7,21 +7,19 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import NewPartitions
 from sqlalchemy import select
 
 from include import generations, kafka, lake
 from include.errors import AnotherWriter, ArchiveBehind, OffsetsLost, TidemarkError, TopicRecreated, UsageError
 from include.interval_steps import readable_source
-from include.intervals import Interval
 from include.ledger import generations as ledger_generations
 from include.ledger import intervals, losses, micro_batches, writers
 from include.ledger.database import engine, session
@@ -31,21 +29,14 @@ from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
 from include.ledger.revisions import BuiltRevision, note_built, registered_of_interval, set_state
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
-from include.pinning import pin_interval
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics, Pipeline
+from include.pipelines.spec import KafkaTopics
 from include.settings import settings
 from include.stream_start import check_retention, lost_offsets
-from tests.conftest import Home, last_hours
+from tests.conftest import Home
+from tests.topic_log import HOUR, START, Log, by_partition, hour
 
 pytestmark = pytest.mark.services
-
-START = last_hours(8)
-HOUR = timedelta(hours=1)
-
-
-def hour(number: int) -> Interval:
-    return Interval(START + number * HOUR, START + (number + 1) * HOUR)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,63 +52,6 @@ def in_this_process(home: Home) -> Iterator[None]:
         engine().dispose()
     settings.cache_clear()
     engine.cache_clear()
-
-
-@dataclass
-class Log:
-    """A pipeline with a topic of its own, and an archive that is as far as it is told."""
-
-    pipeline: Pipeline
-    batches: int = 0
-    producer: Producer = field(init=False)
-    admin: AdminClient = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.producer = Producer({"bootstrap.servers": settings().kafka_address()})
-        # A client must outlive its futures.
-        self.admin = AdminClient({"bootstrap.servers": settings().kafka_address()})
-
-    @property
-    def topic(self) -> str:
-        return self.pipeline.source.subscribe[0]
-
-    def create(self, partitions: int) -> None:
-        kafka.create_topic(self.topic, partitions)
-
-    def delete(self) -> None:
-        self.admin.delete_topics([self.topic])[self.topic].result(30)
-
-    def send(self, partition: int, *hours: float) -> None:
-        """Records whose timestamps are so many hours after the start, in this order."""
-        for each in hours:
-            at = int((START + each * HOUR).timestamp() * 1000)
-            self.producer.produce(self.topic, b"x", partition=partition, timestamp=at)
-        assert self.producer.flush(30) == 0
-
-    def archive(self, files: tuple[LandedFile, ...] = ()) -> None:
-        """Commit everything that Kafka holds, as one micro-batch of the archive query."""
-        identities = kafka.describe_topics([self.topic])
-        bounds = kafka.offset_bounds(kafka.topic_partitions_of(identities.values()))
-        at = micro_batches.positions(self.pipeline.name)
-        known = bool(at)
-        ranges = [OffsetRange(tp, at.get(tp, 0 if known else low), high) for tp, (low, high) in bounds.items()]
-        lease = writers.acquire(self.pipeline.name)
-        query_id = f"query-{self.pipeline.name}"
-        micro_batches.commit(
-            lease, BatchCommit(self.pipeline.name, ARCHIVE, query_id, self.batches, ranges, identities, files=files)
-        )
-        writers.release(lease)
-        self.batches += 1
-
-    def pin(self, number: int, *, repin: bool = False) -> dict[int, tuple[int, int]]:
-        return by_partition(pin_interval(self.pipeline, hour(number), pinned_by="test", repin=repin))
-
-    def pinned(self) -> list[PinnedInterval]:
-        return intervals.pinned_intervals(self.pipeline.name)
-
-
-def by_partition(pinned: PinnedInterval) -> dict[int, tuple[int, int]]:
-    return {r.topic_partition.partition: (r.from_offset, r.until_offset) for r in pinned.ranges}
 
 
 def assert_tiling(pinned: list[PinnedInterval]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from include.gap_proof import NEAR, runs
-from include.ledger.speed import LateBound
+from include.ledger.evidence import LateBound
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, Reconciliation

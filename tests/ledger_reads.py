@@ -1,0 +1,42 @@
+"""What a piece of work costs the ledger: rows that PostgreSQL read for it, a count and no time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psycopg2
+
+_OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+_ROWS = "SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables"
+
+
+def rows_read(database: str, work: Callable[[], object], *, analyze: bool = True) -> dict[str, int]:
+    """Rows that PostgreSQL read of each table of the database for the work, those without a row left out.
+
+    `work` closes its connections: a backend publishes its counts when it ends.
+    """
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+
+            def counts() -> dict[str, int]:
+                deadline = time.monotonic() + 60
+                cursor.execute(_OTHERS)
+                while (cursor.fetchone() or (0,))[0]:
+                    assert time.monotonic() < deadline, "somebody is still connected to the ledger"
+                    time.sleep(0.05)
+                    cursor.execute(_OTHERS)
+                cursor.execute("SELECT pg_stat_clear_snapshot()")
+                cursor.execute(_ROWS)
+                return {str(table): int(rows) for table, rows in cursor.fetchall()}
+
+            if analyze:
+                cursor.execute("VACUUM ANALYZE")
+            before = counts()
+            work()
+            after = counts()
+    finally:
+        connection.close()
+    return {table: rows - before.get(table, 0) for table, rows in after.items() if rows > before.get(table, 0)}
