@@ -94,16 +94,7 @@ def _prove(tp: TopicPartition, spans: Sequence[Span]) -> GapProof:
     groups = list(runs(spans))
     longest = max(run[-1][1] - run[0][0] for run in groups)
     fetch = _LARGE_FETCH if longest > _LONG else _SMALL_FETCH
-    options: dict[str, str | bool | int] = {
-        "enable.partition.eof": True,
-        "max.partition.fetch.bytes": fetch,
-        # The client reads ahead as long as its queue has room, and what lies behind a span is not wanted;
-        # unasked it would pause for a second whenever the queue is full.
-        "queued.min.messages": 1,
-        "queued.max.messages.kbytes": fetch // 1024,
-        "fetch.queue.backoff.ms": 1,
-    }
-    reader = kafka.consumer(**options)
+    reader = kafka.consumer(**kafka.few_records(fetch), **{"queued.max.messages.kbytes": fetch // 1024})
     try:
         for run in groups:
             reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, run[0][0])])

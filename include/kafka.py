@@ -52,6 +52,19 @@ def _quiet(_: KafkaError) -> None:
     """Connection errors reach the caller through the call that needed the connection."""
 
 
+def few_records(fetch_bytes: int = 64 * 1024) -> dict[str, str | bool | int]:
+    """Options of a consumer that is after a few records: it does not read ahead, and sees a partition's end.
+
+    The client would fill its queue with what lies behind them, and pause for a second whenever that is full.
+    """
+    return {
+        "enable.partition.eof": True,
+        "max.partition.fetch.bytes": fetch_bytes,
+        "queued.min.messages": 1,
+        "fetch.queue.backoff.ms": 1,
+    }
+
+
 def admin() -> AdminClient:
     """An admin client of the configured cluster."""
     return AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
@@ -207,13 +220,14 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
     """The earliest timestamp among the first records of the topic partitions; None when all are empty."""
     found: list[int] = []
     with reaching_kafka():
-        reader = consumer()
+        reader = consumer(**few_records())
         try:
             for tp, (low, high) in earliest.items():
                 if low >= high:
                     continue
                 reader.assign([_client_tp(tp, low)])
                 message = reader.poll(TIMEOUT)
+                # Nothing visible up to the partition's end comes as an error.
                 if message is not None and message.error() is None:
                     found.append(message.timestamp()[1])
         finally:

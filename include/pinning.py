@@ -51,12 +51,13 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
     # Up to the end that open transactions hide: what they may still commit belongs to its own interval.
     bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()), "read_uncommitted")
     topic_ids = {topic: identity.topic_id for topic, identity in topics.items()}
-    _await_archive(pipeline, interval, _boundary(interval.to_time, bounds, {}))
+    end = _first_offsets(interval.to_time, bounds)
+    _await_archive(pipeline, interval, end)
     with session() as ledger:
         intervals.lock_pinning(ledger, pipeline.name)
         known = intervals.find(ledger, pipeline.name, interval.from_time)
         if known is not None:
-            return _pin_again(ledger, pipeline, known, bounds, pinned_by) if repin else known
+            return _pin_again(ledger, pipeline, known, end, pinned_by) if repin else known
         first = intervals.neighbour(ledger, pipeline.name, last=False)
         if first is not None and interval.from_time < first.interval.from_time:
             # Before everything that was ever pinned there is nothing left to read.
@@ -72,7 +73,9 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
         begin = _first_boundary(pipeline, interval, bounds) if last is None else last.interval.to_time
         while begin <= interval.from_time:
             step = Interval(begin, begin + pipeline.schedule.every)
-            until = _boundary(step.to_time, bounds, at)
+            # Looked up once: every search for a boundary reads a batch of each topic partition.
+            firsts = end if step.to_time == interval.to_time else _first_offsets(step.to_time, bounds)
+            until = _not_before(at, firsts)
             pinned = intervals.write(ledger, pipeline.name, step, _ranges(at, until), topic_ids, pinned_by)
             assign_replays(ledger, pipeline.name, pinned.id)
             at, begin = until, step.to_time
@@ -101,7 +104,7 @@ def _pin_again(
     ledger: Session,
     pipeline: Pipeline,
     known: PinnedInterval,
-    bounds: Mapping[TopicPartition, tuple[int, int]],
+    end: Offsets,
     pinned_by: str,
 ) -> PinnedInterval:
     """Resolve the ranges of the last pinned interval again.
@@ -111,7 +114,7 @@ def _pin_again(
     check_repin(ledger, pipeline, known)
     at = {r.topic_partition: r.from_offset for r in known.ranges}
     reached = {r.topic_partition: r.until_offset for r in known.ranges}
-    until = {**reached, **_boundary(known.interval.to_time, bounds, reached)}
+    until = {**reached, **_not_before(reached, end)}
     return intervals.replace_ranges(ledger, known, _ranges(at, until), pinned_by)
 
 
@@ -170,17 +173,15 @@ def _continuation(
     return at
 
 
-def _boundary(
-    moment: datetime, bounds: Mapping[TopicPartition, tuple[int, int]], at_least: Offsets
-) -> dict[TopicPartition, int]:
+def _first_offsets(moment: datetime, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
     """The first offset at or after a time per topic partition; the end offset where no record follows."""
     found = first_records_at(moment, bounds)
-    offsets = {}
-    for tp, (_, end) in bounds.items():
-        offset = found.get(tp)
-        # Timestamps may run backwards: a boundary never lies before the one before it.
-        offsets[tp] = max(at_least.get(tp, 0), end if offset is None else min(offset, end))
-    return offsets
+    return {tp: end if (at := found.get(tp)) is None else min(at, end) for tp, (_, end) in bounds.items()}
+
+
+def _not_before(at: Offsets, until: Offsets) -> dict[TopicPartition, int]:
+    """Timestamps may run backwards: a boundary never lies before the one before it."""
+    return {tp: max(at.get(tp, 0), offset) for tp, offset in until.items()}
 
 
 def _first_boundary(

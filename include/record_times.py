@@ -13,7 +13,6 @@ from include.errors import ServiceUnreachable
 from include.offsets import TopicPartition
 from include.settings import settings
 
-_FETCH = 64 * 1024
 _PATIENCE = 30.0
 """Seconds without any answer until the broker counts as unreachable."""
 
@@ -33,15 +32,8 @@ def first_records_at(
     begins = {tp: at for tp, at in indexed.items() if at is not None and at < bounds[tp][1]}
     if not begins:
         return found
-    options: dict[str, str | bool | int] = {
-        "isolation.level": "read_uncommitted",
-        "enable.partition.eof": True,
-        "max.partition.fetch.bytes": _FETCH,
-        "queued.min.messages": 1,
-        "fetch.queue.backoff.ms": 1,
-    }
     with kafka.reaching_kafka():
-        reader = kafka.consumer(**options)
+        reader = kafka.consumer(**kafka.few_records(), **{"isolation.level": "read_uncommitted"})
         try:
             found.update(_read(reader, begins, bounds, int(moment.timestamp() * 1000)))
         finally:

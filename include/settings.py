@@ -38,6 +38,7 @@ class Settings(BaseSettings):
     spark_master: str = Field("local[*]", description="Spark master URL")
     driver_memory: str = Field("1g", description="heap of a Spark driver")
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
+    max_offsets_per_trigger: int | None = Field(None, ge=1, description="offsets of a micro-batch at most")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
 
     @field_validator("home")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include import kafka
 from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
 from include.settings import settings
@@ -14,6 +16,11 @@ from spark_jobs.schemas import struct_of
 
 _FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
 
+
+_FETCHES = 20
+"""A range shall be read in about so many fetches of a topic partition: the last one reads on behind its end."""
+_LEAST_BYTES = 100
+"""What a record weighs at least on its way, packed; bytes."""
 
 _COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -35,7 +42,7 @@ def read_stream(spark: SparkSession, source: KafkaTopics, starting_offsets: Mapp
         **_FIXED,
         "subscribe": ",".join(source.subscribe),
         "startingOffsets": offsets_json(starting_offsets) if starting_offsets else source.starting_offsets,
-        "maxOffsetsPerTrigger": str(source.max_offsets_per_trigger),
+        "maxOffsetsPerTrigger": str(settings().max_offsets_per_trigger or source.max_offsets_per_trigger),
     }
     return spark.readStream.format("kafka").options(**options).load()
 
@@ -49,6 +56,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
     if not wanted:
         return empty_frame(spark, struct_of(_COLUMNS))
     options = {
+        "kafka.max.partition.fetch.bytes": str(_fetch_bytes(wanted)),
         **_client_options(),
         **_FIXED,
         "assign": assignment_json(wanted),
@@ -58,8 +66,22 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
     return spark.read.format("kafka").options(**options).load()
 
 
-def read_topic(spark: SparkSession, topic: str) -> DataFrame:
-    """A whole topic as it is now, for compacted topics. Columns: Spark's Kafka columns."""
+def _fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
+    """Bytes of a fetch from a topic partition: Kafka's own default, less where that would be much of the range."""
+    mean = sum(len(r) for r in ranges) // len(ranges)
+    return min(max(mean * _LEAST_BYTES // _FETCHES, 64 * 1024), 1024 * 1024)
+
+
+def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -> DataFrame:
+    """A topic as it is now, for compacted topics: whole, or what was written at a time or later.
+
+    Columns: Spark's Kafka columns. Raises ServiceUnreachable.
+    """
+    if since is not None:
+        bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
+        found = kafka.offsets_at(since, bounds)
+        firsts = {tp: end if (at := found[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
+        return read_ranges(spark, [OffsetRange(tp, first, bounds[tp][1]) for tp, first in firsts.items()])
     options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
     options["kafka.isolation.level"] = "read_committed"
     return spark.read.format("kafka").options(**options).load()

@@ -17,7 +17,8 @@ from spark_jobs.decoding.records import transform
 from spark_jobs.local_frames import empty_frame
 from spark_jobs.schemas import struct_of
 from spark_jobs.sinks.compacted_topic import key_json
-from spark_jobs.view_reconciliation import speed_values
+from spark_jobs.view_parts import utc
+from spark_jobs.view_reconciliation import speed_values, written_since
 
 ROWS = 50
 """Rows a section shows at most; the report says how many there are."""
@@ -35,7 +36,7 @@ def collect_report(
     for report in pipeline.reports:
         if isinstance(report, Threshold):
             view = next(view for view in pipeline.views if view.name == report.view)
-            sections.append(_threshold(spark, report, view, views[report.view]))
+            sections.append(_threshold(spark, pipeline, report, view, views[report.view]))
         else:
             listed = _listed(pipeline, report, rows).persist()
             sections.append(_section(report.title, "as of the last record of the interval", listed))
@@ -68,11 +69,16 @@ def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
     return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": max(0, total - ROWS)}
 
 
-def _threshold(spark: SparkSession, report: Threshold, view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
+def _threshold(
+    spark: SparkSession, pipeline: Pipeline, report: Threshold, view: AdditiveView, rows: DataFrame
+) -> dict[str, Any]:
     """Keys above the limit in the batch view or in the speed view, with both values."""
     measure = report.measure
     batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
-    speed = speed_values(spark, view, 2**62).select("key", F.col(measure).alias("speed_view"))
+    window = F.col(view.window)
+    first, last = rows.agg(F.min(window["start"]), F.max(window["end"])).collect()[0]
+    since = written_since(pipeline, view, [(utc(first), utc(last))]) if first else None
+    speed = speed_values(spark, view, 2**62, since).select("key", F.col(measure).alias("speed_view"))
     key = F.from_json("key", ", ".join(f"{name} STRING" for name in view.key))
     both = batch.join(speed, "key", "left").where(
         (F.col("batch_view") > report.above) | (F.col("speed_view") > report.above)

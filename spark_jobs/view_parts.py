@@ -63,14 +63,16 @@ class Meeting:
         aggregated: DataFrame = transform(self.pipeline, self.view.aggregate)(counted)
         return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
 
-    def windows(self, batch: DataFrame, speed: DataFrame) -> list[Window]:
-        """The windows to compare: of the batch view, of the interval's archive rows, and of its own hours."""
+    def windows(self, batch: DataFrame) -> list[Window]:
+        """The windows of the batch view, and of the interval's archive rows."""
+        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges))
+        return _windows_of(batch, landed)
+
+    def own_windows(self, speed: DataFrame) -> list[Window]:
+        """The windows of the speed view in the interval's own hours."""
         own = self.pinned.interval
         in_own_hours = (F.col("start") >= F.lit(own.from_time)) & (F.col("end") <= F.lit(own.to_time))
-        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges))
-        sides = (frame.select("start", "end") for frame in (batch, landed, speed.where(in_own_hours)))
-        distinct = reduce(DataFrame.unionByName, sides).where(F.col("start").isNotNull()).distinct()
-        return sorted((utc(row["start"]), utc(row["end"])) for row in distinct.collect())
+        return _windows_of(speed.where(in_own_hours))
 
     def parts(self, windows: Sequence[Window]) -> dict[str, DataFrame]:
         """The archive's rows in the windows, by part (module docstring)."""
@@ -131,6 +133,12 @@ class Meeting:
         """First and last watermark that dropped late rows, by the end of their window."""
         found = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
         return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in found.collect()}
+
+
+def _windows_of(*sides: DataFrame) -> list[Window]:
+    every = reduce(DataFrame.unionByName, (side.select("start", "end") for side in sides))
+    distinct = every.where(F.col("start").isNotNull()).distinct().collect()
+    return sorted((utc(row["start"]), utc(row["end"])) for row in distinct)
 
 
 def _window_end(view: AdditiveView) -> Column:

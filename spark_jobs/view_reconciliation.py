@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import add, and_
 
@@ -38,6 +38,9 @@ from spark_jobs.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting, Wind
 
 _CATCH_UP_SECONDS = 10
 
+_CLOCKS_APART = timedelta(hours=1)
+"""How far the clocks of PostgreSQL and of the Spark drivers may be apart."""
+
 
 def reconcile_view(
     spark: SparkSession,
@@ -56,9 +59,12 @@ def reconcile_view(
     position = evidence.speed_position(pipeline.name, view.name)
     archive_is_behind = _await_archive(pipeline.name, position)
     meeting = Meeting(spark, pipeline, view, pinned, position, replayed)
-    speed = with_window(view, speed_values(spark, view, position.batch_id)).persist()
     batch = batch_view.select(key_json(view).alias("key"), f"{view.window}.*", *view.measures)
-    windows = meeting.windows(batch, speed)
+    windows = meeting.windows(batch)
+    own = pinned.interval
+    since = written_since(pipeline, view, [*windows, (own.from_time, own.to_time)])
+    speed = with_window(view, speed_values(spark, view, position.batch_id, since)).persist()
+    windows = sorted({*windows, *meeting.own_windows(speed)})
     if windows:
         rows = meeting.parts(windows)
         sides = {"speed": speed, "batch": batch, **{part: meeting.aggregate(rows[part]) for part in PARTS}}
@@ -86,15 +92,25 @@ def _await_archive(pipeline: str, position: SpeedPosition) -> bool:
     return bool(waiting(is_behind))
 
 
-def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int) -> DataFrame:
-    """The last value of each key that the speed view committed. Columns: key, the measures.
+def written_since(pipeline: Pipeline, view: AdditiveView, windows: Sequence[Window]) -> datetime | None:
+    """From when on the speed view may have written about the windows: what is older need not be read.
+
+    None: that cannot be told.
+    """
+    events = (min(start for start, _ in windows), max(end for _, end in windows))
+    began = evidence.first_counted(pipeline.name, view.name, events)
+    return began - _CLOCKS_APART if began else None
+
+
+def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
+    """The last value of each key that the speed view committed, of those written since. Columns: key, the measures.
 
     Values of a micro-batch that the ledger does not know yet are left out. A value that is no value of
     the view (a deletion, foreign text) counts as the last one too, with nothing in it: that is what readers get.
     """
     types = {field.name: field.dataType.simpleString() for field in struct_of(view.columns).fields}
     schema = ", ".join([*(f"{name} {types[name]}" for name in view.measures), "version BIGINT"])
-    values = read_topic(spark, view.speed.topic).select(
+    values = read_topic(spark, view.speed.topic, since).select(
         F.col("key").cast("string").alias("key"),
         "offset",
         F.from_json(F.col("value").cast("string"), schema).alias("value"),

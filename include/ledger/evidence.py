@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
 from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import ARCHIVE, Fates, of_incarnation, overlaps
+from include.ledger.micro_batches import ARCHIVE, Fates, may_hold_events, of_incarnation, overlaps
 from include.ledger.models import IntervalRange, LandingFile, MicroBatch, MicroBatchRange, Position
 from include.offsets import OffsetRange, TopicPartition
 
@@ -48,6 +48,51 @@ def speed_position(pipeline: str, view: str) -> SpeedPosition:
     last = max((batch for _, batch in rows if batch is not None), key=lambda batch: batch.id, default=None)
     offsets = {TopicPartition(at.topic, at.topic_partition): at.next_offset for at, _ in rows}
     return SpeedPosition(offsets, last.query_id if last else "", last.batch_id if last else -1)
+
+
+def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -> datetime | None:
+    """When the speed view began the first micro-batch that may have counted an event of that time.
+
+    None where that cannot be told: nothing of that time is archived, or the speed view has not read that far.
+    """
+    in_time = (
+        select(LandingFile.micro_batch_id)
+        .where(LandingFile.outcome == "archived", may_hold_events(*events))
+        .cte("in_time")
+        .prefix_with("MATERIALIZED")
+    )
+    where = (MicroBatchRange.topic, MicroBatchRange.topic_partition, MicroBatchRange.topic_id)
+    firsts = (
+        select(*where, func.min(MicroBatchRange.from_offset))
+        .join(in_time, in_time.c.micro_batch_id == MicroBatchRange.micro_batch_id)
+        .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+        .where(
+            MicroBatch.pipeline == pipeline,
+            MicroBatch.query == ARCHIVE,
+            MicroBatchRange.from_offset < MicroBatchRange.until_offset,
+        )
+        .group_by(*where)
+    )
+    began: list[datetime] = []
+    with session() as ledger:
+        for topic, partition, topic_id, offset in ledger.execute(firsts).all():
+            first = OffsetRange(TopicPartition(topic, partition), offset, offset + 1, topic_id)
+            batches = ledger.execute(
+                select(MicroBatch.committed_at, MicroBatch.seconds)
+                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+                .where(
+                    MicroBatch.pipeline == pipeline,
+                    MicroBatch.query == view,
+                    MicroBatchRange.topic == topic,
+                    MicroBatchRange.topic_partition == partition,
+                    of_incarnation(MicroBatchRange, first),
+                    overlaps(MicroBatchRange, first),
+                )
+            ).all()
+            if not batches:
+                return None
+            began += [committed_at - timedelta(seconds=seconds) for committed_at, seconds in batches]
+    return min(began, default=None)
 
 
 def late_bounds_within(

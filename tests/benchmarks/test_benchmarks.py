@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+
+from tests.benchmarks import archive, batches, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
 
 def test_archive_benchmark_lands_every_record_and_reports_a_ratio() -> None:
-    path = Path(__file__).with_name("__main__.py")
-    spec = importlib.util.spec_from_file_location("benchmarks_main", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = module.run("archive", events=5000, rounds=1)
+    found = archive.run(events=5000, rounds=1)
     assert found["records"] == 5000
     assert found["throughput_ratio"]["min"] > 0
+
+
+@pytest.mark.slow
+def test_micro_batch_benchmark_compares_drivers_with_few_and_many_micro_batches_behind_them() -> None:
+    found = batches.run(past=(2, 30), measured=6, rounds=1)
+    assert len(found["milliseconds"]["young"]) == len(found["milliseconds"]["old"]) == 1
+    assert found["cost_ratio"]["min"] > 0
+
+
+@pytest.mark.slow
+def test_interval_reads_hardly_more_from_the_broker_than_its_ranges_hold() -> None:
+    # A count of bytes and no time, so it may be judged here.
+    found = reads.run(events=50_000)
+    assert found["sent_ratio"]["first_run"] <= 1.1, found
+    assert found["sent_ratio"]["rerun"] <= 1.1, found

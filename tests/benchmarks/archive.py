@@ -1,0 +1,27 @@
+"""`bench archive`: throughput of the archive query against bare PySpark, in turns in one session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.home import bench_home
+
+
+def run(events: int = 200_000, rounds: int = 5) -> dict[str, Any]:
+    """Seconds of each side per round, and the ratio of their throughputs; at least 0.95 is wanted."""
+    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
+        home.run("produce", "nest_cameras", "--events", str(events), "--bad-fraction", "0.01")
+        result = home.path / "result.json"
+        script = Path(__file__).with_name("archive_queries.py")
+        subprocess.run(
+            [sys.executable, str(script), "--rounds", str(rounds), "--result", str(result)],
+            env=home.environment(),
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found

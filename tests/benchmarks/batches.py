@@ -1,0 +1,79 @@
+"""`bench batches`: what a micro-batch costs with 2,000 behind it, against one with 20 behind it.
+
+Two homes, one pipeline each; both streams run with tiny micro-batches until one has 20 and the other 2,000
+committed. Then both get drivers in turns, which commit as many more each; the first of them warm the driver
+up and do not count. A micro-batch's cost is the time from one commit of the archive query to the next, as the
+ledger noted it: planning, decoding, landing, the commits of Spark's log and of the ledger, with the speed
+query beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg2
+
+from tests.benchmarks.home import BenchHome, bench_home
+
+OFFSETS = 8
+"""Offsets of a micro-batch."""
+
+
+def run(past: tuple[int, int] = (20, 2000), measured: int = 60, rounds: int = 5) -> dict[str, Any]:
+    """Median milliseconds of a micro-batch per round and home; the ratio of the medians, at most 1.1 is wanted."""
+    with bench_home() as young, bench_home() as old:
+        for home, batches in zip((young, old), past, strict=True):
+            _advance(home, batches)
+        costs: list[tuple[float, float]] = []
+        for number in range(rounds):
+            # In turns, so that whatever else the machine does meets both.
+            order = (young, old) if number % 2 == 0 else (old, young)
+            found = {home.path: _cost(home, measured) for home in order}
+            costs.append((found[young.path], found[old.path]))
+        ratios = sorted(after / before for before, after in costs)
+        return {
+            "micro_batches_behind": {"young": past[0], "old": past[1]},
+            "milliseconds": {
+                "young": [round(before * 1000) for before, _ in costs],
+                "old": [round(after * 1000) for _, after in costs],
+            },
+            "cost_ratio": {
+                "min": round(ratios[0], 3),
+                "median": round(statistics.median(ratios), 3),
+                "max": round(ratios[-1], 3),
+            },
+        }
+
+
+def _advance(home: BenchHome, batches: int) -> int:
+    """Commit so many more micro-batches with a driver of their own; the id of the last one before."""
+    before = _committed(home)[-1:] or [(0, 0.0)]
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    events = ("--events", str(batches * OFFSETS), "--start", start.strftime("%Y-%m-%dT%H:%M:%SZ"), "--span", "50m")
+    home.run("produce", "nest_cameras", *events)
+    home.run("stream", "nest_cameras", "--until-caught-up", TIDEMARK_MAX_OFFSETS_PER_TRIGGER=str(OFFSETS))
+    return before[0][0]
+
+
+def _cost(home: BenchHome, batches: int) -> float:
+    """Median seconds of the second half of so many more micro-batches."""
+    last = _advance(home, batches)
+    moments = [moment for number, moment in _committed(home) if number > last]
+    steps = [after - before for before, after in itertools.pairwise(moments)]
+    return statistics.median(steps[len(steps) // 2 :])
+
+
+def _committed(home: BenchHome) -> list[tuple[int, float]]:
+    """Id and time of each micro-batch that the archive query committed, s."""
+    connection = psycopg2.connect(str(home.state("postgres")["address"]))
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT id, extract(epoch FROM committed_at) FROM micro_batches WHERE query = 'archive' ORDER BY id"
+            )
+            return [(int(number), float(moment)) for number, moment in cursor.fetchall()]
+    finally:
+        connection.close()

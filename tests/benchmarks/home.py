@@ -1,0 +1,58 @@
+"""Services of a benchmark's own, driven through the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class BenchHome:
+    """A home folder with its services."""
+
+    path: Path
+    settings: dict[str, str]
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """The caller's environment without the caller's settings, and with these."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("TIDEMARK_")}
+        ours = {"TIDEMARK_HOME": str(self.path), "PYTHONPATH": str(REPOSITORY), "TZ": "UTC"}
+        return {**kept, **ours, **self.settings, **extra}
+
+    def run(self, *arguments: str, **extra: str) -> str:
+        """Run a command to its end; its standard output. Its messages are shown when it fails."""
+        command = [sys.executable, "-m", "include.cli", *arguments]
+        done = subprocess.run(
+            command, env=self.environment(**extra), cwd=REPOSITORY, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            sys.stderr.write(done.stderr)
+            raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}")
+        return done.stdout
+
+    def state(self, service: str) -> dict[str, Any]:
+        """What an embedded service wrote about itself: address, pid, …"""
+        found: dict[str, Any] = json.loads((self.path / "services" / f"{service}.json").read_text())
+        return found
+
+
+@contextmanager
+def bench_home(**settings: str) -> Iterator[BenchHome]:
+    """Fresh embedded Kafka and PostgreSQL, stopped and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-", ignore_cleanup_errors=True) as folder:
+        home = BenchHome(Path(folder), settings)
+        try:
+            home.run("up")
+            yield home
+        finally:
+            home.run("down")
