@@ -51,15 +51,24 @@ class AirflowApi:
         body: dict[str, Any] = {"logical_date": None, "conf": conf}
         return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", json=body)["dag_run_id"])
 
-    def backfill(self, dag: str, from_date: str, to_date: str, *, again: bool = False) -> int:
+    def backfill(
+        self,
+        dag: str,
+        from_date: str,
+        to_date: str,
+        *,
+        again: bool = False,
+        max_active_runs: int = 1,
+        run_backwards: bool = False,
+    ) -> int:
         """Create a backfill over the data intervals that begin in `[from_date, to_date]`; its id."""
         body: dict[str, Any] = {
             "dag_id": dag,
             "from_date": from_date,
             "to_date": to_date,
             "reprocess_behavior": "completed" if again else "none",
-            "max_active_runs": 1,
-            "run_backwards": False,
+            "max_active_runs": max_active_runs,
+            "run_backwards": run_backwards,
             "dag_run_conf": {},
         }
         return int(self._call("POST", "/api/v2/backfills", json=body)["id"])
