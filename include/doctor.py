@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil
 
 from include import mending
+from include.class_training import ensure_class_archive
 from include.disagreements import Disagreement
 from include.errors import TidemarkError
 from include.landing_check import check_landing
 from include.ledger import revisions
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
-from include.services import jars, supervisor
+from include.services import class_archive, jars, supervisor
 from include.services.process import read_state
 from include.settings import REPOSITORY, Settings, settings
 from include.table_check import check_tables
@@ -54,6 +55,7 @@ def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False
     """
     if repair:
         jars.ensure_jars(progress)
+        ensure_class_archive(progress)
         for path in _open_secrets():
             progress(f"chmod 600 {path}")
             path.chmod(0o600)
@@ -62,7 +64,7 @@ def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False
         if dead:
             supervisor.up(dead, progress)
         _mend_tables(progress, deep=deep)
-    return [*_machine(), *_packages(), *_jars(), *_secrets(), *_services(), *_tables(deep=deep)]
+    return [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services(), *_tables(deep=deep)]
 
 
 def _machine() -> Iterator[Finding]:
@@ -115,8 +117,13 @@ def _jars() -> Iterator[Finding]:
     yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
 
 
+def _class_archive() -> Iterator[Finding]:
+    made = class_archive.path().exists()
+    yield Finding(True, f"Spark's classes are {'prepared' if made else 'not prepared: ./tidemark doctor --repair'}")
+
+
 def _secret_files() -> list[Path]:
-    patterns = ("services/*.json", "spark-conf/*.xml", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
+    patterns = ("services/*.json", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
     return [path for pattern in patterns for path in settings().home.glob(pattern)]
 
 

@@ -1,7 +1,6 @@
 """How Spark is started: one place for the command line, Airflow and the tests.
 
-Secrets do not travel here. The catalog's password lies in a 0600 `hive-site.xml` in the folder that
-`SPARK_CONF_DIR` names; jobs read Kafka's and the ledger's from the settings, as every process does.
+Secrets do not travel here: jobs read them from the settings, as every process does.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from xml.sax.saxutils import escape
 
-from include.services.jars import classpath
+from include.services import class_archive
+from include.services.jars import classpath, pyspark_home
 from include.settings import REPOSITORY, Settings, settings, write_private
 
 JOBS = REPOSITORY / "spark_jobs"
@@ -90,17 +89,18 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
     jars = ",".join(
         str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name
     )
-    postgresql = next(str(jar) for jar in classpath("spark") if jar.name.startswith("postgresql-"))
     options = " ".join(
         (
-            "-Duser.timezone=UTC -XX:+UseSerialGC -XX:-UsePerfData",
+            f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_logging(current).as_uri()}",
+            "-XX:+UseSerialGC -XX:-UsePerfData",
+            *class_archive.options(),
             *(["-XX:TieredStopAtLevel=1"] if short else []),
             os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
         )
     )
     conf = {
         "spark.jars": jars,
-        "spark.driver.extraClassPath": postgresql,
+        "spark.driver.extraClassPath": str(class_archive.driver_jar()),
         "spark.driver.extraJavaOptions": options.strip(),
         "spark.driver.memory": current.driver_memory,
     }
@@ -108,12 +108,14 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
 
 
 def spark_environment(current: Settings) -> dict[str, str]:
-    """Environment of a driver: configuration folder, Python, UTC, and Tidemark's settings."""
+    """Environment of a driver: Python, UTC, and Tidemark's settings."""
     passed_on = {key: value for key, value in os.environ.items() if key.startswith("TIDEMARK_")}
     return {
         **passed_on,
         "TIDEMARK_HOME": str(current.home),
-        "SPARK_CONF_DIR": str(write_spark_conf(current)),
+        # PySpark's own, which does not exist: a class archive holds for a class path without folders only, and
+        # what somebody else's spark-defaults.conf says shall not matter here.
+        "SPARK_CONF_DIR": str(pyspark_home() / "conf"),
         "PYTHONPATH": str(REPOSITORY),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -124,24 +126,8 @@ def spark_environment(current: Settings) -> dict[str, str]:
     }
 
 
-def write_spark_conf(current: Settings) -> Path:
-    """Write Spark's configuration folder (0600 files) below the home folder and return its path."""
-    folder = current.home / "spark-conf"
-    catalog = current.database("catalog")
-    properties = {
-        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",
-        "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
-        "javax.jdo.option.ConnectionUserName": catalog.username or "",
-        "javax.jdo.option.ConnectionPassword": str(catalog.password or ""),
-        "datanucleus.schema.autoCreateAll": "false",
-        "hive.metastore.schema.verification": "false",
-        # Hive would start its own change log thread and cache; one session reads and writes a few rows.
-        "datanucleus.cache.level2.type": "none",
-    }
-    rows = "".join(
-        f"<property><name>{name}</name><value>{escape(value)}</value></property>\n"
-        for name, value in properties.items()
-    )
-    write_private(folder / "hive-site.xml", f"<configuration>\n{rows}</configuration>\n")
-    write_private(folder / "log4j2.properties", _LOG4J)
-    return folder
+def _logging(current: Settings) -> Path:
+    """Write Log4j's configuration below the home folder and return its path."""
+    file = current.home / "log4j2.properties"
+    write_private(file, _LOG4J)
+    return file

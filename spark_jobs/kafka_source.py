@@ -22,10 +22,11 @@ _FETCHES = 20
 _LEAST_BYTES = 100
 """What a record weighs at least on its way, packed; bytes."""
 
-_COLUMNS = (
+KAFKA_COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
+"""What Spark's Kafka source delivers, headers included, as DDL."""
 
 
 def _client_options() -> dict[str, str]:
@@ -54,7 +55,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
     """
     wanted = [r for r in ranges if len(r)]
     if not wanted:
-        return empty_frame(spark, struct_of(_COLUMNS))
+        return empty_frame(spark, struct_of(KAFKA_COLUMNS))
     options = {
         "kafka.max.partition.fetch.bytes": str(_fetch_bytes(wanted)),
         **_client_options(),

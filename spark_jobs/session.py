@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import SparkSession
 
 from include import lake
+from include.settings import Settings, settings
 from include.spark_submit import SHUFFLE_PARTITIONS
 
 
-def build_session(name: str, *, catalog: bool = False) -> SparkSession:
-    """A session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s)."""
+def build_session(name: str, *, catalog: bool = False, metastore: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
+
+    `metastore`: properties of another metastore than the settings', which is the catalog then.
+    """
     builder = (
         SparkSession.builder.appName(name)
         .config("spark.sql.session.timeZone", "UTC")
@@ -22,8 +28,27 @@ def build_session(name: str, *, catalog: bool = False) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
     )
-    if catalog:
+    if catalog or metastore:
+        # Not on the command line and in no file: the driver reads the password from the settings.
+        for key, value in (metastore or catalog_properties(settings())).items():
+            builder = builder.config(f"spark.hadoop.{key}", value)
         builder = builder.enableHiveSupport()
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def catalog_properties(current: Settings) -> dict[str, str]:
+    """How Hive's client reaches the metastore's tables. Raises ServiceUnreachable when PostgreSQL was never started."""
+    catalog = current.database("catalog")
+    return {
+        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",
+        "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
+        "javax.jdo.option.ConnectionUserName": catalog.username or "",
+        # Spark redacts values of keys like this one wherever it shows its configuration.
+        "javax.jdo.option.ConnectionPassword": str(catalog.password or ""),
+        "datanucleus.schema.autoCreateAll": "false",
+        "hive.metastore.schema.verification": "false",
+        # Hive would start its own change log thread and cache; one session reads and writes a few rows.
+        "datanucleus.cache.level2.type": "none",
+    }

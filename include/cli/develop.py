@@ -10,7 +10,7 @@ import typer
 
 from include.settings import REPOSITORY
 
-_TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
+_TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 

@@ -24,7 +24,7 @@ def create_metastore_schema() -> None:
             return
     finally:
         engine.dispose()
-    folder = settings().home / "spark-conf"
+    folder = settings().home / "metastore"
     folder.mkdir(parents=True, exist_ok=True)
     jars = pyspark_home() / "jars"
     with zipfile.ZipFile(next(jars.glob("hive-metastore-*.jar"))) as archive:

@@ -21,8 +21,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy.engine import make_url
 
+from include.services import class_archive
 from include.services.supervisor import service_names
-from tests.conftest import Home
+from tests.checkout import copy_checkout
+from tests.conftest import JVM_OPTIONS, Home
 
 pytestmark = pytest.mark.services
 
@@ -222,3 +224,28 @@ def test_airflow_is_on_loopback_asks_for_a_password_and_leaves_nothing_when_kill
     assert home.services["airflow"]["pid"] is None
     _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
+
+
+def test_driver_maps_its_classes_from_the_archive_that_the_set_up_made(home: Home, tmp_path: Path) -> None:
+    log = tmp_path / "classes.log"
+    options = f"{JVM_OPTIONS} -Xlog:class+load:file={log}"
+    home.run("sql", "SELECT 1 AS one", TIDEMARK_JVM_OPTIONS=options)
+    loaded = log.read_text().splitlines()
+    mapped = [line for line in loaded if "source: shared objects file" in line]
+    assert len(mapped) > 10_000
+    assert len(mapped) > 0.8 * len(loaded)
+
+
+def test_driver_starts_without_a_word_of_it_when_the_archive_is_damaged(home: Home, tmp_path: Path) -> None:
+    checkout = copy_checkout(tmp_path / "checkout", home)
+    state = checkout.path / ".tidemark"
+    jars = state.resolve() / "jars"
+    state.unlink()
+    state.mkdir()
+    (state / "jars").symlink_to(jars)
+    (state / "classes").mkdir()
+    (state / "classes" / class_archive.path().name).write_bytes(class_archive.path().read_bytes()[:100_000])
+    done = checkout.run("sql", "SELECT 1 AS one", "--json")
+    assert json.loads(done.stdout) == [{"one": 1}]
+    assert "shared" not in done.stderr + done.stdout
+    assert "cds" not in done.stderr + done.stdout
