@@ -24,27 +24,24 @@ _PATIENCE = 300
 
 def ensure_class_archive(progress: Callable[[str], None]) -> bool:
     """Make the archive unless it is there; whether it is there now."""
-    archive = class_archive.path()
-    if archive.exists():
+    if class_archive.find():
         return True
     progress("preparing Spark's classes, once: a quarter off every later start of Spark")
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    partial = archive.with_suffix(f".{os.getpid()}")
+    class_archive.folder().mkdir(parents=True, exist_ok=True)
+    partial = class_archive.folder() / f"partial-{os.getpid()}"
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-training-", ignore_cleanup_errors=True) as folder:
-            _train(Path(folder), partial)
-        if not partial.exists():
+            ended_well = _train(Path(folder), partial)
+        if not ended_well or not partial.exists():
             progress("Spark's classes could not be prepared: its applications start without, only slower")
             return False
-        for old in archive.parent.glob("spark-*.jsa"):
-            old.unlink()
-        partial.rename(archive)
+        class_archive.keep(partial)
     finally:
         partial.unlink(missing_ok=True)
     return True
 
 
-def _train(folder: Path, archive: Path) -> None:
+def _train(folder: Path, archive: Path) -> bool:
     # In a folder of its own: whatever the home holds is neither read nor written.
     own = {"TIDEMARK_HOME": str(folder), "TIDEMARK_LAKE": "", "TIDEMARK_SPARK_MASTER": "local[2]"}
     before = {name: os.environ.get(name) for name in (*own, "TIDEMARK_JVM_OPTIONS")}
@@ -52,7 +49,7 @@ def _train(folder: Path, archive: Path) -> None:
     settings.cache_clear()
     try:
         job = submission("train_classes", name="class training", short=True)
-        subprocess.run(
+        done = subprocess.run(
             job.command(),
             env={**os.environ, **job.env},
             cwd=folder,
@@ -61,8 +58,9 @@ def _train(folder: Path, archive: Path) -> None:
             timeout=_PATIENCE,
             check=False,
         )
+        return done.returncode == 0
     except subprocess.TimeoutExpired:
-        return
+        return False
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)

@@ -118,7 +118,7 @@ def _jars() -> Iterator[Finding]:
 
 
 def _class_archive() -> Iterator[Finding]:
-    made = class_archive.path().exists()
+    made = class_archive.find() is not None
     yield Finding(True, f"Spark's classes are {'prepared' if made else 'not prepared: ./tidemark doctor --repair'}")
 
 

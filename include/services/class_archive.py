@@ -23,13 +23,29 @@ def folder() -> Path:
     return REPOSITORY / ".tidemark" / "classes"
 
 
-def path() -> Path:
-    """The archive of this Java with these jars, whether it exists or not."""
+def find() -> Path | None:
+    """The archive of this Java with these jars; None where there is none, or not the whole of it."""
+    for file in folder().glob(f"spark-{_key()}-*.jsa"):
+        # The JVM checks the head of the file only, and dies of a page that is not there.
+        if file.stem.endswith(f"-{file.stat().st_size}"):
+            return file
+    return None
+
+
+def keep(made: Path) -> Path:
+    """Give a complete archive its name, in place of all others; its path."""
+    target = folder() / f"spark-{_key()}-{made.stat().st_size}.jsa"
+    for old in folder().glob("spark-*.jsa"):
+        old.unlink()
+    return made.rename(target)
+
+
+def _key() -> str:
     key = hashlib.sha256()
     for file in _what_it_holds_for():
         found = file.stat()
         key.update(f"{file}|{found.st_size}|{found.st_mtime_ns}\n".encode())
-    return folder() / f"spark-{key.hexdigest()[:16]}.jsa"
+    return key.hexdigest()[:16]
 
 
 def _what_it_holds_for() -> Iterator[Path]:
@@ -48,6 +64,6 @@ def driver_jar() -> Path:
 
 def options() -> tuple[str, ...]:
     """What lets a driver's JVM use the archive; nothing where there is none."""
-    archive = path()
+    archive = find()
     # Quoted for Spark, which splits its options at blanks.
-    return (f'"-XX:SharedArchiveFile={archive}"', *_QUIET) if archive.exists() else ()
+    return (f'"-XX:SharedArchiveFile={archive}"', *_QUIET) if archive else ()

@@ -231,9 +231,10 @@ def test_driver_maps_its_classes_from_the_archive_that_the_set_up_made(home: Hom
     options = f"{JVM_OPTIONS} -Xlog:class+load:file={log}"
     home.run("sql", "SELECT 1 AS one", TIDEMARK_JVM_OPTIONS=options)
     loaded = log.read_text().splitlines()
-    mapped = [line for line in loaded if "source: shared objects file" in line]
-    assert len(mapped) > 10_000
-    assert len(mapped) > 0.8 * len(loaded)
+    # Those of Java itself are in an archive of its own, at the bottom.
+    mapped = [line for line in loaded if "source: shared objects file (top)" in line]
+    assert len(mapped) > 8_000
+    assert len(mapped) > len(loaded) / 2
 
 
 def test_driver_starts_without_a_word_of_it_when_the_archive_is_damaged(home: Home, tmp_path: Path) -> None:
@@ -244,7 +245,9 @@ def test_driver_starts_without_a_word_of_it_when_the_archive_is_damaged(home: Ho
     state.mkdir()
     (state / "jars").symlink_to(jars)
     (state / "classes").mkdir()
-    (state / "classes" / class_archive.path().name).write_bytes(class_archive.path().read_bytes()[:100_000])
+    archive = class_archive.find()
+    assert archive is not None
+    (state / "classes" / archive.name).write_bytes(archive.read_bytes()[:100_000_000])
     done = checkout.run("sql", "SELECT 1 AS one", "--json")
     assert json.loads(done.stdout) == [{"one": 1}]
     assert "shared" not in done.stderr + done.stdout
