@@ -57,7 +57,8 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_a_hundred_times(ri
             continue
         moment = rng.choice(MOMENTS)
         ended = rig.home.run("stream", "nest_cameras", "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=moment)
-        if ended.returncode < 0 or ended.returncode == 137:
+        # Not one of the command's own codes: the moment came, and the driver died of it.
+        if ended.returncode not in (*range(8), 64):
             done[moment] += 1
     rig.catch_up()
     rig.audit()
