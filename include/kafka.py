@@ -170,15 +170,20 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
                 raise
         else:
             return True
-        if compacted:
-            resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
-            policy = client.describe_configs([resource])[resource].result(TIMEOUT)["cleanup.policy"].value
-            if "compact" not in policy:
-                raise UsageError(
-                    f"topic {topic} exists with cleanup.policy={policy}, a speed view needs compact",
-                    remedy="alter the topic's cleanup.policy or choose another topic",
-                )
+    if compacted and "compact" not in (policy := cleanup_policy(topic)):
+        raise UsageError(
+            f"topic {topic} exists with cleanup.policy={policy}, a speed view needs compact",
+            remedy="alter the topic's cleanup.policy or choose another topic",
+        )
     return False
+
+
+def cleanup_policy(topic: str) -> str:
+    """The topic's `cleanup.policy`, e.g. `compact`. Raises ServiceUnreachable."""
+    resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
+    with reaching_kafka():
+        found = admin().describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
+    return str(found["cleanup.policy"].value)
 
 
 Isolation = Literal["read_committed", "read_uncommitted"]

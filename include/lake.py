@@ -25,8 +25,8 @@ from pyarrow import fs
 from include.errors import UsageError
 from include.settings import settings
 
-SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,99}"
-"""Values from data that may become a folder name; everything else goes to quarantine."""
+SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
+"""Values from data that may become a folder name as they are, unescaped; everything else goes to quarantine."""
 
 _SAFE_PART = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._:+=-]{0,199}")
 

@@ -82,7 +82,7 @@ class Settings(BaseSettings):
         return {**read_properties(self.kafka_properties), "bootstrap.servers": self.kafka_address()}
 
     def database(self, name: str) -> URL:
-        """SQLAlchemy URL of one of the databases `ledger`, `catalog`, `airflow`."""
+        """SQLAlchemy URL of one of the databases `ledger`, `catalog`, `airflow`, `serving`."""
         if self.database_url is not None:
             url = make_url(self.database_url.get_secret_value())
         else:

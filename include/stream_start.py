@@ -15,7 +15,7 @@ from include.ledger.database import session
 from include.ledger.generations import StreamGeneration
 from include.ledger.micro_batches import ARCHIVE
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import KafkaMessages, Pipeline
 
 
 def who() -> str:
@@ -134,6 +134,10 @@ def begin(pipeline: Pipeline) -> StreamStart:
     check_sources(pipeline)
     for view in pipeline.views:
         kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
+        for sink in view.sinks:
+            if isinstance(sink, KafkaMessages):
+                for topic in sink.topics:
+                    kafka.create_topic(topic, sink.topic_partitions)
     generation = generations.current_or_first(pipeline.name, who())
     fingerprints = {ARCHIVE: fingerprint.archive_fingerprint(pipeline)}
     fingerprints.update({view.name: fingerprint.view_fingerprint(pipeline, view) for view in pipeline.views})

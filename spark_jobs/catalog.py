@@ -24,7 +24,9 @@ class Catalog:
         if not self._spark.catalog.databaseExists(DATABASE):
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{lake.uri('tables')}'")
         archive = f"{pipeline.archive.columns}, {KAFKA_COLUMNS}"
-        self._create(pipeline.table, archive, ("date", "interval"), pipeline.archive.description)
+        self._create(
+            pipeline.table, archive, (*pipeline.archive.partition_columns, "interval"), pipeline.archive.description
+        )
         for view in pipeline.views:
             self._create(pipeline.view_table(view), view.columns, ("interval",), view.description)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from include.crash_points import crash_point
 from include.ledger import intervals, revisions
@@ -20,7 +19,7 @@ from spark_jobs.replayed_rows import replayed_rows
 from spark_jobs.report_data import collect_report
 from spark_jobs.revision_comparison import compare_revisions
 from spark_jobs.schemas import struct_of
-from spark_jobs.table_writer import archive_schema, write_revisions
+from spark_jobs.table_writer import archive_schema, with_partition_columns, write_revisions
 from spark_jobs.view_reconciliation import reconcile_view
 
 
@@ -62,13 +61,12 @@ def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows
 
 
 def _write_archive(pipeline: Pipeline, attempt: AttemptSpec, landed: DataFrame) -> list[BuiltRevision]:
-    dated = landed.withColumn("date", F.date_format("event_time", "yyyy-MM-dd"))
     return write_revisions(
-        dated,
+        with_partition_columns(pipeline, landed),
         table=pipeline.table,
         schema=archive_schema(pipeline),
         order=IDENTITY,
-        partition_by=("date",),
+        partition_by=pipeline.archive.partition_columns,
         interval=attempt.pinned.interval,
         attempt=attempt.id,
     )

@@ -88,6 +88,10 @@ def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -
     return spark.read.format("kafka").options(**options).load()
 
 
-def write_topic(messages: DataFrame, topic: str) -> None:
-    """Write messages to a topic. Columns: key, value; a null value deletes the key of a compacted topic."""
-    messages.write.format("kafka").options(**_client_options()).option("topic", topic).save()
+def write_topic(messages: DataFrame, topic: str = "") -> None:
+    """Write messages to a topic, or to the ones that they name. Columns: key, value, and topic unless it is given.
+
+    A null value deletes the key of a compacted topic.
+    """
+    writer = messages.write.format("kafka").options(**_client_options())
+    (writer.option("topic", topic) if topic else writer).save()

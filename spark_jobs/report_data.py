@@ -16,7 +16,7 @@ from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold
 from spark_jobs.decoding.records import transform
 from spark_jobs.local_frames import empty_frame
 from spark_jobs.schemas import struct_of
-from spark_jobs.sinks.compacted_topic import key_json
+from spark_jobs.sinks.view_values import key_json
 from spark_jobs.view_parts import utc
 from spark_jobs.view_reconciliation import speed_values, written_since
 

@@ -24,8 +24,8 @@ from include.stream_start import StreamStart, begin, check_retention
 from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
 from spark_jobs.entry import translate
 from spark_jobs.kafka_source import read_stream
-from spark_jobs.sinks.compacted_topic import CompactedTopicSink
 from spark_jobs.sinks.landing import LandingSink
+from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.speed_restarts import SpeedRestarts
 from spark_jobs.view_base import load_base
 
@@ -205,7 +205,9 @@ class _Queries:
 
     def _start_speed(self, view: AdditiveView) -> StreamingQuery:
         decoded = decode(self._pipeline, self._read(view.name), self._restarts.withheld(view.name))
-        rows = archive_rows(self._pipeline, decoded).withWatermark("event_time", view.speed.watermark)
+        rows = archive_rows(self._pipeline, decoded)
+        if view.mode == "update":
+            rows = rows.withWatermark("event_time", view.speed.watermark)
         counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
         aggregates = transform(self._pipeline, view.aggregate)(counted)
 
@@ -213,12 +215,12 @@ class _Queries:
             self._sinks_of(
                 view.name,
                 batch,
-                lambda query_id, checkpoint: CompactedTopicSink(
+                lambda query_id, checkpoint: SpeedViewSink(
                     self._pipeline, view, self._lease, self._generation, self._bases[view.name], query_id, checkpoint
                 ).emit(batch, batch_id),
             )
 
-        return self._start(aggregates.writeStream.outputMode("update"), view.name, emit)
+        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -24,6 +24,12 @@ def archive_schema(pipeline: Pipeline) -> StructType:
     return struct_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
 
 
+def with_partition_columns(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
+    """Archive rows with `event_time` and the table's partition columns but `interval`, which all share."""
+    columns = {name: F.col(source).cast("string") for name, source in pipeline.archive.partition_by.items()}
+    return rows.withColumns({"date": F.date_format("event_time", "yyyy-MM-dd"), **columns})
+
+
 def revision_name(attempt: int, now: datetime) -> str:
     """Name of the revisions of an attempt: when it was built, and by which attempt."""
     return f"r{now.strftime('%Y%m%dT%H%M%S')}-{attempt}"

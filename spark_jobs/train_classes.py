@@ -26,8 +26,8 @@ from spark_jobs.kafka_source import KAFKA_COLUMNS
 from spark_jobs.local_frames import frame_of
 from spark_jobs.schemas import struct_of
 from spark_jobs.session import build_session
-from spark_jobs.sinks.compacted_topic import key_json, value_json
-from spark_jobs.table_writer import archive_schema, write_revisions
+from spark_jobs.sinks.view_values import key_json, value_json
+from spark_jobs.table_writer import archive_schema, with_partition_columns, write_revisions
 
 RECORDS = 500
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,11 +71,11 @@ def train(spark: SparkSession, pipeline: Pipeline) -> None:
     rows.withColumn("before", before).where(F.col("kafka_offset") > F.col("before") + 1).select("before").toArrow()
     interval = Interval(START, START + timedelta(hours=1))
     built = write_revisions(
-        rows.withColumn("date", F.date_format("event_time", "yyyy-MM-dd")),
+        with_partition_columns(pipeline, rows),
         table=pipeline.table,
         schema=archive_schema(pipeline),
         order=IDENTITY,
-        partition_by=("date",),
+        partition_by=pipeline.archive.partition_columns,
         interval=interval,
         attempt=1,
     )

@@ -11,7 +11,6 @@ import sys
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from include import lake
 from include.crash_points import crash_point
@@ -24,9 +23,8 @@ from include.offsets import OffsetRange
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive_reader import read_archived_by_event_time
 from spark_jobs.decoding.records import load_references, transform
-from spark_jobs.kafka_source import write_topic
-from spark_jobs.sinks.compacted_topic import key_json, value_json
-from spark_jobs.view_reconciliation import speed_values
+from spark_jobs.sinks.speed_view import targets_of
+from spark_jobs.sinks.view_values import key_json
 
 _EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
@@ -52,7 +50,8 @@ def load_base(
         aggregated = _aggregate(spark, pipeline, view)
         aggregated.coalesce(1).write.parquet(location)
         crash_point("base_written")
-        _emit(spark, view, _read(spark, location), generation.version(-1))
+        for target in targets_of(pipeline, view):
+            target.replace(_read(spark, location), generation.version(-1))
         crash_point("base_emitted")
         _commit(pipeline, view, lease, query_id, generation)
     location = _location(generation, view, token)
@@ -79,13 +78,6 @@ def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> D
     counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
     aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
     return aggregated.select(key_json(view).alias("key"), *view.measures)
-
-
-def _emit(spark: SparkSession, view: AdditiveView, base: DataFrame, version: int) -> None:
-    """All values of the base, and a deletion for each key of the topic that is not in it."""
-    values = base.select("key", value_json(view, version).alias("value"))
-    gone = speed_values(spark, view, version).select("key").join(base, "key", "left_anti")
-    write_topic(values.unionByName(gone.select("key", F.lit(None).cast("string").alias("value"))), view.speed.topic)
 
 
 def _commit(

@@ -10,7 +10,7 @@ replayed    delivered by this interval, out of the quarantine of an earlier one;
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, reduce
@@ -23,12 +23,12 @@ from include.ledger.evidence import LateBound, SpeedPosition
 from include.ledger.incarnations import closed
 from include.ledger.intervals import PinnedInterval
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within, within_incarnation
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.local_frames import frame_of
 from spark_jobs.replayed_rows import Replayed
-from spark_jobs.sinks.compacted_topic import key_json
+from spark_jobs.sinks.view_values import key_json
 
 SPEED_HOLDS = ("elsewhere", "inside")
 """Parts that the speed view's values are made of."""
@@ -40,6 +40,16 @@ PARTS = tuple(dict.fromkeys((*SPEED_HOLDS, *BATCH_HOLDS)))
 
 Window = tuple[datetime, datetime]
 """Start and end of a window, in UTC."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the archive's rows add up to, by part."""
+
+    sums: Mapping[str, DataFrame]
+    """Columns: key, start, end, the measures."""
+    late: DataFrame
+    """The late rows themselves, with window_end and the watermarks that dropped them."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,31 @@ class Meeting:
         in_own_hours = (F.col("start") >= F.lit(own.from_time)) & (F.col("end") <= F.lit(own.to_time))
         return _windows_of(speed.where(in_own_hours))
 
-    def parts(self, windows: Sequence[Window]) -> dict[str, DataFrame]:
-        """The archive's rows in the windows, by part (module docstring)."""
+    def parts(self, windows: Sequence[Window]) -> Parts:
+        """The archive's rows in the windows, by part (module docstring).
+
+        Where windows overlap, a row is late for one and not for another: each series of windows that do not
+        overlap is parted on its own.
+        """
+        rows, series = self._reached_rows(windows), self.view.windows.tumbling()
+        parted = [(each, self._parted(rows, each, windows)) for each in series]
+
+        def added_up(part: str) -> DataFrame:
+            found = [(each, self.aggregate(rows.where(F.col("part") == part))) for each, rows in parted]
+            if len(found) == 1:
+                return found[0][1]
+            return reduce(DataFrame.unionByName, (rows.where(_is_of(each)) for each, rows in found))
+
+        late = (rows.where(F.col("part") == "late") for _, rows in parted)
+        return Parts(
+            {
+                **{name: added_up(name) for name in PARTS if name != "replayed"},
+                "replayed": self.aggregate(self.replayed.rows),
+            },
+            reduce(DataFrame.unionByName, late),
+        )
+
+    def _reached_rows(self, windows: Sequence[Window]) -> DataFrame:
         spans = _merged(windows)
         rows = reduce(
             DataFrame.unionByName, (read_archived_by_event_time(self.spark, self.pipeline, *span) for span in spans)
@@ -84,21 +117,22 @@ class Meeting:
         is_closed = F.col("closed_topic_id") != ""
         reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
         inside = within_incarnation(self.pinned.ranges, closed(self.pipeline.name))
-        marked = self._mark_late(rows, windows)
+        return rows.withColumns({"reached": reached, "inside": inside})
+
+    def _parted(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
+        """Add `part`, null for a row that neither view counts in these windows."""
         late = F.col("first_watermark").isNotNull()
         part = (
-            F.when(inside & ~reached, "beyond")
-            .when(inside & late, "late")
-            .when(inside, "inside")
-            .when(reached & ~late, "elsewhere")
+            F.when(F.col("inside") & ~F.col("reached"), "beyond")
+            .when(F.col("inside") & late, "late")
+            .when(F.col("inside"), "inside")
+            .when(F.col("reached") & ~late, "elsewhere")
         )
-        named = marked.withColumn("part", part)
-        landed = {name: named.where(F.col("part") == name) for name in PARTS if name != "replayed"}
-        return {**landed, "replayed": self.replayed.rows}
+        return self._mark_late(rows, series, windows).withColumn("part", part)
 
-    def _mark_late(self, rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
+    def _mark_late(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
         """Add window_end, and the first_watermark and last_watermark that dropped a row as late, else null."""
-        rows = rows.withColumn("window_end", _window_end(self.view))
+        rows = rows.withColumn("window_end", window_of(series)["end"])
         ends = sorted({end for _, end in windows})
         bounds = late_spans(self._late_bounds(rows, ends), ends)
         schema = (
@@ -141,9 +175,14 @@ def _windows_of(*sides: DataFrame) -> list[Window]:
     return sorted((utc(row["start"]), utc(row["end"])) for row in distinct)
 
 
-def _window_end(view: AdditiveView) -> Column:
-    """When the window of a row closes."""
-    return F.window("event_time", view.window_length)["end"]
+def window_of(series: TimeWindow) -> Column:
+    """The window of a row by its `event_time`, of windows that do not overlap."""
+    return F.window("event_time", series.length, startTime=series.start or None)
+
+
+def _is_of(series: TimeWindow) -> Column:
+    """Whether the window that begins at `start` belongs to the series."""
+    return F.pmod(F.unix_seconds("start") - series.start_seconds, F.lit(series.length_seconds)) == 0
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from spark_jobs.kafka_source import read_topic
 from spark_jobs.local_frames import frame_of
 from spark_jobs.replayed_rows import Replayed
 from spark_jobs.schemas import struct_of
-from spark_jobs.sinks.compacted_topic import key_json
+from spark_jobs.sinks.view_values import key_json
 from spark_jobs.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting, Window, utc
 
 _CATCH_UP_SECONDS = 10
@@ -66,11 +66,11 @@ def reconcile_view(
     speed = with_window(view, speed_values(spark, view, position.batch_id, since)).persist()
     windows = sorted({*windows, *meeting.own_windows(speed)})
     if windows:
-        rows = meeting.parts(windows)
-        sides = {"speed": speed, "batch": batch, **{part: meeting.aggregate(rows[part]) for part in PARTS}}
+        parts = meeting.parts(windows)
+        sides = {"speed": speed, "batch": batch, **parts.sums}
         framed = _frame_of(spark, _by_other_code(pipeline, view, pinned, windows))
         compared = _side_by_side(view, sides, framed).persist()
-        context = _Context(archive_is_behind, meeting.dropped_by(rows["late"]), replayed.first)
+        context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first)
         _classify(compared, view, context, found)
         compared.unpersist()
     speed.unpersist()

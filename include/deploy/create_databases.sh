@@ -12,6 +12,7 @@ CREATE ROLE registry LOGIN PASSWORD :'registry_password';
 CREATE DATABASE ledger OWNER tidemark;
 CREATE DATABASE catalog OWNER tidemark;
 CREATE DATABASE airflow OWNER tidemark;
+CREATE DATABASE serving OWNER tidemark;
 CREATE DATABASE registry OWNER registry;
-REVOKE CONNECT ON DATABASE ledger, catalog, airflow, registry FROM PUBLIC;
+REVOKE CONNECT ON DATABASE ledger, catalog, airflow, serving, registry FROM PUBLIC;
 SQL

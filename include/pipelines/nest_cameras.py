@@ -16,6 +16,7 @@ from include.pipelines.spec import (
     Reference,
     Required,
     Threshold,
+    TimeWindow,
 )
 
 CAMERA = """
@@ -72,7 +73,7 @@ PIPELINE = Pipeline(
             measures=("count",),
             columns="zip_code STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, count BIGINT",
             window="window",
-            window_length="1 hour",
+            windows=TimeWindow("1 hour"),
             speed=CompactedTopic("nest-camera-stats", watermark="1 hour"),
             description="person sightings per zip code and hour of the event",
         ),

@@ -21,7 +21,7 @@ from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 
 USER = "tidemark"
-DATABASES = ("ledger", "catalog", "airflow")
+DATABASES = ("ledger", "catalog", "airflow", "serving")
 
 
 def up() -> None:

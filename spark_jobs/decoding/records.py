@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from include.lake import SAFE_VALUE
 from include.offsets import Coordinates
 from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required, SafeValue
-from spark_jobs.decoding import strict_json
+from spark_jobs.decoding.decoders import decoding_of
 from spark_jobs.local_frames import frame_of
 from spark_jobs.schemas import struct_of
 
@@ -50,6 +50,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
             "decodable", F.when(F.col("withheld").isNull(), F.col("value"))
         )
     value = F.col("value" if withheld is None else "decodable")
+    decoding = decoding_of(pipeline.decoder)
     parsed = records.select(
         *(() if withheld is None else ("decodable", "withheld")),
         "key",
@@ -59,10 +60,10 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.col("partition").alias("kafka_partition"),
         F.col("offset").alias("kafka_offset"),
         F.col("timestamp").alias("kafka_timestamp"),
-        strict_json.parse(pipeline.decoder, value).alias("parsed"),
+        decoding.parse(pipeline.decoder, value).alias("parsed"),
     )
-    rows = transform(pipeline, pipeline.archive.rows)(strict_json.message(F.col("parsed")))
-    found = parsed.withColumn("undecodable", strict_json.failure(pipeline.decoder, value, F.col("parsed"))).withColumn(
+    rows = transform(pipeline, pipeline.archive.rows)(decoding.message(F.col("parsed")))
+    found = parsed.withColumn("undecodable", decoding.failure(pipeline.decoder, value, F.col("parsed"))).withColumn(
         "rows", F.when(F.col("undecodable").isNull(), rows)
     )
     failures = [F.col("undecodable"), _first_violation(pipeline, F.col("rows"))]
@@ -131,7 +132,7 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
     def violation(row: Column) -> Column:
         broken = F.lit(None)
         event_time = _path(row, pipeline.archive.event_time)
-        for rule in reversed(pipeline.archive.rules):
+        for rule in reversed(pipeline.archive.all_rules):
             match rule:
                 case Required(column):
                     condition = _path(row, column).isNull()
@@ -152,7 +153,7 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
             broken = F.when(condition, found).otherwise(broken)
         return broken
 
-    if not pipeline.archive.rules:
+    if not pipeline.archive.all_rules:
         return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
     return F.get(F.filter(F.transform(rows, violation), lambda found: found.isNotNull()), F.lit(0))
 

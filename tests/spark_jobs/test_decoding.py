@@ -130,7 +130,8 @@ def test_event_time_is_bounded_exactly(spark: Any) -> None:
     ("value", "safe"),
     [
         ("en.wikipedia.org", True),
-        ("2026-11-20T05:00", True),
+        ("2026-11-20T0500", True),
+        ("2026-11-20T05:00", False),
         ("007", True),
         ("x" * 100, True),
         ("x" * 101, False),

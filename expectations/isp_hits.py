@@ -1,0 +1,27 @@
+"""What must hold for isp_hits before a partition is registered."""
+
+from __future__ import annotations
+
+from great_expectations import expectations as gxe
+from great_expectations.expectations.expectation import Expectation
+
+SUITES: dict[str, list[Expectation]] = {
+    "isp_hits": [
+        gxe.ExpectColumnValuesToNotBeNull(column="zipcode"),
+        gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
+        gxe.ExpectColumnValuesToNotBeNull(column="isp"),
+        gxe.ExpectColumnValueLengthsToBeBetween(column="isp", min_value=1, max_value=200),
+        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="user", min_value=0.9),
+    ],
+    "isp_hits_by_zip": [
+        gxe.ExpectColumnValuesToNotBeNull(column="zipcode"),
+        gxe.ExpectColumnValuesToBeBetween(column="hits", min_value=1),
+        gxe.ExpectCompoundColumnsToBeUnique(column_list=["zipcode", "window_start"]),
+    ],
+    "isp_hits_by_isp": [
+        gxe.ExpectColumnValuesToNotBeNull(column="isp"),
+        gxe.ExpectColumnValuesToBeBetween(column="hits", min_value=1),
+        gxe.ExpectCompoundColumnsToBeUnique(column_list=["isp", "window_start"]),
+    ],
+}
+"""Expectations by table, as in expectations/nest_cameras.py."""

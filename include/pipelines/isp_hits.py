@@ -1,0 +1,82 @@
+"""Hits of internet providers' users: archived by zip code and date, counted by zip code and by provider."""
+
+from __future__ import annotations
+
+from include.pipelines.spec import (
+    AdditiveView,
+    Archive,
+    CompactedTopic,
+    Console,
+    EventTimeWithin,
+    JdbcTable,
+    Json,
+    KafkaMessages,
+    KafkaTopics,
+    Listing,
+    Pipeline,
+    Required,
+    Threshold,
+    TimeWindow,
+)
+
+HIT = "zipcode STRING, hittime TIMESTAMP, isp STRING, user STRING"
+
+REGIONS = ("isp-hits-east", "isp-hits-west")
+"""Topics of the two halves of the country, by the first digit of the zip code."""
+
+PIPELINE = Pipeline(
+    name="isp_hits",
+    description="Hits of internet providers' users, counted per zip code in sliding windows and per provider and day",
+    source=KafkaTopics(subscribe=("isp-hits",)),
+    decoder=Json(schema=HIT),
+    archive=Archive(
+        rows="hits",
+        columns=HIT,
+        event_time="hittime",
+        partition_by={"zip": "zipcode"},
+        rules=(
+            Required("zipcode"),
+            Required("hittime"),
+            Required("isp"),
+            EventTimeWithin(behind="30d", ahead="1h"),
+        ),
+        description="one row per hit, partitioned by zip code and date",
+    ),
+    views=(
+        AdditiveView(
+            name="by_zip",
+            rows="counted_hits",
+            aggregate="hits_by_zip",
+            key=("zipcode", "window"),
+            measures=("hits",),
+            columns="zipcode STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT",
+            window="window",
+            windows=TimeWindow("10 minutes", slide="5 minutes", start="2 minutes"),
+            speed=CompactedTopic("isp-hits-by-zip", watermark="10 minutes"),
+            sinks=(
+                JdbcTable(),
+                KafkaMessages(topic="isp-hits-changes"),
+                KafkaMessages(messages="regional_messages", row_topics=REGIONS),
+            ),
+            description="hits per zip code in windows of 10 minutes, every 5 minutes from 2 past the hour",
+        ),
+        AdditiveView(
+            name="by_isp",
+            rows="counted_hits",
+            aggregate="hits_by_isp",
+            key=("isp", "window"),
+            measures=("hits",),
+            columns="isp STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT",
+            window="window",
+            windows=TimeWindow("1 day"),
+            speed=CompactedTopic("isp-hits-by-isp", watermark="1 hour"),
+            mode="complete",
+            sinks=(JdbcTable(), Console(rows=10)),
+            description="hits per internet provider and day",
+        ),
+    ),
+    reports=(
+        Threshold("Busy zip codes", view="by_zip", measure="hits", above=300),
+        Listing("Users by zip code", rows="users_by_zip", columns=("zipcode", "users", "hits")),
+    ),
+)

@@ -1,0 +1,32 @@
+"""Which module decodes what: one per declared decoder, all with the same three functions."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from pyspark.sql import Column
+
+from include.pipelines.spec import Json
+from spark_jobs.decoding import strict_json
+
+
+class Decoding(Protocol):
+    """What a module that decodes a format offers. All three are pure: columns to columns."""
+
+    def parse(self, decoder: Any, value: Column, /) -> Column:
+        """The value parsed once, to be kept in a column that the two others read."""
+
+    def message(self, parsed: Column, /) -> Column:
+        """The message as a struct; null when the value is no message."""
+
+    def failure(self, decoder: Any, value: Column, parsed: Column, /) -> Column:
+        """Why the value is no message, as struct<reason, detail>; null when it is one."""
+
+
+_MODULES: MappingProxyType[type, Decoding] = MappingProxyType({Json: strict_json})
+
+
+def decoding_of(decoder: object) -> Decoding:
+    """The module that decodes as declared."""
+    return _MODULES[type(decoder)]

@@ -1,0 +1,116 @@
+"""A speed view's sink: the changed aggregates of a micro-batch to every place that the view is declared for.
+
+The aggregates are computed once and fanned out: the compacted topic first, then the further sinks in their
+declared order, then the ledger. In a generation that began with a base, base and state are added up.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from include import kafka
+from include.code_version import decoder_version
+from include.crash_points import crash_point
+from include.ledger import micro_batches, writers
+from include.ledger.generations import StreamGeneration
+from include.ledger.micro_batches import BatchCommit
+from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
+from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
+from spark_jobs.sinks.console import ConsoleTarget
+from spark_jobs.sinks.jdbc_table import JdbcTableTarget
+from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
+from spark_jobs.sinks.view_values import key_json
+from spark_jobs.write_ahead_log import read_batch
+
+
+class Target(Protocol):
+    """A place that holds a speed view's values. Columns of `values`: key (`key_json`) and the measures."""
+
+    def write(self, values: DataFrame, version: int, /) -> None:
+        """Write the values of changed keys; again with the same version when a micro-batch is replayed."""
+
+    def replace(self, values: DataFrame, version: int, /) -> None:
+        """Make the values all that the place tells of the view."""
+
+
+def targets_of(pipeline: Pipeline, view: AdditiveView) -> list[Target]:
+    """Where the view goes: its compacted topic, then its further sinks."""
+    targets: list[Target] = [CompactedTopicTarget(view)]
+    for sink in view.sinks:
+        match sink:
+            case KafkaMessages():
+                targets.append(KafkaMessagesTarget(pipeline, view, sink))
+            case JdbcTable():
+                targets.append(JdbcTableTarget(pipeline, view))
+            case Console():
+                targets.append(ConsoleTarget(pipeline, view, sink))
+    return targets
+
+
+@dataclass
+class SpeedViewSink:
+    """Emits a speed view's changed keys everywhere, then commits the micro-batch's position in the ledger."""
+
+    pipeline: Pipeline
+    view: AdditiveView
+    lease: writers.Lease
+    generation: StreamGeneration
+    base: DataFrame | None
+    """Columns: key, the measures (`spark_jobs/view_base.py`)."""
+    query_id: str
+    checkpoint: str
+
+    def emit(self, aggregates: DataFrame, batch_id: int) -> None:
+        """Emit one micro-batch. The sinks get it before the ledger: a crash between repeats equal values."""
+        started = time.monotonic()
+        writers.renew(self.lease)
+        version = self.generation.version(batch_id)
+        if micro_batches.is_committed(self.query_id, version):
+            # Emitted before; but Spark, which lost its own note of that, wants the batch's state written.
+            aggregates.write.format("noop").mode("overwrite").save()
+            return
+        planned = read_batch(self.checkpoint, batch_id)
+        values = self._with_base(aggregates.select(key_json(self.view).alias("key"), *self.view.measures)).persist()
+        emitted = values.count()
+        if emitted:
+            for target in targets_of(self.pipeline, self.view):
+                target.write(values, version)
+                crash_point("speed_written")
+        values.unpersist()
+        crash_point("speed_emitted")
+        micro_batches.commit(
+            self.lease,
+            BatchCommit(
+                pipeline=self.pipeline.name,
+                query=self.view.name,
+                query_id=self.query_id,
+                batch_id=version,
+                ranges=planned.ranges,
+                topics=kafka.describe_topics(r.topic_partition.topic for r in planned.ranges),
+                rows=emitted,
+                seconds=time.monotonic() - started,
+                watermark=planned.watermark,
+                decoder_version=decoder_version(self.pipeline.name),
+            ),
+        )
+        crash_point("speed_committed")
+
+    def _with_base(self, state: DataFrame) -> DataFrame:
+        if self.base is None:
+            return state
+        below = self.base.select("key", *(F.col(name).alias(f"base_{name}") for name in self.view.measures))
+        added = [
+            (F.coalesce(name, _zero(state, name)) + F.coalesce(f"base_{name}", _zero(state, name))).alias(name)
+            for name in self.view.measures
+        ]
+        # All keys are those of the base too; of the changed ones, none that only the base has.
+        return state.join(below, "key", "full" if self.view.mode == "complete" else "left").select("key", *added)
+
+
+def _zero(state: DataFrame, measure: str) -> Column:
+    return F.lit(0).cast(state.schema[measure].dataType)

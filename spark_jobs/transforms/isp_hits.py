@@ -1,0 +1,60 @@
+"""isp_hits: the hit in a message, and how hits are counted."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+
+def hits(message: Column) -> Column:
+    """The hit of a message: an array of one struct with its fields."""
+    return F.array(message)
+
+
+def counted_hits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
+    """All hits. Columns: those of `archive`, and `event_time`."""
+    return archive
+
+
+def hits_by_zip(hits: DataFrame) -> DataFrame:
+    """Count hits per zip code in windows of 10 minutes that begin every 5 minutes, from 2 past the hour.
+
+    A hit is in two of them. Columns: zipcode string, window struct<start, end> (UTC), hits bigint.
+    """
+    window = F.window("event_time", "10 minutes", "5 minutes", "2 minutes")
+    return (
+        hits.groupBy("zipcode", window.alias("window"))
+        .agg(F.count(F.lit(1)).alias("hits"))
+        .select("zipcode", "window", "hits")
+    )
+
+
+def hits_by_isp(hits: DataFrame) -> DataFrame:
+    """Count hits per internet provider and day. Columns: isp string, window struct<start, end> (UTC), hits bigint."""
+    return (
+        hits.groupBy("isp", F.window("event_time", "1 day").alias("window"))
+        .agg(F.count(F.lit(1)).alias("hits"))
+        .select("isp", "window", "hits")
+    )
+
+
+def regional_messages(counts: DataFrame) -> DataFrame:
+    """The counts by zip code for the topic of their half of the country. Columns: key, value, topic string.
+
+    The key is the zip code, so that a region's reader finds one code's windows in order.
+    """
+    value = F.to_json(
+        F.struct("hits", F.col("window")["start"].alias("window_start"), "zipcode"),
+        {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss'Z'"},
+    )
+    region = F.when(F.substring("zipcode", 1, 1) < "5", "isp-hits-east").otherwise("isp-hits-west")
+    return counts.select(F.col("zipcode").alias("key"), value.alias("value"), region.alias("topic"))
+
+
+def users_by_zip(archive: DataFrame) -> DataFrame:
+    """How many users came from each zip code, and how often. Columns: zipcode string, users bigint, hits bigint."""
+    return (
+        archive.groupBy("zipcode")
+        .agg(F.count_distinct("user").alias("users"), F.count(F.lit(1)).alias("hits"))
+        .select("zipcode", "users", "hits")
+    )
