@@ -100,7 +100,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
             description=pipeline.description,
             cron=pipeline.schedule.cron,
             tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
-            topics=", ".join(pipeline.source.subscribe),
+            topics=str(pipeline.source),
             alerts=ALERTS,
         ),
     ) as dag:

@@ -47,7 +47,7 @@ def stream_dag(pipeline: Pipeline) -> DAG:
         doc_md=DOC.format(
             name=pipeline.name,
             description=pipeline.description,
-            topics=", ".join(pipeline.source.subscribe),
+            topics=str(pipeline.source),
             views=", ".join(view.speed.topic for view in pipeline.views) or "no speed view",
             alerts=ALERTS,
         ),

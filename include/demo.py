@@ -17,6 +17,7 @@ from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.produce import produce
 from include.services import airflow, supervisor
+from include.sources import describe_source, source_topic_partitions
 
 EVENTS = 20_000
 BAD_FRACTION = 0.01
@@ -80,8 +81,7 @@ def _import_errors(api: AirflowApi) -> Callable[[], str]:
 
 
 def _caught_up(pipeline: Pipeline) -> bool:
-    topics = kafka.describe_topics(pipeline.source.subscribe)
-    ends = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()))
+    ends = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
     queries = ("archive", *(view.name for view in pipeline.views))
     return all(positions(pipeline.name, query).get(tp, 0) >= end for query in queries for tp, (_, end) in ends.items())
 

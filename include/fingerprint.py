@@ -25,7 +25,11 @@ _SHOWN = 60
 
 def archive_fingerprint(pipeline: Pipeline) -> Facts:
     """What the checkpoint of the archive query depends on."""
-    return {"source topics": sorted(pipeline.source.subscribe), "number of sources": 1}
+    source = pipeline.source
+    declared: Any = sorted(source.subscribe)
+    if not declared:
+        declared = source.pattern or {topic: sorted(numbers) for topic, numbers in sorted(source.assign.items())}
+    return {"source topics": declared, "number of sources": 1}
 
 
 def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:

@@ -18,6 +18,7 @@ from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.writers import Lease
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
+from include.sources import describe_source, reads, source_topic_partitions
 from include.stream_start import archive_positions, check_sources, lost_offsets
 
 
@@ -62,23 +63,28 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
     """
     reason = _check_reason(reason)
     with _no_stream(pipeline.name) as lease:
-        lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
-        if not lost:
+        if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by)):
             raise UsageError(
                 "nothing is lost: Kafka holds everything from the archive's position on", pipeline=pipeline.name
             )
-        identities = check_sources(pipeline)
-        positions = archive_positions(pipeline, kafka.topic_partitions_of(identities.values()))
-        with session() as ledger:
-            writers.check(ledger, lease)
-            rows = losses.note(ledger, pipeline.name, lost.values())
-            losses.accept(ledger, rows, accepted_by, reason)
-            ranges = [
-                lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()
-            ]
-            micro_batches.move(ledger, lease.token, _moved(pipeline, f"loss-{rows[0].id}", ranges))
-            generations.open_next(ledger, pipeline.name, accepted_by, f"accepted loss {rows[0].id}: {reason}")
-        return list(lost.values())
+        return lost
+
+
+def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str) -> list[OffsetRange]:
+    """The same for who holds the pipeline's lease; empty, and nothing changed, when nothing is lost."""
+    lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
+    if not lost:
+        return []
+    identities = check_sources(pipeline)
+    positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities))
+    with session() as ledger:
+        writers.check(ledger, lease)
+        rows = losses.note(ledger, pipeline.name, lost.values())
+        losses.accept(ledger, rows, accepted_by, reason)
+        ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]
+        micro_batches.move(ledger, lease.token, _moved(pipeline, f"loss-{rows[0].id}", ranges))
+        generations.open_next(ledger, pipeline.name, accepted_by, f"accepted loss {rows[0].id}: {reason}")
+    return list(lost.values())
 
 
 def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> dict[str, Any]:
@@ -90,14 +96,14 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     """
     reason = _check_reason(reason)
     stored = micro_batches.stored_topics(pipeline.name)
-    if topic not in stored or topic not in pipeline.source.subscribe:
+    if topic not in stored or not reads(pipeline.source, topic):
         raise UsageError(
             f"{topic!r} is no topic that was read before",
             remedy=f"one of: {', '.join(sorted(stored)) or 'none yet'}",
             pipeline=pipeline.name,
         )
     with _no_stream(pipeline.name) as lease:
-        identities = kafka.describe_topics(pipeline.source.subscribe)
+        identities = describe_source(pipeline.source)
         successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
         _check_landing(pipeline, topic)
         bounds = kafka.offset_bounds(kafka.topic_partitions_of([successor]))

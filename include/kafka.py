@@ -116,9 +116,18 @@ class TopicIdentity:
     topic_partitions: int
 
 
+def topic_names() -> list[str]:
+    """Names of all topics of the cluster. Raises ServiceUnreachable."""
+    with reaching_kafka():
+        client = admin()
+        return sorted(client.list_topics(timeout=TIMEOUT).topics)
+
+
 def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
     """Those of the topics that exist. Raises ServiceUnreachable."""
     wanted = sorted(set(topics))
+    if not wanted:
+        return {}
     with reaching_kafka():
         # The client must outlive its futures: a collected one ends them with "handle is terminating".
         client = admin()
@@ -182,7 +191,8 @@ def cleanup_policy(topic: str) -> str:
     """The topic's `cleanup.policy`, e.g. `compact`. Raises ServiceUnreachable."""
     resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
     with reaching_kafka():
-        found = admin().describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
+        client = admin()
+        found = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
     return str(found["cleanup.policy"].value)
 
 

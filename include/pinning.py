@@ -22,6 +22,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.record_times import first_records_at
 from include.settings import settings
+from include.sources import describe_source, source_topic_partitions
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -39,17 +40,19 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
             return known
         if known is not None:
             check_repin(ledger, pipeline, known)
-    topics = kafka.describe_topics(pipeline.source.subscribe)
+    topics = describe_source(pipeline.source)
     for topic, topic_id in stored_topics(pipeline.name).items():
         kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
-    if missing := set(pipeline.source.subscribe) - topics.keys():
+    if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
         raise OffsetsLost(
-            f"topic {', '.join(sorted(missing))} does not exist",
+            f"topic {', '.join(sorted(missing))} does not exist"
+            if missing
+            else f"no topic matches {pipeline.source.pattern!r}",
             remedy=f"produce into it first: ./tidemark produce {pipeline.name} --events 1000",
             pipeline=pipeline.name,
         )
     # Up to the end that open transactions hide: what they may still commit belongs to its own interval.
-    bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()), "read_uncommitted")
+    bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")
     topic_ids = {topic: identity.topic_id for topic, identity in topics.items()}
     end = _first_offsets(interval.to_time, bounds)
     _await_archive(pipeline, interval, end)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from tenacity import Retrying, stop_never, wait_none
 
 from include import kafka
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.intervals import format_time
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -85,14 +85,16 @@ def produce(
     bad_fraction: float = 0.0,
     start: datetime | None = None,
     span: timedelta = timedelta(hours=3),
+    topic: str = "",
 ) -> dict[str, Any]:
     """Write `events` messages, event times spread in order over `span` from `start` (default: ending now).
 
+    `topic`: one of the pipeline's (default: the first that it names).
     Returns `Produced` as a dictionary once the broker has confirmed every message; the topic is created
     if missing. Raises ServiceUnreachable when it does not answer.
     """
     start = start or datetime.now(UTC) - span
-    topic = pipeline.source.subscribe[0]
+    topic = topic or _first_topic(pipeline)
     kafka.create_topic(topic, pipeline.source.topic_partitions)
     written: Counter[str] = Counter()
     refused: list[KafkaError] = []
@@ -125,6 +127,14 @@ def produce(
         )
     first, last = format_time(start), format_time(moment)
     return asdict(Produced(pipeline.name, topic, events, bad, first, last, dict(sorted(written.items()))))
+
+
+def _first_topic(pipeline: Pipeline) -> str:
+    if not pipeline.source.named:
+        raise UsageError(
+            f"it reads topics like {pipeline.source.pattern!r}", remedy="--topic names one", pipeline=pipeline.name
+        )
+    return pipeline.source.named[0]
 
 
 def _enqueue(

@@ -38,8 +38,8 @@ class Selection:
 
         Raises UsageError when an offset is named without its topic partition.
         """
-        if topic is None and len(pipeline.source.subscribe) == 1 and (partition is not None or offset is not None):
-            topic = pipeline.source.subscribe[0]
+        if topic is None and len(pipeline.source.named) == 1 and (partition is not None or offset is not None):
+            topic = pipeline.source.named[0]
         if offset is not None and (topic is None or partition is None):
             raise UsageError("an offset needs its topic partition", remedy="--topic T --partition P --offset O")
         return cls(topic, partition, offset, reason)

@@ -58,6 +58,14 @@ def run_job(job: SparkSubmission) -> int:
         raise
 
 
+def run_attached(job: SparkSubmission) -> int:
+    """Run a driver that talks with the terminal; its exit code. Ctrl-C is the driver's to understand."""
+    command, environment = job.attached()
+    process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=_die_with_parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return process.wait()
+
+
 def run_stream_job(job: SparkSubmission) -> int:
     """Run a stream; SIGTERM and SIGINT ask its driver to stop after the micro-batch. Its exit code."""
     process = _start(job)

@@ -6,6 +6,7 @@ Secrets do not travel here: jobs read them from the settings, as every process d
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ logger.utils.name = org.apache.spark.util.Utils
 logger.utils.level = error
 logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
 logger.streaming.level = error
+logger.paths.name = org.apache.spark.sql.execution.datasources.DataSource
+logger.paths.level = error
 logger.trigger.name = org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor
 logger.trigger.level = error
 """
@@ -73,6 +76,18 @@ class SparkSubmission:
         conf = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
         master = ["--master", settings().spark_master, "--name", self.name]
         return [spark_submit_binary(), *master, *conf, self.application, *self.arguments]
+
+    def attached(self) -> tuple[list[str], dict[str, str]]:
+        """Command and environment of a driver that keeps its caller's terminal: Python starts the JVM, not it Python.
+
+        `spark-submit` gives the driver no standard input.
+        """
+        options = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
+        options = ["--master", settings().spark_master, "--name", self.name, *options, "pyspark-shell"]
+        return [sys.executable, self.application, *self.arguments], {
+            **self.env,
+            "PYSPARK_SUBMIT_ARGS": shlex.join(options),
+        }
 
 
 def spark_submit_binary() -> str:

@@ -16,6 +16,7 @@ from include.ledger.generations import StreamGeneration
 from include.ledger.micro_batches import ARCHIVE
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaMessages, Pipeline
+from include.sources import describe_source, first_offsets, reads, source_topic_partitions
 
 
 def who() -> str:
@@ -25,11 +26,10 @@ def who() -> str:
 
 def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
     """The source topics that exist. Raises TopicRecreated when one is not the one that was read before."""
-    identities = kafka.describe_topics(pipeline.source.subscribe)
-    stored = micro_batches.stored_topics(pipeline.name)
-    for topic in pipeline.source.subscribe:
-        if topic in stored:
-            kafka.check_same_topic(pipeline.name, identities.get(topic), topic, stored[topic])
+    identities = describe_source(pipeline.source)
+    for topic, topic_id in micro_batches.stored_topics(pipeline.name).items():
+        if reads(pipeline.source, topic):
+            kafka.check_same_topic(pipeline.name, identities.get(topic), topic, topic_id)
     return identities
 
 
@@ -48,7 +48,7 @@ def archive_positions(
 def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
     """What Kafka removed before the query committed it, per topic partition."""
     identities = check_sources(pipeline)
-    positions = archive_positions(pipeline, kafka.topic_partitions_of(identities.values()), query)
+    positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities), query)
     bounds = kafka.offset_bounds(positions)
     return [
         OffsetRange(tp, at, bounds[tp][0], identities[tp.topic].topic_id)
@@ -110,15 +110,15 @@ class StreamStart:
 
     def _offsets_of(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
         """Where a query without a checkpoint begins: where the ledger says, else at the declared start."""
-        topic_partitions = kafka.topic_partitions_of(kafka.describe_topics(pipeline.source.subscribe).values())
+        topic_partitions = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         positions = archive_positions(pipeline, topic_partitions, query)
         rest = [tp for tp in topic_partitions if tp not in positions]
-        earliest = pipeline.source.starting_offsets == "earliest"
         bounds = kafka.offset_bounds(rest)
+        declared = first_offsets(pipeline.source, bounds)
         # All queries of a first start begin at the same offsets, also those that start after a crash.
         noted = {tp: at for begun in self.generation.positions for tp, at in self.generation.began_at(begun).items()}
         return {
-            **{tp: max(low, noted.get(tp, low if earliest else high)) for tp, (low, high) in bounds.items()},
+            **{tp: max(low, noted.get(tp, declared[tp])) for tp, (low, _) in bounds.items()},
             **positions,
         }
 

@@ -26,6 +26,9 @@ from spark_jobs.local_frames import empty_frame, frame_of
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema
 
+EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+"""All event times that a reader means who bounds none."""
+
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
 

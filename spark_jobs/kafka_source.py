@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -39,13 +40,22 @@ def read_stream(spark: SparkSession, source: KafkaTopics, starting_offsets: Mapp
     `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from.
     """
     options = {
+        **source.options,
         **_client_options(),
         **_FIXED,
-        "subscribe": ",".join(source.subscribe),
-        "startingOffsets": offsets_json(starting_offsets) if starting_offsets else source.starting_offsets,
+        **_topics(source),
+        "startingOffsets": offsets_json(starting_offsets) if starting_offsets else "earliest",
         "maxOffsetsPerTrigger": str(settings().max_offsets_per_trigger or source.max_offsets_per_trigger),
     }
     return spark.readStream.format("kafka").options(**options).load()
+
+
+def _topics(source: KafkaTopics) -> dict[str, str]:
+    if source.pattern:
+        return {"subscribePattern": source.pattern}
+    if source.assign:
+        return {"assign": json.dumps({topic: sorted(numbers) for topic, numbers in source.assign.items()})}
+    return {"subscribe": ",".join(source.subscribe)}
 
 
 def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:

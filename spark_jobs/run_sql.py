@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
@@ -20,11 +22,19 @@ from spark_jobs.session import build_session
 MOST_ROWS = 10_000
 
 
-def run(spark: SparkSession, query: str) -> dict[str, object]:
+@dataclass(frozen=True)
+class Result:
+    """What a query found, as JSON values."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+def run(spark: SparkSession, query: str) -> Result:
     """Columns and the first 10,000 rows as JSON values. Raises UsageError when the query is not valid."""
     try:
         frame = spark.sql(query).limit(MOST_ROWS)
-        return {"columns": frame.columns, "rows": [list(json.loads(row).values()) for row in _as_json(frame)]}
+        return Result(frame.columns, [list(json.loads(row).values()) for row in _as_json(frame)])
     except (AnalysisException, ParseException) as error:
         raise UsageError(str(error).strip().splitlines()[0], remedy="correct the query") from error
 
@@ -45,7 +55,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--result", required=True, type=Path)
     arguments = parser.parse_args(argv)
     found = run(build_session("sql", catalog=True), arguments.query.read_text())
-    arguments.result.write_text(json.dumps(found))
+    arguments.result.write_text(json.dumps(asdict(found)))
     return 0
 
 

@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from include import generations
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
 from include.ledger import writers
 from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
-from include.stream_start import StreamStart, begin, check_retention
+from include.stream_start import StreamStart, begin, check_retention, who
 from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
 from spark_jobs.entry import translate
 from spark_jobs.kafka_source import read_stream
@@ -53,12 +54,14 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     heartbeat = Heartbeat(lease)
     heartbeat.start()
     try:
+        if not pipeline.source.fail_on_data_loss:
+            _accept_losses(pipeline, lease)
         start = begin(pipeline)
         spark = open_session()
         heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
         _say(
-            f"{pipeline.name}: streaming from {', '.join(pipeline.source.subscribe)} "
+            f"{pipeline.name}: streaming from {pipeline.source} "
             f"(generation {start.generation.number}, fencing token {lease.token})"
         )
         try:
@@ -251,6 +254,13 @@ class _Queries:
         )
         for (topic, partition, offset), thrown in batch.diverted.items():
             _say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
+
+
+def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
+    """Accept, record and tell what Kafka removed before it was read, where the pipeline declares it so."""
+    reason = "declared: fail_on_data_loss=False"
+    for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=who()):
+        _say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
 
 
 def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from include import lake
 from include.crash_points import crash_point
@@ -104,12 +104,10 @@ def _hash_written(
     spark: SparkSession, staging: str, schema: StructType, partition_by: Sequence[str]
 ) -> dict[str, tuple[int, str]]:
     names = schema.names
-    partitions = "".join(f", {name} STRING" for name in partition_by)
-    ddl = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in schema.fields) + partitions
+    partitioned = StructType([*schema.fields, *(StructField(name, StringType()) for name in partition_by)])
     hash_1, hash_2 = row_hashes(names)
-    hashed = (
-        spark.read.schema(ddl).parquet(staging).select(*partition_by, hash_1.alias("hash_1"), hash_2.alias("hash_2"))
-    )
+    written = spark.read.schema(partitioned).parquet(staging)
+    hashed = written.select(*partition_by, hash_1.alias("hash_1"), hash_2.alias("hash_2"))
     found = {}
     for row in hashed.groupBy(*partition_by).agg(*sums()).collect():
         folder = "/".join(f"{name}={row[name]}" for name in partition_by)

@@ -44,7 +44,7 @@ def records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     """Generated records in the columns of Spark's Kafka source."""
     made = messages(pipeline, events=RECORDS, seed=1, bad_fraction=0.1, start=START, span=timedelta(minutes=50))
     rows: list[tuple[object, ...]] = [
-        (key, value, pipeline.source.subscribe[0], n % 2, n // 2, moment, 0, [])
+        (key, value, pipeline.source.named[0], n % 2, n // 2, moment, 0, [])
         for n, (moment, key, value, _) in enumerate(made)
         # Oversized ones only cost time here.
         if len(value or b"") < 100_000

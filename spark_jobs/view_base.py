@@ -8,7 +8,6 @@ base also holds what an older generation dropped as late.
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,12 +20,10 @@ from include.ledger.generations import StreamGeneration
 from include.ledger.micro_batches import BatchCommit
 from include.offsets import OffsetRange
 from include.pipelines.spec import AdditiveView, Pipeline
-from spark_jobs.archive_reader import read_archived_by_event_time
+from spark_jobs.archive_reader import EVER, read_archived_by_event_time
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.sinks.view_values import key_json
-
-_EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 
 
 def load_base(
@@ -74,7 +71,7 @@ def _read(spark: SparkSession, location: str) -> DataFrame:
 
 
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> DataFrame:
-    rows = read_archived_by_event_time(spark, pipeline, *_EVER)
+    rows = read_archived_by_event_time(spark, pipeline, *EVER)
     counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
     aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
     return aggregated.select(key_json(view).alias("key"), *view.measures)

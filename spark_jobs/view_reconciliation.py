@@ -19,6 +19,7 @@ from operator import add, and_
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from include.code_version import decoder_version
@@ -108,8 +109,8 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
     Values of a micro-batch that the ledger does not know yet are left out. A value that is no value of
     the view (a deletion, foreign text) counts as the last one too, with nothing in it: that is what readers get.
     """
-    types = {field.name: field.dataType.simpleString() for field in struct_of(view.columns).fields}
-    schema = ", ".join([*(f"{name} {types[name]}" for name in view.measures), "version BIGINT"])
+    declared = struct_of(view.columns)
+    schema = StructType([*(declared[name] for name in view.measures)]).add("version", LongType())
     values = read_topic(spark, view.speed.topic, since).select(
         F.col("key").cast("string").alias("key"),
         "offset",

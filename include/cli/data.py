@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from include import explanation, lake
+from include import explanation, lake, sources
 from include.cli.output import console, print_facts, print_json, print_table
 from include.cli.services import AsJson
+from include.errors import UsageError
 from include.intervals import format_time, parse_duration, parse_time
 from include.ledger import intervals
 from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines.spec import Pipeline
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
 
@@ -30,7 +32,7 @@ def pipelines(as_json: AsJson = False) -> None:
         {
             "name": p.name,
             "description": p.description,
-            "topics": list(p.source.subscribe),
+            "topics": list(p.source.named or [p.source.pattern]),
             "tables": [f"lake.{table}" for table in p.tables],
             "speed_views": {view.name: view.speed.topic for view in p.views},
             "dags": [f"stream__{p.name}", f"interval__{p.name}"],
@@ -58,6 +60,7 @@ def produce(
         str | None, typer.Option("--start", help="ISO time of the first; default: so that the span ends now")
     ] = None,
     span: Annotated[str, typer.Option("--span", help="event times are spread over it: 10s, 50m, 3h")] = "3h",
+    topic: Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: its first")] = "",
 ) -> None:
     """Write generated messages to the pipeline's topic, created if missing; prints what was written."""
     from include import produce as production
@@ -73,8 +76,15 @@ def produce(
             bad_fraction=bad_fraction,
             start=first,
             span=parse_duration(span),
+            topic=_own_topic(declared, topic),
         )
     )
+
+
+def _own_topic(pipeline: Pipeline, topic: str) -> str:
+    if topic and not sources.reads(pipeline.source, topic):
+        raise UsageError(f"topic {topic!r} is none of it", remedy=f"it reads {pipeline.source}", pipeline=pipeline.name)
+    return topic
 
 
 def ranges(

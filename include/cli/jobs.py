@@ -21,7 +21,7 @@ from include.intervals import parse_time
 from include.ledger import writers
 from include.ledger.intervals import load_attempt
 from include.pipelines import load_pipeline
-from include.run_spark import run_job, run_stream_job
+from include.run_spark import run_attached, run_job, run_stream_job
 from include.spark_submit import submission
 
 
@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command()(interval)
     app.command()(rebuild)
     app.command()(sql)
+    app.command()(shell)
 
 
 def stream(
@@ -124,3 +125,14 @@ def sql(
     else:
         print_table([clean(name) for name in found["columns"]], found["rows"])
         console.print(f"[dim]{len(found['rows'])} rows[/dim]")
+
+
+def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:
+    """SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`.
+
+    Each view is a table under its own name that follows the topic; the archive up to the last commit is
+    `<pipeline>_live`; registered tables are in the database `lake`.
+    """
+    declared = load_pipeline(pipeline)
+    arguments = ["--pipeline", declared.name, *(["--json"] if as_json else [])]
+    raise typer.Exit(run_attached(submission("open_shell", *arguments, name=f"shell {declared.name}", short=True)))

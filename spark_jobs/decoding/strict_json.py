@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from include.pipelines.spec import Json
 from spark_jobs.schemas import struct_of
@@ -28,13 +29,10 @@ _OPTIONS = {
 def parse(decoder: Json, value: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
     sealed = _sealed(value)
-    schema = f"tidemark ARRAY<STRUCT<{_struct_fields(decoder.schema)}, tidemark_seal: BIGINT>>, corrupt STRING"
+    sealed_message = struct_of(decoder.schema).add("tidemark_seal", LongType())
+    schema = StructType().add("tidemark", ArrayType(sealed_message)).add("corrupt", StringType())
     # Longer values are not parsed at all: their failure is their length.
     return F.when(F.octet_length(value) <= decoder.max_bytes, F.from_json(sealed, schema, _OPTIONS))
-
-
-def _struct_fields(ddl: str) -> str:
-    return str(struct_of(ddl).simpleString()).removeprefix("struct<").removesuffix(">")
 
 
 def _sealed(value: Column) -> Column:

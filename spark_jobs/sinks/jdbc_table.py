@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, StructType
 
 from include.crash_points import crash_point
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
 from spark_jobs.schemas import struct_of
@@ -115,6 +115,8 @@ class JdbcTableTarget:
         cursor.execute("SELECT to_regclass('tidemark_versions'), to_regclass(%s)", (self.table,))
         if None not in cursor.fetchone():
             return
+        # IF NOT EXISTS does not bear two that create at once: one after the other, until the transaction ends.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
         cursor.execute(_MARKERS)
         key = [name for name in columns if name not in self.view.measures]
         cursor.execute(
@@ -188,4 +190,9 @@ def _transaction() -> Iterator[Any]:
         raise ServiceUnreachable(
             f"PostgreSQL at {url.host}:{url.port}, database serving: {str(error).strip().splitlines()[0]}",
             remedy="./tidemark status",
+        ) from None
+    except psycopg2.Error as error:
+        raise TidemarkError(
+            f"PostgreSQL at {url.host}:{url.port}, database serving: {str(error).strip().splitlines()[0]}",
+            remedy="nothing of the micro-batch was written; mend the table and start again",
         ) from None

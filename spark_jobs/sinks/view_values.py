@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from include.pipelines.spec import AdditiveView
 from spark_jobs.schemas import struct_of
@@ -31,6 +32,6 @@ def value_json(view: AdditiveView, version: int) -> Column:
 
 def key_columns(view: AdditiveView, key: Column) -> list[Column]:
     """The view's key columns out of a key that `key_json` made."""
-    types = {field.name: field.dataType.simpleString() for field in struct_of(view.columns).fields}
-    parsed = F.from_json(key, ", ".join(f"`{name}` {types[name]}" for name in view.key))
+    declared = struct_of(view.columns)
+    parsed = F.from_json(key, StructType([declared[name] for name in view.key]))
     return [parsed[name].alias(name) for name in view.key]

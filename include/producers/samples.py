@@ -1,0 +1,35 @@
+"""Messages taken from a sample of real ones."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+
+class Sampled:
+    """The messages of a file, a JSON object a line, with the event time that is asked for."""
+
+    def __init__(self, path: Path, *, event_time: str) -> None:
+        self._path = path
+        self._event_time = event_time.split(".")
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return [line for line in self._path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+    def message(self, moment: datetime | None, rng: random.Random) -> bytes:
+        """A message of the sample whose event is at `moment`; without the event's time for None."""
+        found: dict[str, Any] = json.loads(rng.choice(self._lines))
+        *parents, name = self._event_time
+        inner = found
+        for parent in parents:
+            inner = inner[parent]
+        if moment is None:
+            del inner[name]
+        else:
+            inner[name] = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,1 @@
+"""`./tidemark new`: a pipeline out of a sample of its messages."""

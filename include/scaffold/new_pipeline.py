@@ -1,0 +1,153 @@
+"""Writes the files of a new pipeline: declaration, transforms, suite, generator, test and sample."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from include.errors import UsageError
+from include.pipelines import pipeline_names
+from include.pipelines.spec import TOPIC, check_identifier
+from include.scaffold.schema import Sample, quoted, read_sample
+from include.settings import REPOSITORY
+
+_FILES = {
+    "pipeline.py.j2": "include/pipelines/{}.py",
+    "transforms.py.j2": "spark_jobs/transforms/{}.py",
+    "suite.py.j2": "expectations/{}.py",
+    "producer.py.j2": "include/producers/{}.py",
+    "test.py.j2": "tests/spark_jobs/test_{}.py",
+}
+_SAMPLE = "tests/golden/{}/sample.jsonl"
+
+_GENERATED = 20
+"""Lines of the sample that are kept at most: they are read by a test, and by `produce`."""
+
+
+@dataclass(frozen=True)
+class NewPipeline:
+    """What was written, and what was concluded from the sample."""
+
+    name: str
+    topic: str
+    event_time: str
+    """Path in an archive row."""
+    event_field: str
+    """Path in a message."""
+    key: str
+    files: tuple[str, ...]
+
+
+def write_pipeline(
+    name: str, sample_file: Path, *, topic: str = "", event_time: str = "", key: str | None = None
+) -> NewPipeline:
+    """Write a pipeline's files from a sample of its messages; nothing is overwritten.
+
+    `topic`, `event_time` (path) and `key` (column to count by; empty for none) are concluded where they are not
+    given. Raises UsageError when the sample is none, when no field of it is a time, or when a file exists.
+    """
+    _check_name(name)
+    sample = read_sample(sample_file)
+    topic = topic or name.replace("_", "-")
+    if not TOPIC.fullmatch(topic):
+        raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+    event_field = _event_field(sample, sample_file, event_time)
+    chosen = NewPipeline(
+        name,
+        topic,
+        _column(sample, event_field),
+        event_field,
+        _key(sample, sample_file, key),
+        tuple(path.format(name) for path in (*_FILES.values(), _SAMPLE)),
+    )
+    if there := [path for path in chosen.files if (REPOSITORY / path).exists()]:
+        raise UsageError(f"{there[0]} exists", remedy="choose another name, or remove the pipeline's files first")
+    for path, text in _rendered(chosen, sample).items():
+        target = REPOSITORY / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return chosen
+
+
+def _check_name(name: str) -> None:
+    check_identifier(name, "pipeline")
+    if keyword.iskeyword(name) or name in ("spec", "samples"):
+        raise UsageError(f"{name!r} cannot be the name of a pipeline", remedy="choose another one")
+    if name in pipeline_names():
+        raise UsageError(f"there is a pipeline {name} already", remedy="./tidemark pipelines")
+
+
+def _event_field(sample: Sample, file: Path, wanted: str) -> str:
+    times = sample.times()
+    if wanted and wanted not in times:
+        raise UsageError(
+            f"{wanted!r} is not a time in every message of {file}",
+            remedy=f"one of {', '.join(times)}" if times else "an event needs a time such as 2026-11-20T05:00:00Z",
+        )
+    if not times:
+        raise UsageError(
+            f"no field of {file} is a time in every message",
+            remedy="an event needs a time such as 2026-11-20T05:00:00Z",
+        )
+    return wanted or times[0]
+
+
+def _column(sample: Sample, path: str) -> str:
+    """The path in an archive row of what is at a path of a message."""
+    top, _, rest = path.partition(".")
+    column = next(field.column for field in sample.fields if field.name == top)
+    return f"{column}.{rest}" if rest else column
+
+
+def _key(sample: Sample, file: Path, wanted: str | None) -> str:
+    keys = sample.keys()
+    if wanted and wanted not in keys:
+        raise UsageError(
+            f"{wanted!r} is not text in every message of {file}", remedy=f"one of {', '.join(keys)}" if keys else ""
+        )
+    return wanted if wanted is not None else next(iter(keys), "")
+
+
+def _rendered(chosen: NewPipeline, sample: Sample) -> dict[str, str]:
+    # Python, not HTML: what comes from the sample is written as Python literals.
+    templates = Environment(  # noqa: S701
+        loader=PackageLoader("include.scaffold"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    kept = sample.messages[:_GENERATED]
+    facts = {
+        "name": chosen.name,
+        "title": chosen.name.replace("_", " ").capitalize(),
+        "topic": chosen.topic,
+        "event_time": chosen.event_time,
+        "event_field": chosen.event_field,
+        "key": chosen.key,
+        "fields": sample.fields,
+        "renamed": any(field.column != field.name for field in sample.fields),
+        "messages": len(kept),
+        "quoted": quoted,
+        "py": json.dumps,
+    }
+    found = {
+        path.format(chosen.name): templates.get_template(template).render(facts) for template, path in _FILES.items()
+    }
+    found[_SAMPLE.format(chosen.name)] = "".join(f"{json.dumps(message, ensure_ascii=False)}\n" for message in kept)
+    return {path: _formatted(text) if path.endswith(".py") else text for path, text in found.items()}
+
+
+def _formatted(text: str) -> str:
+    """The source as the project formats it; as it is where the formatter is not installed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "generated.py", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 and done.stdout else text

@@ -1,0 +1,212 @@
+"""The schema of a sample of JSON messages, as the DDL that a pipeline declares."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from include.errors import UsageError
+
+_SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
+_TAKEN = frozenset(
+    {"key", "value", "headers", "outcome", "reason", "detail", "date", "interval", "event_time"}
+    | {f"kafka_{name}" for name in ("topic", "partition", "offset", "timestamp", "element")}
+)
+"""Column names that Tidemark's own columns have."""
+
+MOST_BYTES = 50_000_000
+
+
+@dataclass(frozen=True)
+class Field:
+    """A top-level field of the messages."""
+
+    name: str
+    ddl: str
+    """Its type."""
+    always: bool
+    """Whether every message of the sample has it, not null."""
+
+    @property
+    def column(self) -> str:
+        """Its column in the archive table: its name, if that is a plain one and not of a column of Tidemark's."""
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+        plain = f"_{plain}" if plain[0].isdigit() else plain
+        return f"{plain}_" if plain.lower() in _TAKEN else plain
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The messages of a sample, and what they have in common."""
+
+    messages: list[dict[str, Any]]
+    fields: tuple[Field, ...]
+
+    def times(self) -> list[str]:
+        """Paths of the fields that are times in every message, those at the top first."""
+        found = [path for path, kind in _leaves(self.fields) if kind == "TIMESTAMP"]
+        always = [path for path in found if all(isinstance(value_at(m, path), str) for m in self.messages)]
+        return sorted(always, key=lambda path: path.count("."))
+
+    def keys(self) -> list[str]:
+        """Columns to count by: text that every message has, that which repeats most first."""
+        texts = [field for field in self.fields if field.ddl == "STRING" and field.always]
+        return [f.column for f in sorted(texts, key=lambda f: len({m[f.name] for m in self.messages}))]
+
+
+def read_sample(path: Path) -> Sample:
+    """The sample of a file: a JSON object a line, one object, or an array of objects.
+
+    Raises UsageError when it is none of these, when it is empty, or when its fields cannot be columns.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path} is larger than {MOST_BYTES:,} bytes", remedy="some hundred messages are enough")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the sample {path}: {error.strerror}", remedy="name a readable file") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the sample {path} is not UTF-8") from None
+    messages = list(_messages(path, text))
+    if not messages:
+        raise UsageError(f"the sample {path} holds no message", remedy="a JSON object a line")
+    return Sample(messages, _fields(path, messages))
+
+
+def _messages(path: Path, text: str) -> Iterator[dict[str, Any]]:
+    try:
+        whole = json.loads(text)
+        found = whole if isinstance(whole, list) else [whole]
+        places = [f"element {n}" for n in range(1, len(found) + 1)]
+    except json.JSONDecodeError:
+        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        found, places = [], [f"line {n}" for n, _ in lines]
+        for number, line in lines:
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise UsageError(f"{path}, line {number}: {error.msg}", remedy="a JSON object a line") from None
+    for message, place in zip(found, places, strict=True):
+        if not isinstance(message, dict):
+            raise UsageError(f"{path}, {place}: not a JSON object", remedy="a JSON object a line")
+        yield message
+
+
+def _fields(path: Path, messages: list[dict[str, Any]]) -> tuple[Field, ...]:
+    lines = "\n".join(json.dumps(message) for message in messages).encode()
+    try:
+        # In one block: types are inferred block by block, and must hold for all.
+        options = pa.json.ReadOptions(block_size=len(lines) + 1)
+        schema = pa.json.read_json(io.BytesIO(lines), read_options=options).schema
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"the messages of {path} do not share one schema: {str(error).splitlines()[0]}",
+            remedy="a field must have one type in all of them",
+        ) from None
+    _check_names(path, schema)
+    fields = tuple(
+        Field(field.name, _ddl(field.type, [message.get(field.name) for message in messages]), _always(field, messages))
+        for field in schema
+    )
+    _check_apart(path, [field.column for field in fields])
+    return fields
+
+
+def _always(field: pa.Field, messages: list[dict[str, Any]]) -> bool:
+    return all(message.get(field.name) is not None for message in messages)
+
+
+def _check_apart(path: Path, names: list[str]) -> None:
+    folded = [name.lower() for name in names]
+    if twice := [name for name in names if folded.count(name.lower()) > 1]:
+        raise UsageError(
+            f"{path}: {', '.join(twice)} would be one column: names are told apart neither by case nor by punctuation",
+            remedy="take one of the fields out of the sample",
+        )
+
+
+def _check_names(path: Path, schema: Iterable[pa.Field]) -> None:
+    _check_apart(path, [field.name for field in schema])
+    for field in schema:
+        if not field.name or "`" in field.name:
+            raise UsageError(f"{path}: a field named {field.name!r} cannot be a column")
+        if pa.types.is_struct(field.type):
+            _check_names(path, field.type)
+
+
+def _ddl(kind: pa.DataType, values: list[Any]) -> str:
+    """A type of Arrow's as Spark's DDL. `values`: all that the field holds in the sample."""
+    held = [value for value in values if value is not None]
+    if pa.types.is_struct(kind):
+        parts = (f"{quoted(f.name)}: {_ddl(f.type, [value.get(f.name) for value in held])}" for f in kind)
+        return f"STRUCT<{', '.join(parts)}>"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{_ddl(kind.value_type, [each for value in held for each in value])}>"
+    if pa.types.is_boolean(kind):
+        return "BOOLEAN"
+    if pa.types.is_integer(kind):
+        return "BIGINT"
+    if pa.types.is_floating(kind):
+        return "DOUBLE"
+    return "TIMESTAMP" if held and all(_is_time(value) for value in held) else "STRING"
+
+
+def _is_time(value: object) -> bool:
+    if not isinstance(value, str) or not _TIME.match(value):
+        return False
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _leaves(fields: Iterable[Field]) -> Iterator[tuple[str, str]]:
+    """Paths and types of the fields outside arrays whose names need no quotes."""
+    for field in fields:
+        if _SIMPLE.fullmatch(field.name):
+            yield from _leaves_of(field.name, field.ddl)
+
+
+def _leaves_of(path: str, ddl: str) -> Iterator[tuple[str, str]]:
+    if not ddl.startswith("STRUCT<"):
+        yield path, ddl
+        return
+    for part in _split(ddl.removeprefix("STRUCT<").removesuffix(">")):
+        name, _, kind = part.partition(": ")
+        if _SIMPLE.fullmatch(name):
+            yield from _leaves_of(f"{path}.{name}", kind)
+
+
+def _split(fields: str) -> Iterator[str]:
+    """Fields of a struct's DDL, parted at its own commas."""
+    depth = begun = 0
+    for at, character in enumerate(fields):
+        depth += (character == "<") - (character == ">")
+        if character == "," and not depth:
+            yield fields[begun:at].strip()
+            begun = at + 1
+    yield fields[begun:].strip()
+
+
+def value_at(message: dict[str, Any], path: str) -> Any:
+    """The value at a dotted path of a message; None where there is none."""
+    found: Any = message
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def quoted(name: str) -> str:
+    """A column's name as DDL takes it."""
+    return name if _SIMPLE.fullmatch(name) else f"`{name}`"

@@ -1,0 +1,281 @@
+"""isp_hits end to end: sliding windows, every sink of its views, the archive by zip code, and hostile hits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg2
+import pytest
+from confluent_kafka import Producer
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+
+from tests import audit
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+
+pytestmark = pytest.mark.services
+
+START = last_hours(3)
+TOPIC = "isp-hits"
+EVENTS = 3000
+CORPUS = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
+NAUGHTY: list[str] = (
+    json.loads(CORPUS.read_text())
+    if CORPUS.is_file()
+    else ["", "null", "NaN", "../etc/passwd", "a/b", "\0", "Ω≈ç√∫", "'; DROP TABLE users; --", "<script>", "\u202etest"]
+)
+
+Window = tuple[str, int]
+"""A zip code or provider, and the window's start in seconds since the epoch."""
+
+
+def hit(value: bytes | None) -> dict[str, Any] | None:
+    """The hit of a good message; None for one that must be in quarantine."""
+    try:
+        found = json.loads((value or b"").decode())
+        moment = datetime.fromisoformat(found["hittime"])
+    except (UnicodeDecodeError, ValueError, KeyError, TypeError):
+        return None
+    safe = isinstance(found.get("zipcode"), str) and found["zipcode"].isascii() and found["zipcode"].isdigit()
+    good = safe and isinstance(found.get("isp"), str) and abs((moment - START).total_seconds()) < 86_400
+    return {**found, "seconds": moment.timestamp()} if good else None
+
+
+def good_hits(home: Home) -> dict[audit.Coordinates, dict[str, Any]]:
+    found = {at: hit(record.value) for at, record in audit.read_topic(home.kafka, TOPIC).items()}
+    return {at: each for at, each in found.items() if each is not None}
+
+
+def counts_by_zip(hits: list[dict[str, Any]]) -> Counter[Window]:
+    """Hits per zip code and window of ten minutes, every five minutes from two past the hour, by hand."""
+    counted: Counter[Window] = Counter()
+    for each in hits:
+        last = int(each["seconds"] - 120) // 300 * 300 + 120
+        counted.update([(each["zipcode"], last), (each["zipcode"], last - 300)])
+    return counted
+
+
+def counts_by_isp(hits: list[dict[str, Any]]) -> Counter[Window]:
+    return Counter((each["isp"], int(each["seconds"]) // 86_400 * 86_400) for each in hits)
+
+
+def seconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp())
+
+
+def query(home: Home, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database.replace("/ledger", "/serving")) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def served(home: Home, table: str, key: str) -> dict[Window, int]:
+    rows = query(home, f"SELECT {key}, extract(epoch FROM window_start)::bigint, hits FROM {table}")
+    return {(name, start): hits for name, start, hits in rows}
+
+
+def hostile() -> list[bytes | None]:
+    """Messages nobody wants, and each naughty string as zip code, as provider and as user."""
+    moment = iso(START + timedelta(minutes=90))
+    good = {"zipcode": "94103", "hittime": moment, "isp": "Northwind Cable", "user": "u"}
+    messages: list[bytes | None] = [
+        None,
+        b"",
+        b'{"devices": {}}',
+        json.dumps({**good, "user": "x" * 1_100_000}).encode(),
+    ]
+    messages += [
+        json.dumps({**good, "hittime": time}).encode() for time in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
+    ]
+    for text in NAUGHTY:
+        messages += [json.dumps({**good, name: text}).encode() for name in ("zipcode", "isp", "user")]
+    return messages
+
+
+@pytest.fixture(scope="module")
+def streamed(home: Home) -> Home:
+    """Three hours of hits with hostile ones among them; the driver was killed between PostgreSQL and the ledger."""
+    arguments = [
+        "--events",
+        str(EVENTS),
+        "--bad-fraction",
+        "0.03",
+        "--start",
+        iso(START),
+        "--span",
+        "3h",
+        "--seed",
+        "5",
+    ]
+    assert home.json("produce", "isp_hits", *arguments)["delivered"] == EVENTS
+    producer = Producer({"bootstrap.servers": home.kafka, "message.max.bytes": 4_000_000})
+    at = int((START + timedelta(minutes=90)).timestamp() * 1000)
+    for number, value in enumerate(hostile()):
+        producer.produce(TOPIC, value, None if number % 2 else b"\xff", timestamp=at)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    killed = home.run(
+        "stream", "isp_hits", "--until-caught-up", expect=None,
+        TIDEMARK_CRASH_AT="jdbc_committed:2", TIDEMARK_MAX_OFFSETS_PER_TRIGGER="2000",
+    )  # fmt: skip
+    assert killed.returncode not in range(8)
+    again = home.run("stream", "isp_hits", "--until-caught-up")
+    assert "isp_hits.by_isp, version" in again.stderr
+    return home
+
+
+@pytest.fixture(scope="module")
+def verdict(streamed: Home) -> dict[str, Any]:
+    return streamed.interval("isp_hits", START + timedelta(hours=1))
+
+
+def test_every_hit_has_one_fate_and_the_archive_lies_by_zip_code_and_date(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
+    assert verdict["reconciliation"]["unexplained"] == 0
+    # Windows that reach into other hours, and the day's, hold rows of other intervals too.
+    assert {d["class"] for d in verdict["differences"]} <= {"pending"}
+    assert verdict["reconciliation"]["matched"] > 0
+    records = verdict["records"]
+    assert (
+        records["in_ranges"]
+        == records["archived"] + records["quarantined"]
+        == sum(r["until_offset"] - r["from_offset"] for r in verdict["ranges"])
+    )
+    inside = audit.in_ranges(audit.read_topic(streamed.kafka, TOPIC), verdict["ranges"])
+    good = {at: each for at, each in good_hits(streamed).items() if at in inside}
+    archive = [r for r in verdict["registered"] if r["table"] == "isp_hits"]
+    table = audit.read_parquet([r["location"] for r in archive])
+    # A naughty zip code may be harmless as a folder's name (`1`, `NaN`): those are archived under it.
+    extra = {at for at in audit.coordinates_of(table) if at not in good}
+    assert {at for at in good if (*at, 0) not in audit.identities(table)} == set()
+    texts = {json.loads(inside[at].value or b"")["zipcode"] for at in extra}
+    assert all(text in NAUGHTY and text.isascii() and "/" not in text for text in texts)
+    assert max(audit.identities(table).values()) == 1
+    for each in archive:
+        date, zip_code, interval = (part.partition("=")[2] for part in each["partition"].split("/"))
+        rows = audit.read_parquet([each["location"]]).to_pylist()
+        assert {row["zipcode"] for row in rows} == {zip_code}
+        assert {row["hittime"].strftime("%Y-%m-%d") for row in rows} == {date}
+        assert each["partition"].split("/")[1].startswith("zip=")
+        assert interval == (START + timedelta(hours=1)).strftime("%Y-%m-%dT%H")
+        assert Path(urlsplit(each["location"]).path).is_dir()
+
+
+def test_compacted_topics_hold_the_counts_of_all_windows(streamed: Home, verdict: dict[str, Any]) -> None:
+    archived = [row for row in audit.read_parquet([str(streamed.lake / "landing" / "isp_hits")]).to_pylist()
+                if row["zipcode"] is not None]  # fmt: skip
+    hits = [{**row, "seconds": row["hittime"].replace(tzinfo=UTC).timestamp()} for row in archived]
+    for topic, key, expected in (
+        ("isp-hits-by-zip", "zipcode", counts_by_zip(hits)),
+        ("isp-hits-by-isp", "isp", counts_by_isp(hits)),
+    ):
+        found = {}
+        for text, value in audit.last_values(streamed.kafka, topic).items():
+            parsed = json.loads(text)
+            found[(parsed[key], seconds(parsed["window"]["start"]))] = value["hits"]
+        assert found == expected
+
+
+def test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed: Home, verdict: dict[str, Any]) -> None:
+    for table, topic, key in (
+        ("isp_hits_by_zip", "isp-hits-by-zip", "zipcode"),
+        ("isp_hits_by_isp", "isp-hits-by-isp", "isp"),
+    ):
+        told = {}
+        for text, value in audit.last_values(streamed.kafka, topic).items():
+            parsed = json.loads(text)
+            name = parsed[key].replace("\0", "\N{SYMBOL FOR NULL}")
+            told[(name, seconds(parsed["window"]["start"]))] = value["hits"]
+        assert served(streamed, table, key) == told
+    versions = dict(query(streamed, "SELECT table_name, version FROM tidemark_versions"))
+    assert set(versions) == {"isp_hits_by_zip", "isp_hits_by_isp"}
+
+
+def test_topics_of_the_regions_are_named_by_the_rows_and_a_declared_topic_goes_before(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
+    final = {}
+    for text, value in audit.last_values(streamed.kafka, "isp-hits-by-zip").items():
+        parsed = json.loads(text)
+        final[(parsed["zipcode"], seconds(parsed["window"]["start"]))] = value["hits"]
+    told: dict[Window, int] = {}
+    for region, first_digits in (("isp-hits-east", "01234"), ("isp-hits-west", "56789")):
+        for record in audit.read_topic(streamed.kafka, region).values():
+            value = json.loads(record.value or b"")
+            assert (value["zipcode"][0] in first_digits) == (region == "isp-hits-east") or not value["zipcode"][
+                0
+            ].isdigit()
+            at = (value["zipcode"], seconds(value["window_start"]))
+            told[at] = max(told.get(at, 0), value["hits"])
+    assert told == final
+    changes = audit.read_topic(streamed.kafka, "isp-hits-changes").values()
+    assert {json.loads(r.value or b"").keys() == {"hits", "version"} for r in changes} == {True}
+    assert {(record.key or b"").decode() for record in changes} == set(
+        audit.last_values(streamed.kafka, "isp-hits-by-zip")
+    )
+
+
+def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
+    statements = (
+        "SELECT sum(hits) AS n FROM by_zip; SELECT sum(hits) AS n FROM by_isp; "
+        "SELECT count(*) AS n FROM isp_hits_live; SELECT count(*) AS n FROM lake.isp_hits"
+    )
+    done = subprocess.run(
+        streamed.command("shell", "isp_hits", "--json"), input=statements, env=streamed.environment(),
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    decoder, text, found = json.JSONDecoder(), done.stdout, []
+    while text.strip():
+        rows, end = decoder.raw_decode(text.lstrip())
+        found.append(rows[0]["n"])
+        text = text.lstrip()[end:]
+    by_zip, by_isp, live, registered = found
+    # Each hit lies in two of the windows that overlap.
+    assert (by_zip, by_isp) == (2 * live, live)
+    assert registered == sum(r["rows"] for r in verdict["registered"] if r["table"] == "isp_hits")
+    assert 0 < registered < live
+
+
+def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_converges_when_it_is_back(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
+    arguments = ["--events", "500", "--start", iso(START + timedelta(minutes=130)), "--span", "10m", "--seed", "9"]
+    streamed.run("produce", "isp_hits", *arguments)
+    paused = streamed.start("stream", "isp_hits", "--until-caught-up", TIDEMARK_PAUSE_AT="jdbc_staged")
+    try:
+        driver = _driver_that_stopped_itself(paused)
+        psutil.Process(streamed.services["postgres"]["pid"]).kill()
+        driver.resume()
+        _, said = paused.communicate(timeout=120)
+    finally:
+        end_of(paused)
+    assert paused.returncode == 6, said[-2000:]
+    assert "PostgreSQL" in said
+    streamed.run("up")
+    streamed.run("stream", "isp_hits", "--until-caught-up")
+    test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed, verdict)
+    test_compacted_topics_hold_the_counts_of_all_windows(streamed, verdict)
+
+
+def _driver_that_stopped_itself(process: subprocess.Popen[str]) -> psutil.Process:
+    """The stream's driver, once it waits at the place where it was told to."""
+
+    def look() -> psutil.Process | None:
+        assert process.poll() is None, "the stream ended before it stopped itself"
+        below = psutil.Process(process.pid).children(recursive=True)
+        return next((each for each in below if each.status() == psutil.STATUS_STOPPED), None)
+
+    waiting = retry(
+        retry=retry_if_result(lambda found: found is None), stop=stop_after_delay(180), wait=wait_fixed(0.5)
+    )
+    return waiting(look)()

@@ -1,0 +1,34 @@
+"""The sample of a pipeline as records of its topic, decoded."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from include.pipelines import load_pipeline
+from include.scaffold.schema import value_at
+from tests.conftest import REPOSITORY
+
+
+def decoded_sample(spark: Any, name: str) -> Any:
+    """A row per row of each message (`spark_jobs/decoding/records.py`); a record's timestamp is its event's time."""
+    from spark_jobs.decoding.records import decode
+    from spark_jobs.kafka_source import KAFKA_COLUMNS
+    from spark_jobs.local_frames import frame_of
+
+    pipeline = load_pipeline(name)
+    lines = (REPOSITORY / "tests" / "golden" / name / "sample.jsonl").read_text(encoding="utf-8").splitlines()
+    # The archive's column may bear another name than the message's field, which Tidemark has a column of.
+    path = pipeline.archive.event_time
+    rows = [
+        (None, line.encode(), pipeline.source.subscribe[0], 0, offset, _time(json.loads(line), path), 0, [])
+        for offset, line in enumerate(lines)
+    ]
+    return decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS))
+
+
+def _time(message: dict[str, Any], path: str) -> datetime:
+    top, _, rest = path.partition(".")
+    found = value_at(message, path) or value_at(message, ".".join(filter(None, (top.removesuffix("_"), rest))))
+    return datetime.fromisoformat(found)
