@@ -25,7 +25,7 @@ def pytest_configure() -> None:
     # Whatever the caller's settings are, tests never touch the caller's services.
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
-    os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY))
+    os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

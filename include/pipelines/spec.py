@@ -121,6 +121,52 @@ class Json:
 
 
 @dataclass(frozen=True)
+class Text:
+    """UTF-8 text: a message is struct<text: STRING>."""
+
+    max_bytes: int = 1_048_576
+    """A longer value goes to quarantine."""
+
+    @property
+    def schema(self) -> str:
+        """DDL of a message."""
+        return "text STRING"
+
+
+@dataclass(frozen=True)
+class Csv:
+    """One line of CSV a message, decoded strictly (`spark_jobs/decoding/strict_csv.py`)."""
+
+    schema: str
+    """DDL of the line's columns, all of them, in their order."""
+    separator: str = ","
+    max_bytes: int = 1_048_576
+    """A longer value goes to quarantine."""
+
+
+@dataclass(frozen=True)
+class UserDefined:
+    """A Python function decodes (`spark_jobs/decoding/user_defined.py`)."""
+
+    function: str
+    """Where it is, e.g. `spark_jobs.transforms.meters:decode`. It takes a value's bytes and returns a message as a
+    dictionary; None or an exception sends the record to quarantine. A vectorised one takes a `pyarrow` array of
+    values and returns a struct array, and must be a function of each value alone."""
+    schema: str
+    """DDL of a message."""
+    vectorised: bool = False
+    max_bytes: int = 1_048_576
+    """A longer value goes to quarantine."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.function):
+            raise UsageError(f"{self.function!r} names no function", remedy="write it like package.module:function")
+
+
+Decoder = Json | Text | Csv | UserDefined
+
+
+@dataclass(frozen=True)
 class Required:
     """A column of an archive row that must not be null."""
 
@@ -379,7 +425,7 @@ class Pipeline:
     name: str
     description: str
     source: KafkaTopics
-    decoder: Json
+    decoder: Decoder
     archive: Archive
     views: tuple[AdditiveView, ...] = ()
     references: Mapping[str, Reference] = field(default_factory=dict)

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column
 
-from include.pipelines.spec import Json
-from spark_jobs.decoding import strict_json
+from include.pipelines.spec import Csv, Json, Text, UserDefined
+from spark_jobs.decoding import strict_csv, strict_json, user_defined, utf8_text
 
 
 class Decoding(Protocol):
@@ -24,7 +24,9 @@ class Decoding(Protocol):
         """Why the value is no message, as struct<reason, detail>; null when it is one."""
 
 
-_MODULES: MappingProxyType[type, Decoding] = MappingProxyType({Json: strict_json})
+_MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
+    {Json: strict_json, Text: utf8_text, Csv: strict_csv, UserDefined: user_defined}
+)
 
 
 def decoding_of(decoder: object) -> Decoding:

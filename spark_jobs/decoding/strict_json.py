@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from include.pipelines.spec import Json
+from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.schemas import struct_of
 
 _OPTIONS = {
@@ -53,19 +54,10 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
     text = value.cast("string")
     first, last = (F.get(parsed["tidemark"], F.lit(at))["tidemark_seal"] for at in (0, 2))
 
-    def because(reason: str, detail: Column | str) -> Column:
-        return F.struct(
-            F.lit(reason).alias("reason"), (F.lit(detail) if isinstance(detail, str) else detail).alias("detail")
-        )
-
-    size = F.concat(F.octet_length(value).cast("string"), F.lit(f" bytes, the limit is {decoder.max_bytes}"))
     seal = F.xxhash64(value)
     is_whole = (F.size(parsed["tidemark"]) == 3) & (first == seal) & (last == seal)
-    return (
-        F.when(value.isNull(), because("null_value", "a record without a value"))
-        .when(F.octet_length(value) > decoder.max_bytes, because("too_large", size))
-        .when(~F.is_valid_utf8(text), because("not_utf8", "the value is not UTF-8"))
-        .when(
+    broken = (
+        F.when(
             parsed["corrupt"].isNotNull(),
             # Only bad values come here, so a second parse that tells them apart costs the good ones nothing.
             F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
@@ -76,3 +68,4 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
         .when(~F.coalesce(is_whole, F.lit(False)), because("trailing_content", "more than one JSON value"))
         .when(message(parsed).isNull(), because("wrong_type", "null, not an object"))
     )
+    return first_of(unreadable(decoder.max_bytes, value), broken)

@@ -249,7 +249,8 @@ def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
 def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_converges_when_it_is_back(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:
-    arguments = ["--events", "500", "--start", iso(START + timedelta(minutes=130)), "--span", "10m", "--seed", "9"]
+    # After all others: nothing of it is late.
+    arguments = ["--events", "500", "--start", iso(START + timedelta(hours=3)), "--span", "2m", "--seed", "9"]
     streamed.run("produce", "isp_hits", *arguments)
     paused = streamed.start("stream", "isp_hits", "--until-caught-up", TIDEMARK_PAUSE_AT="jdbc_staged")
     try:

@@ -1,0 +1,46 @@
+"""CSV, strictly: one line a message, with exactly the declared columns, each of its type."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from include.pipelines.spec import Csv
+from spark_jobs.decoding.reasons import because, first_of, unreadable
+
+
+def parse(decoder: Csv, value: Column) -> Column:
+    """The value parsed once, to be kept in a column that `message` and `failure` read."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt", "sep": decoder.separator, "escape": '"'}
+    # from_csv takes the first line and forgets the rest.
+    whole = unreadable(decoder.max_bytes, value).isNull() & ~_has_lines(value)
+    return F.when(whole, F.from_csv(_line(value), f"{decoder.schema}, corrupt STRING", options))
+
+
+def _line(value: Column) -> Column:
+    return F.regexp_replace(value.cast("string"), r"\r?\n\z", "")
+
+
+def _has_lines(value: Column) -> Column:
+    return _line(value).rlike(r"[\r\n]")
+
+
+def message(parsed: Column) -> Column:
+    """The message as a struct; null when the value is no message."""
+    return F.when(parsed["corrupt"].isNull(), parsed)
+
+
+def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
+    """Why the value is no message, as struct<reason, detail>; null when it is one.
+
+    Reasons: null_value, too_large, not_utf8, empty_value, trailing_content, malformed_csv.
+    """
+    return first_of(
+        unreadable(decoder.max_bytes, value),
+        F.when(_line(value).rlike(r"\A\s*\z"), because("empty_value", "nothing but white space")),
+        F.when(_has_lines(value), because("trailing_content", "more than one line")),
+        F.when(
+            parsed.isNull() | parsed["corrupt"].isNotNull(),
+            because("malformed_csv", "not the declared columns, or not of their types"),
+        ),
+    )

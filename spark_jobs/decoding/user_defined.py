@@ -1,0 +1,117 @@
+"""A decoder of the user's own: a Python function, called with a value's bytes or with a batch of values.
+
+A function that fails on a value fails on that value alone: its record goes to quarantine, the batch goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from include.pipelines.spec import UserDefined
+from spark_jobs.decoding.reasons import because, first_of, unreadable
+from spark_jobs.schemas import struct_of
+
+_NONE = "the function returned no message"
+
+
+def parse(decoder: UserDefined, value: Column) -> Column:
+    """The value decoded once: struct<message, error>; null when it cannot be looked at."""
+    returned = StructType().add("message", struct_of(decoder.schema)).add("error", StringType())
+    function = _vectorised(decoder, returned) if decoder.vectorised else _scalar(decoder, returned)
+    return function(F.when(unreadable(decoder.max_bytes, value, text=False).isNull(), value))
+
+
+def message(parsed: Column) -> Column:
+    """The message as a struct; null when the value is no message."""
+    return parsed["message"]
+
+
+def failure(decoder: UserDefined, value: Column, parsed: Column) -> Column:
+    """Why the value is no message: null_value, too_large, undecodable with what the function raised; else null."""
+    return first_of(
+        unreadable(decoder.max_bytes, value, text=False),
+        F.when(parsed["message"].isNull(), because("undecodable", F.coalesce(parsed["error"], F.lit(_NONE)))),
+    )
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _told(error: Exception) -> str:
+    # The value may be quoted in it: nothing that a terminal would act upon.
+    text = f"{type(error).__name__}: {error}"[:500]
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Column]:
+    path, names = decoder.function, struct_of(decoder.schema).names
+
+    def decode(value: bytearray | None) -> tuple[object, str | None]:
+        if value is None:
+            return None, None
+        try:
+            found = _function(path)(bytes(value))
+            return (None if found is None else tuple(found.get(name) for name in names)), None
+        except Exception as error:
+            # Somebody else's code at the edge of a record: whatever it raises concerns this record alone.
+            return None, _told(error)
+
+    return F.udf(decode, returned, useArrow=True)
+
+
+def _vectorised(decoder: UserDefined, returned: StructType) -> Callable[[Column], Column]:
+    path = decoder.function
+    fields = to_arrow_schema(struct_of(decoder.schema), timezone="UTC")
+
+    def decode(values: pa.Array) -> pa.Array:
+        return decode_batch(_function(path), values, pa.struct(list(fields)))
+
+    decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    function: Callable[[Column], Column] = arrow_udf(decode, returned)  # type: ignore[call-overload]
+    return function
+
+
+def decode_batch(function: Callable[[pa.Array], pa.Array], values: pa.Array, kind: pa.StructType) -> pa.Array:
+    """Struct<message, error> for a batch of binary values, null values left out of the call.
+
+    A batch on which the function raises is halved until the values that it raises on stand alone.
+    """
+    messages, errors = _decode_part(function, values.drop_null(), kind)
+    back: list[int | None] = []
+    at = 0
+    for valid in values.is_valid().to_pylist():
+        back.append(at if valid else None)
+        at += bool(valid)
+    places = pa.array(back, pa.int64())
+    return pa.StructArray.from_arrays([messages.take(places), errors.take(places)], names=["message", "error"])
+
+
+def _decode_part(
+    function: Callable[[pa.Array], pa.Array], values: pa.Array, kind: pa.StructType
+) -> tuple[pa.Array, pa.Array]:
+    if not len(values):
+        return pa.array([], kind), pa.array([], pa.string())
+    try:
+        found = function(values).cast(kind)
+        if len(found) != len(values):
+            raise ValueError(f"the function returned {len(found)} messages for {len(values)} values")
+    except Exception as error:
+        if len(values) == 1:
+            return pa.nulls(1, kind), pa.array([_told(error)])
+        middle = len(values) // 2
+        parts = [_decode_part(function, part, kind) for part in (values[:middle], values[middle:])]
+        messages, errors = (pa.concat_arrays([part[n] for part in parts]) for n in (0, 1))
+        return messages, errors
+    return found, pa.nulls(len(values), pa.string())

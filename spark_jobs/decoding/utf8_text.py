@@ -1,0 +1,25 @@
+"""UTF-8 text: the whole value is one column, `text`."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from include.pipelines.spec import Text
+from spark_jobs.decoding.reasons import because, first_of, unreadable
+
+
+def parse(decoder: Text, value: Column) -> Column:
+    """The value as struct<text STRING>; null when it is no message."""
+    readable = unreadable(decoder.max_bytes, value).isNull()
+    return F.when(readable, F.struct(value.cast("string").alias("text")))
+
+
+def message(parsed: Column) -> Column:
+    """The message as a struct; null when the value is no message."""
+    return parsed
+
+
+def failure(decoder: Text, value: Column, parsed: Column) -> Column:
+    """Why the value is no message: null_value, too_large, not_utf8; null when it is one. An empty text is one."""
+    return first_of(unreadable(decoder.max_bytes, value), F.when(parsed.isNull(), because("undecodable", "no text")))

@@ -1,0 +1,25 @@
+"""Decoders as a user writes them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+
+
+def meter(value: bytes) -> dict[str, Any] | None:
+    """Big-endian: device number, reading, and the length of the unit's name with it; nothing for device 0."""
+    device, reading, length = struct.unpack_from(">IdB", value)
+    unit = value[13 : 13 + length].decode()
+    return {"device": device, "reading": reading, "unit": unit} if device else None
+
+
+def meters(values: pa.Array) -> pa.Array:
+    """The same for a batch."""
+    return pa.array([meter(value) for value in values.to_pylist()])
+
+
+def too_few(values: pa.Array) -> pa.Array:
+    """Forgets a message."""
+    return meters(values)[1:]
