@@ -118,6 +118,9 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
         "spark.driver.extraJavaOptions": options.strip(),
         "spark.driver.memory": current.driver_memory,
+        # Of workers, where the master is a cluster's: they need the code at the same place, as the containers have it.
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
     }
     return SparkSubmission(job, arguments, name, conf, spark_environment(current))
 

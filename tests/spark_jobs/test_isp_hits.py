@@ -1,0 +1,77 @@
+"""The transforms of isp_hits on a few rows each, always with a null."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+HITS = "zipcode STRING, isp STRING, user STRING, event_time TIMESTAMP"
+
+
+def at(minute: int, second: int = 0) -> datetime:
+    return datetime(2026, 11, 20, 5, minute, second)
+
+
+def test_hit_lies_in_both_windows_that_begin_two_minutes_past_every_fifth(spark: Any) -> None:
+    from spark_jobs.transforms.isp_hits import hits_by_zip
+
+    rows = [("94103", "a", "u", at(2)), ("94103", "a", "u", at(1, 59)), (None, "a", "u", at(7))]
+    counted = hits_by_zip(spark.createDataFrame(rows, HITS))
+    found = {(r.zipcode, r.window.start.strftime("%H:%M")): (r.hits, r.window.end) for r in counted.collect()}
+    assert {key: hits for key, (hits, _) in found.items()} == {
+        ("94103", "04:52"): 1,
+        ("94103", "04:57"): 2,
+        ("94103", "05:02"): 1,
+        (None, "05:02"): 1,
+        (None, "05:07"): 1,
+    }
+    assert found[("94103", "05:02")][1] == at(12)
+    assert counted.columns == ["zipcode", "window", "hits"]
+
+
+def test_hits_by_isp_are_those_of_a_day_in_utc(spark: Any) -> None:
+    from spark_jobs.transforms.isp_hits import hits_by_isp
+
+    rows = [("1", "a", "u", datetime(2026, 11, 20)), ("1", "a", None, datetime(2026, 11, 20, 23, 59, 59)),
+            ("1", "a", "u", datetime(2026, 11, 21))]  # fmt: skip
+    found = {r.window.start.day: r.hits for r in hits_by_isp(spark.createDataFrame(rows, HITS)).collect()}
+    assert found == {20: 2, 21: 1}
+
+
+def test_counts_go_to_the_topic_of_their_half_of_the_country(spark: Any) -> None:
+    from spark_jobs.transforms.isp_hits import regional_messages
+
+    window = (at(2), at(12))
+    counts = spark.createDataFrame(
+        [("10001", window, 3), ("94103", window, 4), ("", window, 5)],
+        "zipcode STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT",
+    )
+    found = {r.key: (r.topic, r.value) for r in regional_messages(counts).collect()}
+    assert found["10001"] == ("isp-hits-east", '{"hits":3,"window_start":"2026-11-20T05:02:00Z","zipcode":"10001"}')
+    assert found["94103"][0] == "isp-hits-west"
+    assert found[""][0] == "isp-hits-east"
+
+
+def test_users_of_a_zip_code_are_counted_once_each_and_unknown_ones_not_at_all(spark: Any) -> None:
+    from spark_jobs.transforms.isp_hits import users_by_zip
+
+    rows = [("1", "a", "u", at(1)), ("1", "a", "u", at(2)), ("1", "a", "v", at(3)), ("1", "a", None, at(4))]
+    assert [tuple(r) for r in users_by_zip(spark.createDataFrame(rows, HITS)).collect()] == [("1", 2, 4)]
+
+
+def test_declared_windows_are_those_of_the_transform(spark: Any) -> None:
+    from include.pipelines import load_pipeline
+    from spark_jobs.decoding.records import transform
+
+    for view in load_pipeline("isp_hits").views:
+        rows = spark.createDataFrame([("1", "a", "u", at(2))], HITS)
+        windows = [row[view.window] for row in transform(load_pipeline("isp_hits"), view.aggregate)(rows).collect()]
+        lengths = {(window.end - window.start).total_seconds() for window in windows}
+        starts = {int(window.start.timestamp() - view.windows.start_seconds) % view.windows.slide_seconds
+                  for window in windows}  # fmt: skip
+        assert (lengths, starts) == ({view.windows.length_seconds}, {0})
+        assert len(windows) == len(view.windows.tumbling())
