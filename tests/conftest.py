@@ -21,6 +21,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-golden", action="store_true", help="write what tests/golden expects anew")
+
+
 def pytest_configure() -> None:
     # Whatever the caller's settings are, tests never touch the caller's services.
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:

@@ -1,0 +1,62 @@
+"""Each pipeline's golden messages: the outcome of every one, its rows, and what the views count of them.
+
+`tests/golden/<pipeline>/messages.jsonl` holds a message a line: the value as text, and the record's timestamp.
+`./tidemark test tests/spark_jobs/test_golden.py --write-golden` writes `expected.json` anew; read the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from include.pipelines import load_pipeline
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.spark
+
+GOLDEN = REPOSITORY / "tests" / "golden"
+PIPELINES = sorted(path.parent.name for path in GOLDEN.glob("*/messages.jsonl"))
+
+
+def found_of(spark: Any, name: str) -> dict[str, Any]:
+    from spark_jobs.decoding.records import archive_columns, archive_rows, decode, load_references, transform
+    from spark_jobs.kafka_source import KAFKA_COLUMNS
+    from spark_jobs.local_frames import frame_of
+
+    pipeline = load_pipeline(name)
+    lines = (GOLDEN / name / "messages.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [
+        (None, message["value"].encode(), "golden", 0, offset, datetime.fromisoformat(message["timestamp"]), 0, [])
+        for offset, message in enumerate(map(json.loads, lines))
+    ]
+    decoded = decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)).persist()
+    columns = ["kafka_offset", "kafka_element", "outcome", "reason", *archive_columns(pipeline), "date"]
+    rows = archive_rows(pipeline, decoded)
+    views = {}
+    for view in pipeline.views:
+        counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
+        views[view.name] = plain(transform(pipeline, view.aggregate)(counted).orderBy(*view.key))
+    found = {"rows": plain(decoded.select(*columns).orderBy("kafka_offset", "kafka_element")), "views": views}
+    decoded.unpersist()
+    return found
+
+
+def plain(rows: Any) -> list[Any]:
+    """Rows as JSON values, without the nulls."""
+    return [json.loads(text) for text in rows.toJSON().collect()]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_golden_messages_come_out_as_expected(spark: Any, name: str, request: pytest.FixtureRequest) -> None:
+    expected = GOLDEN / name / "expected.json"
+    found = found_of(spark, name)
+    if request.config.getoption("--write-golden"):
+        expected.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert found == json.loads(expected.read_text(encoding="utf-8"))
+
+
+def test_every_pipeline_with_golden_messages_is_declared() -> None:
+    assert {"isp_hits", "nest_cameras"} <= set(PIPELINES)
