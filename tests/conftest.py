@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -25,11 +27,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write what tests/golden expects anew")
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.option.basetemp = folder_of_this_run()
     # Whatever the caller's settings are, tests never touch the caller's services.
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
     os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
+
+
+def folder_of_this_run() -> Path:
+    """Where this run's homes lie; those of runs that are over are removed.
+
+    Pytest's own place is closed to other users whenever another run begins, and PostgreSQL, which is another user
+    when we are root, ends at once.
+    """
+    runs = REPOSITORY / ".tidemark" / "tests"
+    runs.mkdir(parents=True, exist_ok=True)
+    for run in runs.iterdir():
+        if not psutil.pid_exists(int(run.name)):
+            shutil.rmtree(run, ignore_errors=True)
+    return runs / str(os.getpid())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
