@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import Difference, Reconciliation
-from spark_jobs.archive_reader import within
+from spark_jobs.archive_files import within
 from spark_jobs.decoding.records import ARCHIVED, EMPTY
 
 NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}

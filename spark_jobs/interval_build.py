@@ -15,6 +15,7 @@ from include.reconciliation import Reconciliation
 from spark_jobs.archive_reader import read_archived
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.interval_reading import Reading, read_from_archive, read_from_kafka
+from spark_jobs.registered_rows import Damaged
 from spark_jobs.replayed_rows import replayed_rows
 from spark_jobs.report_data import collect_report
 from spark_jobs.revision_comparison import compare_revisions
@@ -32,7 +33,8 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
     pinned, found = attempt.pinned, Reconciliation()
-    landed = read_archived(spark, pipeline, pinned.ranges, mend_from_kafka=attempt.source == "kafka")
+    damaged: Damaged = "decode again" if attempt.source == "kafka" else "refuse"
+    landed = read_archived(spark, pipeline, pinned.ranges, damaged)
     read = read_from_kafka if attempt.source == "kafka" else read_from_archive
     reading = read(spark, pipeline, pinned, landed, found)
     replayed = replayed_rows(spark, pipeline, pinned)
@@ -40,7 +42,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     rows = replayed.added_to(reading.rows)
     for view in pipeline.views:
         batch_view = _aggregate(spark, pipeline, view, rows).persist()
-        reconcile_view(spark, pipeline, view, batch_view, pinned, found, replayed)
+        reconcile_view(spark, pipeline, view, batch_view, pinned, found, replayed, damaged)
         built += _write_view(pipeline, attempt, view, batch_view)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")

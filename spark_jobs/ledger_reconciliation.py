@@ -13,7 +13,7 @@ from include.ledger.intervals import PinnedInterval
 from include.ledger.micro_batches import Fates
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, Reconciliation
-from spark_jobs.archive_reader import within
+from spark_jobs.archive_files import within
 from spark_jobs.archive_reconciliation import Gaps, count_fates
 from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
 

@@ -14,7 +14,7 @@ from include.ledger.intervals import PinnedInterval
 from include.ledger.quarantine import pinned_fates
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
-from spark_jobs.archive_reader import read_quarantined
+from spark_jobs.archive_files import read_quarantined
 from spark_jobs.decoding.records import failure
 from spark_jobs.local_frames import frame_of
 

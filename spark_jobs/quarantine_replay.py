@@ -30,7 +30,7 @@ from include.ledger.quarantine import REPLAY, Decisions, RecordKey
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.quarantine import Quarantined, Selection
-from spark_jobs.archive_reader import read_files, within
+from spark_jobs.archive_files import read_files, within
 from spark_jobs.decoding.records import ARCHIVED, POISON, QUARANTINED, decode, withhold
 from spark_jobs.local_frames import frame_of
 from spark_jobs.poison import SPARK_FAILURES, find_poison, thrown_by

@@ -24,9 +24,11 @@ from include.ledger.incarnations import closed
 from include.ledger.intervals import PinnedInterval
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
-from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within, within_incarnation
+from spark_jobs.archive_files import within
+from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within_incarnation
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.local_frames import frame_of
+from spark_jobs.registered_rows import Damaged
 from spark_jobs.replayed_rows import Replayed
 from spark_jobs.sinks.view_values import key_json
 
@@ -62,6 +64,7 @@ class Meeting:
     pinned: PinnedInterval
     position: SpeedPosition
     replayed: Replayed
+    damaged: Damaged = "refuse"
 
     @cached_property
     def _references(self) -> dict[str, DataFrame]:
@@ -75,7 +78,7 @@ class Meeting:
 
     def windows(self, batch: DataFrame) -> list[Window]:
         """The windows of the batch view, and of the interval's archive rows."""
-        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges))
+        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges, self.damaged))
         return _windows_of(batch, landed)
 
     def own_windows(self, speed: DataFrame) -> list[Window]:
@@ -111,7 +114,8 @@ class Meeting:
     def _reached_rows(self, windows: Sequence[Window]) -> DataFrame:
         spans = _merged(windows)
         rows = reduce(
-            DataFrame.unionByName, (read_archived_by_event_time(self.spark, self.pipeline, *span) for span in spans)
+            DataFrame.unionByName,
+            (read_archived_by_event_time(self.spark, self.pipeline, *span, self.damaged) for span in spans),
         )
         # Of a topic that is no more, everything archived is in the speed view: its base began with it.
         is_closed = F.col("closed_topic_id") != ""

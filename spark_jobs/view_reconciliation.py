@@ -32,6 +32,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from spark_jobs.kafka_source import read_topic
 from spark_jobs.local_frames import frame_of
+from spark_jobs.registered_rows import Damaged
 from spark_jobs.replayed_rows import Replayed
 from spark_jobs.schemas import struct_of
 from spark_jobs.sinks.view_values import key_json
@@ -51,15 +52,16 @@ def reconcile_view(
     pinned: PinnedInterval,
     found: Reconciliation,
     replayed: Replayed,
+    damaged: Damaged = "refuse",
 ) -> None:
     """Compare the batch view of a pinned interval with the speed view and add what differs to `found`.
 
     Compared are all keys, of either side, in the windows that the interval's rows fall into and in the
-    interval's own hours. `late` counts rows, the other classes count keys.
+    interval's own hours. `late` counts rows, the other classes count keys. `damaged` is for the archive's rows.
     """
     position = evidence.speed_position(pipeline.name, view.name)
     archive_is_behind = _await_archive(pipeline.name, position)
-    meeting = Meeting(spark, pipeline, view, pinned, position, replayed)
+    meeting = Meeting(spark, pipeline, view, pinned, position, replayed, damaged)
     batch = batch_view.select(key_json(view).alias("key"), f"{view.window}.*", *view.measures)
     windows = meeting.windows(batch)
     own = pinned.interval

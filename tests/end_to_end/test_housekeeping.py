@@ -170,6 +170,27 @@ def test_flipped_byte_is_found_and_the_rerun_mends_it_when_landing_was_removed(k
     assert ledger(home, f"SELECT state FROM revisions WHERE location = '{registered['location']}'") == [("superseded",)]
 
 
+def test_later_interval_reconciles_when_the_revision_of_an_earlier_one_in_its_windows_is_damaged(kept: Kept) -> None:
+    home, registered = kept.home, kept.registered("nest_cameras", 1)
+    damaged = next(Path(registered["location"].removeprefix("file://")).glob("*.parquet"))
+    whole = damaged.read_bytes()
+    # Not even its footer, which tells the event times, can be read.
+    damaged.write_bytes(whole[:-4] + b"\0\0\0\0")
+    start = START + timedelta(hours=2)
+    bounds = ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
+    # Some rows of the second hour came in the third interval: its windows hold rows of the damaged revision.
+    again = home.run("interval", "nest_cameras", *bounds)
+    verdict = json.loads(again.stdout)
+    assert verdict["reconciliation"]["unexplained"] == 0
+    assert verdict["reconciliation"]["late"] > 0
+    assert f"changed content: {damaged.name}" in again.stderr
+    assert again.stderr.count("are read from Kafka again") == 1
+    refused = home.run("interval", "nest_cameras", *bounds, "--source", "archive", expect=1)
+    assert f"changed content: {damaged.name}" in refused.stderr
+    damaged.write_bytes(whole)
+    assert home.run("doctor", "--deep").returncode == 0
+
+
 def test_old_revisions_go_and_registered_ones_stay_when_their_time_is_over(kept: Kept) -> None:
     home = kept.home
     superseded = ledger(home, "SELECT location FROM revisions WHERE state = 'superseded'")

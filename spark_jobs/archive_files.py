@@ -1,0 +1,47 @@
+"""Files of the archive as frames, and which of their rows lie in offset ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include import lake
+from include.ledger import micro_batches
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from spark_jobs.decoding.records import QUARANTINED
+from spark_jobs.local_frames import empty_frame
+from spark_jobs.schemas import struct_of
+
+COORDINATE_COLUMNS = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
+"""A record's coordinates in the archive's files, as DDL."""
+
+
+def within(ranges: Iterable[OffsetRange]) -> Column:
+    """Whether a row's coordinates lie in one of the ranges."""
+    conditions = [
+        (F.col("kafka_topic") == r.topic_partition.topic)
+        & (F.col("kafka_partition") == r.topic_partition.partition)
+        & (F.col("kafka_offset") >= r.from_offset)
+        & (F.col("kafka_offset") < r.until_offset)
+        for r in ranges
+        if len(r)
+    ]
+    return reduce(Column.__or__, conditions, F.lit(False))
+
+
+def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+    """The rows of files (URIs, or paths below the lake) with that schema; none for no files."""
+    if not paths:
+        return empty_frame(spark, schema)
+    return spark.read.schema(schema).parquet(*(path if "://" in path else lake.uri(path) for path in paths))
+
+
+def read_quarantined(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Coordinates of the quarantined records of the ranges."""
+    paths = micro_batches.files_covering(pipeline.name, ranges, QUARANTINED)
+    return read_files(spark, paths, struct_of(COORDINATE_COLUMNS)).where(within(ranges))
