@@ -134,11 +134,14 @@ def settings() -> Settings:
         raise UsageError(f"{name}: {message}", remedy=f"correct or unset {name}") from None
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, replacing it atomically."""
+def write_private(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write a file that only its owner can read, replacing it atomically; a durable one survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)

@@ -12,7 +12,7 @@ from include import notifications
 from include.intervals import format_time
 from include.ledger.intervals import PinnedInterval
 from include.ledger.revisions import BuiltRevision
-from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold
+from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold, Top
 from spark_jobs.decoding.records import transform
 from spark_jobs.local_frames import empty_frame
 from spark_jobs.schemas import struct_of
@@ -37,6 +37,10 @@ def collect_report(
         if isinstance(report, Threshold):
             view = next(view for view in pipeline.views if view.name == report.view)
             sections.append(_threshold(spark, pipeline, report, view, views[report.view]))
+        elif isinstance(report, Top):
+            sections.append(
+                _section(report.title, "over all windows of the interval", _top(report, views[report.view]))
+            )
         else:
             listed = _listed(pipeline, report, rows).persist()
             sections.append(_section(report.title, "as of the last record of the interval", listed))
@@ -96,6 +100,12 @@ def _threshold(
     return _section(report.title, note, shown)
 
 
+def _top(report: Top, rows: DataFrame) -> DataFrame:
+    """The largest keys; equal ones in the order of their names, so that a rerun shows the same."""
+    totals = rows.groupBy(*report.by).agg(F.sum(report.measure).alias(report.measure))
+    return totals.orderBy(F.desc(report.measure), *report.by).limit(report.rows)
+
+
 def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
     found = transform(pipeline, report.rows)(rows).select(*report.columns)
     times = [
@@ -109,7 +119,11 @@ def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
     """The largest keys per window: x are windows, a series per key."""
     plain = [name for name in view.key if name != view.window]
     measure = view.measures[0]
-    label = F.concat_ws(" ", *plain)
+    # A flag is named where it is set, e.g. `ArchiverBot bot`.
+    texts = [
+        F.when(F.col(n), n) if kind == "boolean" else F.col(n).cast("string") for n, kind in rows.select(*plain).dtypes
+    ]
+    label = F.concat_ws(" ", *texts)
     totals = rows.groupBy(label.alias("name")).agg(F.sum(measure).alias("total"))
     names = [row["name"] for row in totals.orderBy(F.desc("total"), "name").limit(SERIES).collect()]
     start = F.date_format(F.col(view.window)["start"], "yyyy-MM-dd HH:mm")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from include import explanation, lake, sources
-from include.cli.output import console, print_facts, print_json, print_table
+from include.cli.output import console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
 from include.errors import UsageError
 from include.intervals import format_time, parse_duration, parse_time
@@ -50,7 +50,7 @@ def pipelines(as_json: AsJson = False) -> None:
 
 def produce(
     pipeline: PipelineName,
-    events: Annotated[int, typer.Option("--events", min=1, help="how many messages")],
+    events: Annotated[int | None, typer.Option("--events", min=1, help="how many messages to make up")] = None,
     seed: Annotated[int, typer.Option("--seed", help="the same seed and start give the same messages")] = 1,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as it goes")
@@ -61,11 +61,26 @@ def produce(
     ] = None,
     span: Annotated[str, typer.Option("--span", help="event times are spread over it: 10s, 50m, 3h")] = "3h",
     topic: Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: its first")] = "",
+    from_stream: Annotated[
+        str | None, typer.Option("--from-stream", metavar="URL", help="follow this stream of server-sent events")
+    ] = None,
+    until: Annotated[int | None, typer.Option("--until", min=1, help="of a stream: end after so many events")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="of a stream: end after that time")] = None,
 ) -> None:
-    """Write generated messages to the pipeline's topic, created if missing; prints what was written."""
+    """Write messages to the pipeline's topic, created if missing: generated ones, or those of an event stream.
+
+    Prints what was written. A stream is followed until SIGTERM or Ctrl-C, and the next time goes on where it was.
+    """
     from include import produce as production
 
     declared = load_pipeline(pipeline)
+    if (events is None) == (from_stream is None):
+        raise UsageError("how many messages, or from where?", remedy="either --events N or --from-stream URL")
+    if events is None or from_stream:
+        from include.stream_follower import follow
+
+        print_json(follow(declared, str(from_stream), until=until, seconds=seconds, tell=progress))
+        return
     first = parse_time(start) if start else None
     print_json(
         production.produce(

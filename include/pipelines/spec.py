@@ -184,6 +184,14 @@ class SafeValue:
 
 
 @dataclass(frozen=True)
+class MaxBytes:
+    """A text column of an archive row that must not be longer, in UTF-8; null is not."""
+
+    column: str
+    limit: int
+
+
+@dataclass(frozen=True)
 class EventTimeWithin:
     """The event time's distance from the record's Kafka timestamp.
 
@@ -199,7 +207,7 @@ class EventTimeWithin:
         return parse_duration(self.behind), parse_duration(self.ahead)
 
 
-Rule = Required | EventTimeWithin | SafeValue
+Rule = Required | EventTimeWithin | SafeValue | MaxBytes
 
 
 @dataclass(frozen=True)
@@ -385,6 +393,21 @@ class Threshold:
 
 
 @dataclass(frozen=True)
+class Top:
+    """A report section: the keys of a view with the largest sum of a measure, over all windows of the interval.
+
+    `./tidemark top` shows the same live, per window.
+    """
+
+    title: str
+    view: str
+    measure: str
+    by: tuple[str, ...]
+    """Key columns of the view, the window not among them."""
+    rows: int = 10
+
+
+@dataclass(frozen=True)
 class Listing:
     """A report section: rows that a transform of the archive rows finds, from the archive rows of the interval."""
 
@@ -429,7 +452,7 @@ class Pipeline:
     archive: Archive
     views: tuple[AdditiveView, ...] = ()
     references: Mapping[str, Reference] = field(default_factory=dict)
-    reports: tuple[Threshold | Listing, ...] = ()
+    reports: tuple[Threshold | Top | Listing, ...] = ()
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
 
@@ -439,8 +462,17 @@ class Pipeline:
             check_identifier(view.name, "view")
         names = {view.name for view in self.views}
         for report in self.reports:
-            if isinstance(report, Threshold) and report.view not in names:
+            if isinstance(report, Threshold | Top) and report.view not in names:
                 raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)
+            if isinstance(report, Top):
+                view = next(view for view in self.views if view.name == report.view)
+                plain = set(view.key) - {view.window}
+                if not report.by or not set(report.by) <= plain or report.measure not in view.measures:
+                    raise UsageError(
+                        f"report {report.title!r} does not fit the view {view.name!r}",
+                        remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
+                        pipeline=self.name,
+                    )
 
     @property
     def table(self) -> str:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from include.lake import SAFE_VALUE
 from include.offsets import Coordinates
-from include.pipelines.spec import EventTimeWithin, Pipeline, Reference, Required, SafeValue
+from include.pipelines.spec import EventTimeWithin, MaxBytes, Pipeline, Reference, Required, SafeValue
 from spark_jobs.decoding.decoders import decoding_of
 from spark_jobs.local_frames import frame_of
 from spark_jobs.schemas import struct_of
@@ -143,6 +143,13 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
                     shown = F.regexp_replace(F.substring(F.coalesce(value, F.lit("null")), 1, 100), "[^ -~]", "?")
                     words = F.lit(f"{column} is not safe as the name of a folder: ")
                     found = failure("unsafe_partition_value", F.concat(words, shown))
+                case MaxBytes(column, limit):
+                    size = F.octet_length(_path(row, column))
+                    condition = F.coalesce(size > limit, F.lit(False))
+                    words = F.concat(
+                        F.lit(f"{column} has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}")
+                    )
+                    found = failure("value_too_long", words)
                 case EventTimeWithin():
                     behind, ahead = (F.lit(bound) for bound in rule.bounds)
                     arrival = F.col("kafka_timestamp")

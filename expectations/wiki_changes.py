@@ -1,0 +1,29 @@
+"""What must hold for wiki_changes before a partition is registered."""
+
+from __future__ import annotations
+
+from great_expectations import expectations as gxe
+from great_expectations.expectations.expectation import Expectation
+
+from include.lake import SAFE_VALUE
+
+SUITES: dict[str, list[Expectation]] = {
+    "wiki_changes": [
+        gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
+        gxe.ExpectColumnValuesToNotBeNull(column="server_name"),
+        gxe.ExpectColumnValuesToMatchRegex(column="server_name", regex=rf"^(?:{SAFE_VALUE})$"),
+        # Types that MediaWiki adds later are no reason to stop: they are archived, and not counted.
+        gxe.ExpectColumnValuesToBeInSet(
+            column="type", value_set=["edit", "new", "log", "categorize", "external"], mostly=0.9
+        ),
+        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="user", min_value=0.9),
+    ],
+    "wiki_changes_user_edits": [
+        gxe.ExpectColumnValuesToNotBeNull(column="user"),
+        gxe.ExpectColumnValuesToNotBeNull(column="bot"),
+        gxe.ExpectColumnValuesToNotBeNull(column="count"),
+        gxe.ExpectColumnValuesToBeBetween(column="count", min_value=1),
+        gxe.ExpectCompoundColumnsToBeUnique(column_list=["user", "bot", "window_start"]),
+    ],
+}
+"""Expectations by table; the row count and the uniqueness of the row identity are checked before these."""
