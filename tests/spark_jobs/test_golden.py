@@ -1,8 +1,8 @@
 """Each pipeline's golden messages: the outcome of every one, its rows, and what the views count of them.
 
 `tests/golden/<pipeline>/messages.jsonl` holds a message a line: the value as text, and the record's timestamp.
-`./tidemark test tests/spark_jobs/test_golden.py --write-golden` writes `expected.json` anew (for a new pipeline begin with an
-empty one); read the difference.
+`./tidemark test tests/spark_jobs/test_golden.py --write-golden` writes `expected.json` anew (for a new pipeline
+begin with an empty one); read the difference.
 """
 
 from __future__ import annotations
