@@ -44,6 +44,8 @@ def effective_settings() -> dict[str, str]:
     current = settings()
     values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.model_fields}
     values["TIDEMARK_LAKE"] = current.lake_uri
+    if current.registry_url:
+        values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)
     return {name: value or "(embedded)" for name, value in values.items()}
 
 
@@ -106,7 +108,7 @@ def _jars() -> Iterator[Finding]:
     wrong = jars.damaged()
     yield Finding(
         not wrong,
-        f"{len(jars.checksums()) - len(wrong)} of {len(jars.checksums())} jars as pinned",
+        f"{len(jars.wanted()) - len(wrong)} of {len(jars.wanted())} jars as pinned",
         "./tidemark doctor --repair" if wrong else "",
     )
     spark = version("pyspark")

@@ -34,7 +34,9 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         None, description="postgresql://user:password@host:port; databases ledger, catalog, airflow"
     )
-    registry_url: str = Field("", description="Confluent-compatible schema registry")
+    registry_url: SecretStr | None = Field(
+        None, description="Confluent-compatible schema registry: https://[user:password@]host[:port][/path]"
+    )
     spark_master: str = Field("local[*]", description="Spark master URL")
     driver_memory: str = Field("1g", description="heap of a Spark driver")
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
@@ -56,6 +58,19 @@ class Settings(BaseSettings):
                 raise ValueError("not a URL; write postgresql://user:password@host:port") from None
             if name != "postgresql":
                 raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
+        return url
+
+    @field_validator("registry_url")
+    @classmethod
+    def _is_http(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is None or not url.get_secret_value():
+            return None
+        try:
+            found = make_url(url.get_secret_value())
+        except (ArgumentError, ValueError):
+            found = None
+        if found is None or found.drivername not in ("http", "https") or not found.host:
+            raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
         return url
 
     @property
@@ -88,6 +103,15 @@ class Settings(BaseSettings):
         else:
             url = make_url(self._embedded("postgres")["address"])
         return url.set(drivername="postgresql+psycopg2", database=name)
+
+    def registry(self) -> URL:
+        """Address of the schema registry, with the user and password of its basic authentication if it has any.
+
+        Raises ServiceUnreachable when neither set nor ever started.
+        """
+        return make_url(
+            self.registry_url.get_secret_value() if self.registry_url else self._embedded("registry")["address"]
+        )
 
     def _embedded(self, name: str) -> dict[str, Any]:
         state = self.service_state(name)

@@ -1,6 +1,7 @@
 """The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
 
-`python -m include.services.jars` fetches them; the launcher calls it at set-up.
+`python -m include.services.jars` fetches them; the launcher calls it at set-up. What only some pipelines need
+(the schema registry) is fetched when it is first started.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -18,9 +20,13 @@ from typing import Literal
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
 
-Conf = Literal["spark", "broker"]
+Conf = Literal["spark", "broker", "registry"]
+
+SET_UP: tuple[Conf, ...] = ("spark", "broker")
+"""What every pipeline needs."""
 
 IVY = Path(__file__).with_name("ivy.xml")
+IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
 CHECKSUMS = Path(__file__).with_name("jars.sha256")
 
 
@@ -64,9 +70,15 @@ def checksums() -> dict[str, str]:
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
 
+def wanted() -> dict[str, str]:
+    """The checksums of what must be there: everything of the set-up, and what was fetched since."""
+    confs = {conf for conf in ("registry",) if (folder() / conf).exists()} | set(SET_UP)
+    return {name: digest for name, digest in checksums().items() if name.split("/")[0] in confs}
+
+
 def damaged() -> list[str]:
-    """Jars that are missing or differ from their checksum."""
-    return [name for name, digest in checksums().items() if _digest(folder() / name) != digest]
+    """Files of `wanted` that are missing or differ from their checksum."""
+    return [name for name, digest in wanted().items() if _digest(folder() / name) != digest]
 
 
 def _digest(path: Path) -> str | None:
@@ -78,19 +90,43 @@ def ensure_jars(progress: Callable[[str], None]) -> None:
 
     Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
     """
-    if not damaged():
+    confs = sorted({name.split("/")[0] for name in damaged()})
+    if not confs:
         return
-    target = folder()
-    fetched = target.with_name(target.name + ".partial")
     progress("fetching jars (Spark's Kafka connector, the broker, the PostgreSQL driver): about a minute")
+    for conf in confs:
+        _fetch(conf)
+    progress(f"jars complete: {len(wanted())}")
+
+
+def registry_application(progress: Callable[[str], None]) -> Path:
+    """The folder of the schema registry's application, fetched and unpacked if need be; raises as `ensure_jars`."""
+    (packed,) = (name for name in checksums() if name.startswith("registry/"))
+    if _digest(folder() / packed) != checksums()[packed]:
+        progress("fetching the schema registry (110 MB), once")
+        _fetch("registry")
+    unpacked = (folder() / packed).with_name("application")
+    if not unpacked.exists():
+        partial = unpacked.with_name("application.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        with tarfile.open(folder() / packed) as archive:
+            archive.extractall(partial, filter="data")
+        partial.rename(unpacked)
+    return unpacked
+
+
+def _fetch(conf: str) -> None:
+    target = folder() / conf
+    fetched = folder().with_name(folder().name + ".partial")
     command = [java(), "-Xmx512m", "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
-    command += ["-ivy", str(IVY), "-cache", str(target.parent / "ivy-cache")]
-    command += ["-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
+    command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(folder().parent / "ivy-cache")]
+    command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    wrong = [name for name, digest in checksums().items() if _digest(fetched / name) != digest]
+    expected = {name: digest for name, digest in checksums().items() if name.startswith(f"{conf}/")}
+    wrong = [name for name, digest in expected.items() if _digest(fetched / name) != digest]
     if result.returncode:
         raise ServiceUnreachable(
-            f"{len(wrong)} of {len(checksums())} jars could not be fetched",
+            f"{len(wrong)} of {len(expected)} {conf} jars could not be fetched",
             remedy="check the network, then start again: it resumes",
         )
     if wrong:
@@ -100,8 +136,9 @@ def ensure_jars(progress: Callable[[str], None]) -> None:
         )
     if target.exists():
         shutil.rmtree(target)
-    fetched.rename(target)
-    progress(f"jars complete: {len(checksums())}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (fetched / conf).rename(target)
+    fetched.rmdir()
 
 
 def main() -> int:

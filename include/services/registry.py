@@ -1,33 +1,115 @@
-"""The schema registry: a configured Confluent-compatible one; the embedded one is not built yet."""
+"""The schema registry: the configured Confluent-compatible one, or the embedded Apicurio, loopback only.
+
+The embedded one keeps its schemas in the database `registry` of the same PostgreSQL as the ledger.
+"""
 
 from __future__ import annotations
 
-import httpx
+import contextlib
+import sys
+from pathlib import Path
 
-from include.errors import UsageError
+import psycopg2
+
+from include.errors import ServiceUnreachable, TidemarkError
+from include.schema_registry import SchemaRegistry
+from include.services import process
+from include.services.jars import java, registry_application
 from include.services.process import ServiceStatus
-from include.settings import settings
+from include.settings import settings, write_private
+
+HEAP = "256m"
+
+DATABASE = "registry"
+
+_PROPERTIES = """\
+quarkus.http.host=127.0.0.1
+quarkus.http.port={port}
+quarkus.http.access-log.enabled=false
+quarkus.log.level=WARN
+apicurio.storage.kind=sql
+apicurio.storage.sql.kind=postgresql
+apicurio.datasource.url=jdbc:postgresql://{host}:{database_port}/{database}
+apicurio.datasource.username={user}
+apicurio.datasource.password={password}
+apicurio.datasource.jdbc.initial-size=1
+apicurio.datasource.jdbc.min-size=1
+apicurio.datasource.jdbc.max-size=8
+"""
 
 
 def up() -> None:
-    """Raise UsageError: this version embeds no registry."""
-    raise UsageError(
-        "this version embeds no schema registry, and no shipped pipeline needs one",
-        remedy="set TIDEMARK_REGISTRY_URL to a Confluent-compatible registry",
+    """Start the registry on its last port if that is free; fetches it the first time. Raises ServiceUnreachable."""
+    application = registry_application(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+    _create_database()
+    port = process.free_port(process.read_state("registry").get("port"))
+    started = process.start_detached("registry", _command(application, _write_properties(port)))
+    address = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    process.write_state("registry", address=address, pid=started.pid, started=started.create_time(), port=port)
+    process.wait_until("registry", lambda: _answers(address), started, 120)
+
+
+def _write_properties(port: int) -> Path:
+    """Its configuration, which holds the database's password, in a 0600 file."""
+    database = settings().database(DATABASE)
+    path = settings().home / "services" / "registry.properties"
+    filled = _PROPERTIES.format(
+        port=port,
+        host=database.host,
+        database_port=database.port or 5432,
+        database=DATABASE,
+        user=database.username,
+        password=str(database.password or "").replace("\\", "\\\\").replace("$", "\\$"),
     )
+    write_private(path, filled)
+    return path
+
+
+def _command(application: Path, properties: Path) -> list[str]:
+    options = ["-Xms64m", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC"]
+    runner = next(application.glob("*-runner.jar"))
+    return [java(), *options, f"-Dsmallrye.config.locations={properties}", "-jar", str(runner)]
+
+
+def _create_database() -> None:
+    url = settings().database("postgres").set(drivername="postgresql").render_as_string(hide_password=False)
+    try:
+        with contextlib.closing(psycopg2.connect(url, connect_timeout=5)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,))
+                if cursor.fetchone() is None:
+                    cursor.execute(f"CREATE DATABASE {DATABASE}")
+    except psycopg2.Error as error:
+        raise ServiceUnreachable(
+            f"PostgreSQL, where the registry keeps its schemas: {str(error).strip().splitlines()[0]}",
+            remedy="./tidemark up postgres; or create the database `registry` and let the user in",
+        ) from error
+
+
+def _answers(address: str) -> bool:
+    try:
+        SchemaRegistry(address).subjects()
+    except TidemarkError:
+        return False
+    return True
 
 
 def status() -> ServiceStatus:
-    """The configured registry; healthy means that it lists its subjects."""
-    url = settings().registry_url
-    if not url:
-        return ServiceStatus("", False, None, detail="not configured")
-    try:
-        healthy = httpx.get(f"{url.rstrip('/')}/subjects", timeout=5).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        healthy = False
-    return ServiceStatus(url, healthy, None, external=True)
+    """The configured or embedded registry, its address without the password; healthy means that it lists subjects."""
+    current = settings()
+    if current.registry_url is not None:
+        url = current.registry()
+        shown = url.set(username=None, password=None).render_as_string()
+        return ServiceStatus(shown, _answers(url.render_as_string(hide_password=False)), None, external=True)
+    state = process.read_state("registry")
+    found = process.running(state)
+    healthy = found is not None and _answers(state["address"])
+    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None)
 
 
 def down() -> None:
-    """Nothing of ours runs."""
+    """Stop the embedded registry if it runs."""
+    found = process.running(process.read_state("registry"))
+    if found is not None:
+        process.stop(found, 30)

@@ -19,8 +19,7 @@ SERVICES: dict[ServiceName, ModuleType] = {
     "airflow": airflow,
 }
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
-# This version embeds no registry.
-ALL: tuple[ServiceName, ...] = ("kafka", "postgres", "airflow")
+ALL: tuple[ServiceName, ...] = tuple(SERVICES)
 
 
 def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT) -> list[ServiceName]:
@@ -34,10 +33,15 @@ def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = 
     return [name for name in SERVICES if name in wanted]
 
 
+def _with_needed(names: Sequence[str] | None) -> Sequence[str] | None:
+    """The registry keeps its schemas in PostgreSQL."""
+    return [*names, "postgres"] if names and "registry" in names else names
+
+
 def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
     """Start those services that do not run; each is healthy when this returns. Raises ServiceUnreachable."""
     with services_lock():
-        for name in service_names(names):
+        for name in service_names(_with_needed(names)):
             found = SERVICES[name].status()
             if found.external and not found.healthy:
                 raise ServiceUnreachable(

@@ -57,7 +57,7 @@ def listening_addresses(processes: list[psutil.Process]) -> set[str]:
 
 
 def test_all_means_what_is_embedded() -> None:
-    assert service_names(["all"]) == ["kafka", "postgres", "airflow"]
+    assert service_names(["all"]) == ["kafka", "postgres", "registry", "airflow"]
     assert service_names(None) == ["kafka", "postgres"]
 
 

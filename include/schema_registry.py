@@ -1,0 +1,127 @@
+"""What is asked of a Confluent-compatible schema registry: subjects, versions, and schemas by id.
+
+Source: the registry's REST interface, https://docs.confluent.io/platform/current/schema-registry/develop/api.html.
+No other host than the configured one is ever asked: redirects and references to other schemas are not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from sqlalchemy.engine import make_url
+
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.settings import settings
+
+TIMEOUT = 10.0
+"""Seconds until a registry that does not answer counts as unreachable."""
+
+MAX_ANSWER = 1_048_576
+"""The most bytes of an answer that are read."""
+
+_SCHEMA_NOT_FOUND = 40403
+_SUBJECT_NOT_FOUND = 40401
+_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema as the registry keeps it."""
+
+    schema: str
+    kind: str = "AVRO"
+    references: int = 0
+    """How many other schemas it refers to."""
+
+
+class SchemaRegistry:
+    """A registry at its address, which may carry `user:password@` for basic authentication."""
+
+    def __init__(self, address: str) -> None:
+        url = make_url(address)
+        self.address = url.set(username=None, password=None).render_as_string().rstrip("/")
+        """Without user and password."""
+        auth = (url.username, str(url.password or "")) if url.username else None
+        self._client = httpx.Client(
+            auth=auth, timeout=TIMEOUT, follow_redirects=False, headers={"Accept": f"{_MEDIA_TYPE}, application/json"}
+        )
+
+    def subjects(self) -> list[str]:
+        """All subjects. Raises ServiceUnreachable."""
+        return list(self._ask("GET", "/subjects"))
+
+    def versions(self, subject: str) -> list[int]:
+        """The version numbers of a subject; none for an unknown one. Raises ServiceUnreachable."""
+        found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=_SUBJECT_NOT_FOUND)
+        return list(found or [])
+
+    def id_of_version(self, subject: str, version: int) -> int:
+        """The schema id of a subject's version. Raises ServiceUnreachable."""
+        return int(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")["id"])
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """The schema of that id; None when the registry says that there is none. Raises ServiceUnreachable."""
+        found = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
+        if found is None:
+            return None
+        return RegisteredSchema(
+            str(found["schema"]), str(found.get("schemaType") or "AVRO"), len(found.get("references") or [])
+        )
+
+    def register(self, subject: str, schemas: Sequence[str]) -> list[int]:
+        """Register Avro schemas as versions of a subject, in order; their ids. Those it knows keep their ids.
+
+        Raises UsageError when the registry refuses one, ServiceUnreachable when it does not answer.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        return [int(self._ask("POST", path, body={"schema": schema})["id"]) for schema in schemas]
+
+    def _ask(self, method: str, path: str, *, body: Mapping[str, str] | None = None, missing: int = 0) -> Any:
+        """The answer as JSON holds it; None for an error 404 with the code `missing`."""
+        headers = {"Content-Type": _MEDIA_TYPE} if body is not None else {}
+        try:
+            with self._client.stream(method, self.address + path, json=body, headers=headers) as response:
+                text = self._read(response)
+        except httpx.HTTPError as error:
+            raise self._unreachable(str(error) or type(error).__name__) from error
+        try:
+            answer = httpx.Response(200, content=text).json()
+        except ValueError:
+            raise self._unreachable(f"{response.status_code}, and no JSON: is this a schema registry?") from None
+        if response.status_code == httpx.codes.OK:
+            return answer
+        code = answer.get("error_code") if isinstance(answer, dict) else None
+        # Any other 404 is a wrong address, not a missing schema.
+        if response.status_code == httpx.codes.NOT_FOUND and code == missing:
+            return None
+        said = str(answer.get("message", ""))[:200] if isinstance(answer, dict) else ""
+        if response.status_code in (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY):
+            raise UsageError(f"the registry at {self.address} refuses a schema: {said}", remedy="correct the schema")
+        raise self._unreachable(f"{response.status_code} {said}".strip())
+
+    def _read(self, response: httpx.Response) -> bytes:
+        text = b""
+        for chunk in response.iter_bytes():
+            text += chunk
+            if len(text) > MAX_ANSWER:
+                raise TidemarkError(
+                    f"the registry at {self.address} answers with more than {MAX_ANSWER} bytes",
+                    remedy="see what it holds; schemas are a few thousand bytes",
+                )
+        return text
+
+    def _unreachable(self, reason: str) -> ServiceUnreachable:
+        wrong_password = reason.startswith(("401", "403"))
+        return ServiceUnreachable(
+            f"the schema registry at {self.address}: {reason}",
+            remedy="user and password of TIDEMARK_REGISTRY_URL" if wrong_password else "./tidemark status",
+        )
+
+
+def registry() -> SchemaRegistry:
+    """The configured or embedded registry. Raises ServiceUnreachable when neither set nor ever started."""
+    return SchemaRegistry(settings().registry().render_as_string(hide_password=False))
