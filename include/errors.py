@@ -2,6 +2,7 @@
 
     TidemarkError                  1  unexpected
     ├── ValidationFailed           2  the checkpoint did not pass, nothing registered
+    │   └── Undecodable            2  a decoder that fails fast met a value it cannot decode
     ├── ReconciliationFailed       3  something is unexplained, nothing registered
     ├── OffsetsLost                4  offsets gone: retention, a cut range
     │   └── TopicRecreated         4  the topic is not the one that was read before
@@ -37,6 +38,10 @@ class ValidationFailed(TidemarkError):
     """The checkpoint did not pass on a revision; nothing was registered."""
 
     exit_code = 2
+
+
+class Undecodable(ValidationFailed):
+    """A decoder that is declared to fail fast met a value that it cannot decode; nothing of it was committed."""
 
 
 class ReconciliationFailed(TidemarkError):

@@ -14,9 +14,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from tenacity import Retrying, stop_never, wait_none
 
 from include import kafka
+from include.broken_avro import broken_avro
 from include.errors import ServiceUnreachable, UsageError
 from include.intervals import format_time
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Avro, Pipeline
 from include.settings import settings
 
 
@@ -59,9 +60,10 @@ def messages(
 ) -> Iterator[tuple[datetime, bytes | None, bytes | None, str]]:
     """Time, key, value and the reason it is bad for (empty when good), in the order of their times.
 
-    The same arguments give the same messages.
+    The same arguments give the same messages; a generator that has to `connect` first (to a schema registry)
+    may raise ServiceUnreachable.
     """
-    generator = importlib.import_module(f"include.producers.{pipeline.name}")
+    generator = _generator(pipeline)
     rng = random.Random(f"{pipeline.name}:{seed}")
     for number in range(events):
         moment = start + span * number / max(events, 1)
@@ -70,10 +72,16 @@ def messages(
             yield moment, key, value, ""
             continue
         # A too large value every now and then only: a thousand of them would be a gigabyte.
-        forms = broken_forms(value, pipeline.decoder.max_bytes, rng)
+        broken_in_form = broken_avro if isinstance(pipeline.decoder, Avro) else broken_forms
+        forms = broken_in_form(value, pipeline.decoder.max_bytes, rng)
         choices = [*forms[: -1 if rng.random() > 0.02 else None], *generator.bad_messages(moment, rng)]
         reason, broken = rng.choice(choices)
         yield moment, key, broken, reason
+
+
+def _generator(pipeline: Pipeline) -> Any:
+    module = importlib.import_module(f"include.producers.{pipeline.name}")
+    return module.connect() if hasattr(module, "connect") else module
 
 
 def produce(

@@ -41,7 +41,10 @@ def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) ->
     return spark.read.schema(schema).parquet(*(path if "://" in path else lake.uri(path) for path in paths))
 
 
-def read_quarantined(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Coordinates of the quarantined records of the ranges."""
+def read_quarantined(
+    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], reason: str = ""
+) -> DataFrame:
+    """Coordinates of the quarantined records of the ranges, of one reason or of all."""
     paths = micro_batches.files_covering(pipeline.name, ranges, QUARANTINED)
-    return read_files(spark, paths, struct_of(COORDINATE_COLUMNS)).where(within(ranges))
+    found = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
+    return (found.where(F.col("reason") == reason) if reason else found).drop("reason")

@@ -13,11 +13,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from include import lake
-from include.errors import OffsetsLost, ReconciliationFailed, ServiceUnreachable, TidemarkError, UsageError
+from include.errors import (
+    OffsetsLost,
+    ReconciliationFailed,
+    ServiceUnreachable,
+    TidemarkError,
+    Undecodable,
+    UsageError,
+)
+from spark_jobs.decoding.avro_wire import is_unresolved
+from spark_jobs.decoding.records import FAILED_FAST
 
 _LOST = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
 _DISK_FULL = "No space left on device"
 _NO_BROKER = ("TimeoutException", "Failed to update metadata", "Connection refused", "No resolvable bootstrap")
+_FAILED_FAST = re.compile(rf"{FAILED_FAST}: (\S+-\d[^\n]*?)(?: SQLSTATE|\n|$)")
 _UNREADABLE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[^\]]*\][^\n]*?((?:file|[a-z0-9]+):/[^\s,]*[^\s,.])")
 
 
@@ -26,6 +36,14 @@ def translate(error: Exception) -> TidemarkError | None:
     text = str(error)
     if unreadable := _UNREADABLE.search(text):
         return unreadable_file(unreadable[1], text)
+    if undecodable := _FAILED_FAST.search(text):
+        return Undecodable(
+            f"{undecodable[1].strip()}: the decoder's mode is FAILFAST, nothing of its micro-batch was committed",
+            remedy="have the record's producer corrected, or declare mode PERMISSIVE, which puts it into quarantine",
+        )
+    if is_unresolved(error):
+        # Whoever runs a query resolves the id and starts it again; no record is to blame.
+        return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
     if any(word in text for word in _LOST):
         return OffsetsLost(_first_line(text), remedy="see `./tidemark ranges` and the topic's retention")
     if _DISK_FULL in text:

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from include.ledger.intervals import PinnedInterval
 from include.ledger.quarantine import pinned_fates
 from include.offsets import OffsetRange
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Avro, Pipeline
+from include.writer_schemas import UNKNOWN_SCHEMA
 from spark_jobs.archive_files import read_quarantined
 from spark_jobs.decoding.records import failure
 from spark_jobs.local_frames import frame_of
@@ -31,13 +32,16 @@ def withhold_quarantined(
     """Records of an interval and which of them `decode` must leave alone.
 
     Diverted records would throw, replayed ones belong to another interval, and in the parts that were
-    decoded by other code (`otherwise`) every quarantined record stays so. Elsewhere records are decoded
-    again, to be compared.
+    decoded by other code (`otherwise`) every quarantined record stays so; so does one whose schema the registry
+    did not know then. Elsewhere records are decoded again, to be compared.
     """
     known = pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
-    if not known and not otherwise:
+    registered_since = isinstance(pipeline.decoder, Avro)
+    if not known and not otherwise and not registered_since:
         return records, None
     held = frame_of(spark, known, _COORDINATES)
+    if registered_since:
+        held = held.unionByName(read_quarantined(spark, pipeline, pinned.ranges, UNKNOWN_SCHEMA)).distinct()
     if otherwise:
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))

@@ -22,9 +22,11 @@ from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
 from include.stream_start import StreamStart, begin, check_retention, who
+from spark_jobs.decoding.avro_wire import is_unresolved
 from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
 from spark_jobs.entry import translate
 from spark_jobs.kafka_source import read_stream
+from spark_jobs.schema_restarts import SchemaRestarts
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.speed_restarts import SpeedRestarts
@@ -144,6 +146,7 @@ class _Queries:
         self._errors: list[TidemarkError] = []
         self._searching = threading.Event()
         self._restarts = SpeedRestarts(pipeline.name, self._searching)
+        self._schemas = SchemaRestarts(pipeline)
         # Bases first: they hold what is archived now, and the archive query has not begun.
         self._bases = {v.name: load_base(spark, pipeline, v, lease, self._generation) for v in pipeline.views}
         self._begins = {query: start.note(pipeline, query) for query in (ARCHIVE, *(v.name for v in pipeline.views))}
@@ -155,6 +158,9 @@ class _Queries:
             failed = None if query.isActive else query.exception()
             if failed is None:
                 continue
+            if is_unresolved(failed):
+                self._start_again_with_schemas(number)
+                continue
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
             view = self._pipeline.views[number - 1]
@@ -162,6 +168,14 @@ class _Queries:
                 _say(f"{self._pipeline.name}: {view.name} starts again without the records that were diverted")
                 self._queries[number] = self._start_speed(view)
         return any(query.isActive or query.exception() is not None for query in self._queries)
+
+    def _start_again_with_schemas(self, number: int) -> None:
+        """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
+        view = self._pipeline.views[number - 1] if number else None
+        query = view.name if view else ARCHIVE
+        if self._schemas.may_start(self._spark, query, self._generation.checkpoint(query)):
+            _say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
+            self._queries[number] = self._start_speed(view) if view else self._start_archive()
 
     def wait(self, seconds: int) -> None:
         """Wait so long, or until a query ends; `running` tells how it ended."""

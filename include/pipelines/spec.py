@@ -6,6 +6,7 @@ A declaration holds facts and names; the functions that it names live in
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -163,7 +164,34 @@ class UserDefined:
             raise UsageError(f"{self.function!r} names no function", remedy="write it like package.module:function")
 
 
-Decoder = Json | Text | Csv | UserDefined
+@dataclass(frozen=True)
+class Avro:
+    """One Avro record a message, in the wire format of a Confluent-compatible schema registry: a zero byte, four
+    bytes of schema id, the record; decoded strictly (`spark_jobs/decoding/avro_wire.py`).
+
+    Each record is decoded with its own writer schema, whatever its version, and read as the declared one.
+    """
+
+    subject: str
+    """Under which the producers register the versions."""
+    schema: str
+    """The Avro schema that records are read as, JSON: the newest version that the code knows. Fields of newer ones
+    are ignored."""
+    mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE"
+    """What a value that cannot be decoded does: it goes to quarantine, or it ends the run, which names it."""
+    max_bytes: int = 1_048_576
+    """A longer value goes to quarantine."""
+
+    def __post_init__(self) -> None:
+        try:
+            declared = json.loads(self.schema)
+        except ValueError:
+            declared = None
+        if not isinstance(declared, dict) or declared.get("type") != "record":
+            raise UsageError(f"the schema to read {self.subject!r} as is not an Avro record in JSON")
+
+
+Decoder = Json | Text | Csv | UserDefined | Avro
 
 
 @dataclass(frozen=True)
@@ -207,7 +235,16 @@ class EventTimeWithin:
         return parse_duration(self.behind), parse_duration(self.ahead)
 
 
-Rule = Required | EventTimeWithin | SafeValue | MaxBytes
+@dataclass(frozen=True)
+class Between:
+    """Bounds of a number, both included: neither NaN nor an infinite one lies within. Null does."""
+
+    column: str
+    low: float
+    high: float
+
+
+Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between
 
 
 @dataclass(frozen=True)

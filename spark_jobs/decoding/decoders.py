@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 
-from include.pipelines.spec import Csv, Json, Text, UserDefined
-from spark_jobs.decoding import strict_csv, strict_json, user_defined, utf8_text
+from include.pipelines.spec import Avro, Csv, Json, Text, UserDefined
+from spark_jobs.decoding import avro_wire, strict_csv, strict_json, user_defined, utf8_text
 
 
 class Decoding(Protocol):
@@ -25,10 +25,19 @@ class Decoding(Protocol):
 
 
 _MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
-    {Json: strict_json, Text: utf8_text, Csv: strict_csv, UserDefined: user_defined}
+    {Json: strict_json, Text: utf8_text, Csv: strict_csv, UserDefined: user_defined, Avro: avro_wire}
 )
 
 
 def decoding_of(decoder: object) -> Decoding:
     """The module that decodes as declared."""
     return _MODULES[type(decoder)]
+
+
+def prepare(decoder: object, records: DataFrame) -> None:
+    """Fetch what decoding these records needs from elsewhere, before it is planned.
+
+    Raises ServiceUnreachable, for which no record is to blame.
+    """
+    if isinstance(decoder, Avro):
+        avro_wire.prepare(decoder, records)

@@ -12,8 +12,17 @@ from pyspark.sql import functions as F
 
 from include.lake import SAFE_VALUE
 from include.offsets import Coordinates
-from include.pipelines.spec import EventTimeWithin, MaxBytes, Pipeline, Reference, Required, SafeValue
-from spark_jobs.decoding.decoders import decoding_of
+from include.pipelines.spec import (
+    Avro,
+    Between,
+    EventTimeWithin,
+    MaxBytes,
+    Pipeline,
+    Reference,
+    Required,
+    SafeValue,
+)
+from spark_jobs.decoding.decoders import decoding_of, prepare
 from spark_jobs.local_frames import frame_of
 from spark_jobs.schemas import struct_of
 
@@ -21,6 +30,9 @@ ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
 
 POISON = "poison"
 """Reason of a record that made its micro-batch throw."""
+
+FAILED_FAST = "tidemark: a record cannot be decoded"
+"""With what decoding throws where a decoder is to fail fast."""
 
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
 
@@ -42,9 +54,11 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     Columns: outcome (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition,
     kafka_offset, kafka_timestamp, kafka_element, the archive's own columns (null unless archived),
     key, value, headers (null unless quarantined), date (of the event, else of the record).
-    A record with one bad row is quarantined whole. `withheld` (struct<reason, detail> of a record, or null)
+    A record with one bad row is quarantined whole; one that cannot be decoded throws where the decoder is to fail
+    fast. `withheld` (struct<reason, detail> of a record, or null)
     quarantines a record for that reason without decoding it: one that throws cannot be looked at.
     """
+    prepare(pipeline.decoder, records)
     if withheld is not None:
         records = records.withColumn("withheld", withheld).withColumn(
             "decodable", F.when(F.col("withheld").isNull(), F.col("value"))
@@ -63,7 +77,10 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         decoding.parse(pipeline.decoder, value).alias("parsed"),
     )
     rows = transform(pipeline, pipeline.archive.rows)(decoding.message(F.col("parsed")))
-    found = parsed.withColumn("undecodable", decoding.failure(pipeline.decoder, value, F.col("parsed"))).withColumn(
+    undecodable = decoding.failure(pipeline.decoder, value, F.col("parsed"))
+    if isinstance(pipeline.decoder, Avro) and pipeline.decoder.mode == "FAILFAST":
+        undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
+    found = parsed.withColumn("undecodable", undecodable).withColumn(
         "rows", F.when(F.col("undecodable").isNull(), rows)
     )
     failures = [F.col("undecodable"), _first_violation(pipeline, F.col("rows"))]
@@ -95,6 +112,15 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
             F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp")), "yyyy-MM-dd"
         ).alias("date"),
     )
+
+
+def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
+    """What cannot be decoded throws, naming the record; not where a record is left alone."""
+    at = F.concat_ws(" ", F.concat_ws("-", "kafka_topic", "kafka_partition"), F.lit("offset"), "kafka_offset")
+    said = F.concat(
+        F.lit(f"{FAILED_FAST}: "), at, F.lit(": "), undecodable["reason"], F.lit(", "), undecodable["detail"]
+    )
+    return F.when(~left_alone & undecodable.isNotNull(), F.raise_error(said)).when(~left_alone, undecodable)
 
 
 def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
@@ -150,6 +176,12 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
                         F.lit(f"{column} has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}")
                     )
                     found = failure("value_too_long", words)
+                case Between(column, low, high):
+                    value = _path(row, column)
+                    # NaN is greater than every number.
+                    condition = (value < F.lit(low)) | (value > F.lit(high))
+                    words = F.concat(F.lit(f"{column} is not within {low:g} and {high:g}: "), value.cast("string"))
+                    found = failure("out_of_range", words)
                 case EventTimeWithin():
                     behind, ahead = (F.lit(bound) for bound in rule.bounds)
                     arrival = F.col("kafka_timestamp")

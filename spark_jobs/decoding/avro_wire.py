@@ -1,0 +1,214 @@
+"""Avro in the registry's wire format, strictly and in one parse.
+
+A value is a zero byte, four bytes of schema id, and the record in the binary encoding of its writer schema, which
+says neither where it ends nor that it is whole; `from_avro` alone accepts trailing bytes. Here the record is parsed
+inside another one, before a seal that only this value has:
+
+    {"value": record, "seal": MD5 of the value}
+
+Whatever the record leaves of its bytes, or takes too much, moves the seal. Each record is read with its own writer
+schema and resolved to the declared one by Avro's rules: absent fields get their defaults, types are promoted.
+
+Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from include.errors import ServiceUnreachable, TidemarkError
+from include.pipelines.spec import Avro
+from include.writer_schemas import Unusable, WriterSchema, writer_schemas
+
+HEADER_BYTES = 5
+
+MOST_IDS = 1_000
+"""With more schema ids in one micro-batch than this it is not Avro of a registry."""
+
+_UNRESOLVED = "tidemark: a schema id is not resolved yet"
+
+_PADDING = 65_536
+"""So many zero bytes behind a truncated record make it whole."""
+
+
+def prepare(decoder: Avro, records: DataFrame) -> None:
+    """Resolve the writer schemas of a batch of records, so that `parse` knows them.
+
+    Of a stream nothing can be asked before it runs: the versions of the subject are resolved, if the registry
+    answers, and a record with another id makes the query throw what `is_unresolved` tells from other errors.
+    Raises ServiceUnreachable when an unknown id must be asked for and the registry does not answer.
+    """
+    schemas = writer_schemas()
+    if not records.isStreaming:
+        schemas.resolve(_schema_ids(decoder, records))
+        return
+    try:
+        schemas.resolve_subject(decoder.subject)
+    except ServiceUnreachable:
+        # What is kept on disk may be all that the stream meets.
+        if not schemas.resolved():
+            raise
+
+
+def _schema_ids(decoder: Avro, records: DataFrame) -> list[int]:
+    value = F.col("value")
+    wanted = records.where(_is_framed(decoder, value)).select(_schema_id(value).alias("id")).distinct()
+    found = [row["id"] for row in wanted.limit(MOST_IDS + 1).collect()]
+    if len(found) > MOST_IDS:
+        raise TidemarkError(
+            f"more than {MOST_IDS} schema ids among the records of {decoder.subject}, e.g. {found[0]}",
+            remedy="this is not Avro of a schema registry: see what its producers write",
+        )
+    return found
+
+
+def is_unresolved(error: Exception) -> bool:
+    """Whether a query ended because it met a schema id that it did not know when it was planned."""
+    # With the id: the words alone are also in every plan that an error may quote.
+    return re.search(rf"{_UNRESOLVED}: \d", str(error)) is not None
+
+
+def parse(decoder: Avro, value: Column) -> Column:
+    """The value parsed once, to be kept in a column that `message` and `failure` read."""
+    sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), F.unhex(F.md5(value)))
+    reader = _sealed(decoder.schema)
+    parsed = _by_schema(decoder, value, lambda writer: _read(sealed, _sealed(writer), reader))
+    return F.struct(parsed.alias("sealed"), F.when(_is_framed(decoder, value), _schema_id(value)).alias("schema_id"))
+
+
+def message(parsed: Column) -> Column:
+    """The message as a struct; null fields when the value is no message."""
+    return parsed["sealed"]["value"]
+
+
+def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
+    """Why the value is no message, as struct<reason, detail>; null when it is one.
+
+    Reasons: null_value, too_large, too_short, wrong_magic_byte, unknown_schema, unusable_schema, truncated,
+    malformed_avro, trailing_bytes.
+    """
+    size = F.octet_length(value).cast("string")
+    seal = parsed["sealed"]["seal"]
+    # Made from a column: as a literal it would stand in every text of the plan.
+    zeros = F.unhex(F.repeat(F.lit("00"), F.greatest(F.octet_length(value), F.lit(_PADDING))))
+    padded = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), zeros)
+    # Only bad values come here, so a second parse that tells them apart costs the good ones nothing.
+    when_longer = _by_schema(decoder, value, lambda writer: _read(padded, _boxed(writer), _boxed(decoder.schema)))
+    return (
+        F.when(value.isNull(), _because("null_value", "a record without a value"))
+        .when(
+            F.octet_length(value) > decoder.max_bytes,
+            _because("too_large", F.concat(size, F.lit(f" bytes, the limit is {decoder.max_bytes}"))),
+        )
+        .when(
+            F.octet_length(value) < HEADER_BYTES,
+            _because("too_short", F.concat(size, F.lit(f" bytes, magic byte and schema id take {HEADER_BYTES}"))),
+        )
+        .when(
+            _magic_byte(value) != "00",
+            _because("wrong_magic_byte", F.concat(F.lit("the first byte is 0x"), _magic_byte(value))),
+        )
+        .when(_unusable(decoder, parsed["schema_id"]).isNotNull(), _unusable(decoder, parsed["schema_id"]))
+        .when(
+            seal.isNull(),
+            F.when(
+                when_longer["whole"].isNotNull(), _because("truncated", "the record ends before its schema does")
+            ).otherwise(_because("malformed_avro", "not a record of its schema")),
+        )
+        .when(seal != F.unhex(F.md5(value)), _because("trailing_bytes", "bytes follow the record"))
+    )
+
+
+def _because(reason: str, detail: Column | str) -> Column:
+    shown = F.lit(detail) if isinstance(detail, str) else detail
+    return F.struct(F.lit(reason).alias("reason"), shown.alias("detail"))
+
+
+def _magic_byte(value: Column) -> Column:
+    return F.hex(F.substring(value, 1, 1))
+
+
+def _schema_id(value: Column) -> Column:
+    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint")
+
+
+def _is_framed(decoder: Avro, value: Column) -> Column:
+    length = F.octet_length(value)
+    framed = (length >= HEADER_BYTES) & (length <= decoder.max_bytes) & (_magic_byte(value) == "00")
+    return F.coalesce(framed, F.lit(False))
+
+
+def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> Column:
+    """The value read with its own writer schema; null where there is none. Throws for an id that is not resolved."""
+    known = _readable(decoder)
+    schema_id = _schema_id(value)
+    unresolved = F.raise_error(F.concat(F.lit(f"{_UNRESOLVED}: "), schema_id.cast("string")))
+    found = F.when(~_is_framed(decoder, value), F.lit(None))
+    unusable = [each for each, schema in known.items() if isinstance(schema, Unusable)]
+    if unusable:
+        found = found.when(schema_id.isin(unusable), F.lit(None))
+    for each, schema in known.items():
+        if isinstance(schema, str):
+            found = found.when(schema_id == each, read(schema))
+    # A plan in which nothing is known still needs a type.
+    typed = F.when(F.lit(False), read(decoder.schema)).otherwise(F.lit(None))
+    return F.coalesce(found.otherwise(unresolved), typed)
+
+
+def _read(data: Column, writer: str, reader: str) -> Column:
+    return from_avro(data, writer, {"avroSchema": reader, "mode": "PERMISSIVE"})
+
+
+def _sealed(schema: str) -> str:
+    seal = {"type": "fixed", "name": "tidemark_seal", "size": 16}
+    fields = [{"name": "value", "type": json.loads(schema)}, {"name": "seal", "type": seal}]
+    return json.dumps({"type": "record", "name": "tidemark_sealed", "fields": fields})
+
+
+def _boxed(schema: str) -> str:
+    """With a field that tells a record that was read from one that could not be; it takes a byte of the padding."""
+    fields = [{"name": "value", "type": json.loads(schema)}, {"name": "whole", "type": "boolean"}]
+    return json.dumps({"type": "record", "name": "tidemark_boxed", "fields": fields})
+
+
+def _readable(decoder: Avro) -> dict[int, WriterSchema]:
+    """The resolved schemas by id; those that Avro cannot resolve to the declared one are unusable."""
+    return {
+        each: schema if isinstance(schema, Unusable) else _resolvable(schema, decoder.schema)
+        for each, schema in writer_schemas().resolved().items()
+    }
+
+
+@cache
+def _resolvable(writer: str, reader: str) -> WriterSchema:
+    """The writer schema, unless the very library that decodes finds that it cannot be read as the reader schema."""
+    avro = SparkSession.active()._jvm.org.apache.avro  # type: ignore[union-attr]
+    try:
+        schemas = [avro.Schema.Parser().parse(schema) for schema in (reader, writer)]
+    except Exception as error:
+        # Py4J wraps what Java throws; whatever it is, the schema is not one for this library.
+        return Unusable("unusable_schema", f"its schema is not valid: {_one_line(error)}")
+    found = avro.SchemaCompatibility.checkReaderWriterCompatibility(*schemas)
+    if str(found.getType()) == "COMPATIBLE":
+        return writer
+    causes = [_one_line(each.getMessage()) for each in found.getResult().getIncompatibilities()]
+    return Unusable("unusable_schema", f"its schema cannot be read as the declared one: {'; '.join(causes)[:200]}")
+
+
+def _one_line(error: object) -> str:
+    return re.sub(r"[^ -~]+", " ", str(getattr(error, "java_exception", error)))[:200]
+
+
+def _unusable(decoder: Avro, schema_id: Column) -> Column:
+    found = F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
+    for each, schema in _readable(decoder).items():
+        if isinstance(schema, Unusable):
+            found = F.when(schema_id == each, _because(schema.reason, schema.detail)).otherwise(found)
+    return found

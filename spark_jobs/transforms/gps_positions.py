@@ -1,0 +1,53 @@
+"""gps_positions: one position a message, and what is counted of them."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999 in milliseconds since 1970: what a timestamp can hold on every way."""
+
+MOVING = 3.0
+"""From this speed on, km/h, a position is one in motion."""
+
+IMPRECISE = 50.0
+"""From this accuracy on, m, a position is imprecise."""
+
+
+def positions(message: Column) -> Column:
+    """The position of a message, alone in an array; its time is of milliseconds since 1970.
+
+    A time outside the years 1 to 9999 becomes the nearest one inside, which the rules refuse as well.
+    """
+    milliseconds = F.least(F.greatest(message["timestamp"], F.lit(_FIRST)), F.lit(_LAST))
+    names = ("deviceId", "latitude", "longitude", "altitude", "speed", "accuracy")
+    return F.array(F.struct(F.timestamp_millis(milliseconds).alias("timestamp"), *(message[name] for name in names)))
+
+
+def counted_positions(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
+    """All positions count. Columns: those of `archive`, and `event_time`."""
+    return archive
+
+
+def hourly_counts(positions: DataFrame) -> DataFrame:
+    """Count positions per device and hour of `event_time`, and those in motion.
+
+    Columns: deviceId bigint, window struct<start, end> (UTC), positions bigint, moving bigint.
+    """
+    return (
+        positions.groupBy("deviceId", F.window("event_time", "1 hour").alias("window"))
+        .agg(F.count(F.lit(1)).alias("positions"), F.count_if(F.col("speed") >= MOVING).alias("moving"))
+        .select("deviceId", "window", "positions", "moving")
+    )
+
+
+def imprecise_devices(archive: DataFrame) -> DataFrame:
+    """Devices most of whose positions of the interval are imprecise; those that tell no accuracy count as precise.
+
+    Columns: deviceId bigint, positions bigint, imprecise bigint.
+    """
+    counted = archive.groupBy("deviceId").agg(
+        F.count(F.lit(1)).alias("positions"), F.count_if(F.col("accuracy") >= IMPRECISE).alias("imprecise")
+    )
+    return counted.where(F.col("imprecise") * 2 > F.col("positions")).select("deviceId", "positions", "imprecise")

@@ -1,0 +1,218 @@
+"""gps_positions from a topic of three schema versions to the table, with a registry that comes and goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow.dataset as ds
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+
+from include.pipelines.gps_positions import VERSIONS
+from include.producers.gps_positions import encode
+from include.schema_registry import SchemaRegistry
+from tests.conftest import Home, end_of, iso, last_hours
+from tests.registry_gate import Gate, open_gate
+
+pytestmark = [pytest.mark.services, pytest.mark.spark]
+
+HOUR = last_hours(3)
+NEWEST = fastavro.parse_schema(json.loads(VERSIONS[-1]))
+
+
+@pytest.fixture(scope="module")
+def gate(home: Home) -> Iterator[Gate]:
+    home.run("up", "registry")
+    with open_gate(home.services["registry"]["address"], "reader", "s3cret-c4nary") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def registry(gate: Gate) -> SchemaRegistry:
+    return SchemaRegistry(gate.target)
+
+
+def topic_of(home: Home) -> list[Any]:
+    """All records of the topic, read by a client that knows nothing of Tidemark."""
+    consumer = Consumer({"bootstrap.servers": home.kafka, "group.id": "oracle", "enable.partition.eof": True})
+    metadata = consumer.list_topics("gps", timeout=10).topics["gps"]
+    consumer.assign([TopicPartition("gps", partition, 0) for partition in metadata.partitions])
+    found, ended = [], 0
+    while ended < len(metadata.partitions):
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error():
+            ended += 1
+        else:
+            found.append(message)
+    consumer.close()
+    return found
+
+
+def decoded_by_another_library(registry: SchemaRegistry) -> Callable[[bytes | None], dict[str, Any] | None]:
+    """Values as fastavro reads them with their own schemas, resolved to the newest; None for what is none."""
+    schemas: dict[int, Any] = {}
+
+    def decode(value: bytes | None) -> dict[str, Any] | None:
+        if value is None or len(value) < 5 or value[0] or len(value) > 1_048_576:
+            return None
+        schema_id, body = int.from_bytes(value[1:5], "big"), io.BytesIO(value[5:])
+        if schema_id not in schemas:
+            found = registry.schema(schema_id)
+            schemas[schema_id] = fastavro.parse_schema(json.loads(found.schema)) if found else None
+        if schemas[schema_id] is None:
+            return None
+        try:
+            record: dict[str, Any] = fastavro.schemaless_reader(body, schemas[schema_id], NEWEST)
+        except (EOFError, ValueError, IndexError):
+            return None
+        return record if not body.read() else None
+
+    return decode
+
+
+def is_plausible(record: dict[str, Any], arrived: int) -> bool:
+    behind = arrived - record["timestamp"]
+    return (
+        all(math.isfinite(record[name]) for name in ("latitude", "longitude", "altitude", "speed"))
+        and abs(record["latitude"]) <= 90
+        and abs(record["longitude"]) <= 180
+        and -1_000 <= record["altitude"] <= 20_000
+        and 0 <= record["speed"] <= 500
+        and -3_600_000 <= behind <= 30 * 86_400_000
+    )
+
+
+def registered_rows(verdict: dict[str, Any], table: str) -> list[dict[str, Any]]:
+    found = []
+    for each in verdict["registered"]:
+        if each["table"] == table:
+            path = Path(each["location"].removeprefix("file://"))
+            found += ds.dataset(str(path), format="parquet").to_table().to_pylist()
+    return found
+
+
+def quarantined(home: Home) -> Counter[str]:
+    folder = home.lake / "quarantine" / "gps_positions"
+    files = [str(path) for path in folder.rglob("*.parquet")]
+    rows = ds.dataset(files, format="parquet").to_table(columns=["reason"]).to_pylist() if files else []
+    return Counter(row["reason"] for row in rows)
+
+
+def test_three_versions_and_every_broken_form_through_stream_and_interval(home: Home, registry: SchemaRegistry) -> None:
+    home.json(
+        "produce", "gps_positions", "--events", "3000", "--bad-fraction", "0.1", "--start", iso(HOUR), "--span", "2h"
+    )
+    home.run("stream", "gps_positions", "--until-caught-up")
+    verdict = home.interval("gps_positions", HOUR)
+    assert registry.versions("gps-value") == [1, 2, 3]
+
+    messages, decode = topic_of(home), decoded_by_another_library(registry)
+    until = int((HOUR + timedelta(hours=1)).timestamp() * 1000)
+    expected = {}
+    for message in messages:
+        record = decode(message.value())
+        if record is not None and is_plausible(record, message.timestamp()[1]) and message.timestamp()[1] < until:
+            expected[message.partition(), message.offset()] = record
+    rows = {(row["kafka_partition"], row["kafka_offset"]): row for row in registered_rows(verdict, "gps_positions")}
+    assert rows.keys() == expected.keys()
+    for at, record in expected.items():
+        moment = rows[at].pop("timestamp")
+        assert round(moment.timestamp() * 1000) == record.pop("timestamp")
+        assert {name: rows[at][name] for name in record} == record
+    assert verdict["reconciliation"]["unexplained"] == 0
+    assert verdict["records"]["archived"] == len(expected)
+    assert verdict["records"]["quarantined"] == verdict["records"]["in_ranges"] - len(expected)
+
+    decoded = [(decode(message.value()), message.timestamp()[1]) for message in messages]
+    bad = sum(record is None or not is_plausible(record, arrived) for record, arrived in decoded)
+    assert sum(quarantined(home).values()) == bad
+    assert quarantined(home).keys() >= {
+        *("null_value", "too_short", "wrong_magic_byte", "unknown_schema", "truncated", "malformed_avro"),
+        *("trailing_bytes", "out_of_range", "event_time_out_of_bounds"),
+    }
+    counted = Counter(record["deviceId"] for record in expected.values())
+    views = registered_rows(verdict, "gps_positions_hourly_counts")
+    assert {row["deviceId"]: row["positions"] for row in views} == counted
+
+
+def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, gate: Gate) -> None:
+    first = home.interval("gps_positions", HOUR)
+    home.run("down", "registry")
+    try:
+        again = home.interval("gps_positions", HOUR)
+    finally:
+        home.run("up", "registry")
+    assert [each["content_hash"] for each in again["registered"]] == [
+        each["content_hash"] for each in first["registered"]
+    ]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    retry(retry=retry_if_result(lambda found: not found), stop=stop_after_delay(seconds), wait=wait_fixed(0.5))(
+        condition
+    )()
+
+
+def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: Home, gate: Gate) -> None:
+    """A version that is registered while the stream runs, then the registry away, then back."""
+    gate.target = home.services["registry"]["address"]
+    registry = SchemaRegistry(gate.target)
+    before = quarantined(home)
+    log = home.path / "stream.log"
+    newer = json.loads(VERSIONS[-1])
+    newer["fields"].append({"name": "heading", "type": "int", "default": 0})
+    with log.open("w") as output:
+        stream = subprocess.Popen(
+            home.command("stream", "gps_positions"),
+            env=home.environment(TIDEMARK_REGISTRY_URL=gate.url),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for(lambda: "streaming from" in log.read_text())
+        gate.answer = 503
+        (newest,) = registry.register("gps-value", [json.dumps(newer)])
+        moment = int((HOUR + timedelta(hours=2)).timestamp() * 1000)
+        record = {"timestamp": moment, "deviceId": 9, "latitude": 1.0, "longitude": 2.0, "altitude": 3.0, "speed": 4.0}
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, newer, {**record, "accuracy": 5.0, "heading": 90})
+        producer = Producer({"bootstrap.servers": home.kafka})
+        value = b"\0" + newest.to_bytes(4, "big") + body.getvalue()
+        producer.produce("gps", value, b"9", partition=0, timestamp=moment)
+        assert producer.flush(20) == 0
+        wait_for(lambda: "waits: the schema registry" in log.read_text())
+        assert quarantined(home) == before
+        gate.answer = None
+        wait_for(lambda: log.read_text().count("1 records, 0 quarantined") == 1)
+        assert "goes on with schemas that it had not met before" in log.read_text()
+        stream.terminate()
+        assert stream.wait(60) == 0
+    finally:
+        end_of(stream)
+    assert quarantined(home) == before
+    assert "s3cret-c4nary" not in log.read_text()
+
+
+def test_unknown_schema_is_decoded_by_a_replay_once_it_is_registered(home: Home, registry: SchemaRegistry) -> None:
+    """A record that was quarantined keeps its fate in its interval, whatever the registry knows by then."""
+    counts = home.json("quarantine", "replay", "gps_positions", "--reason", "unknown_schema", "--json")
+    assert counts["replayed"] == 0
+    assert counts["still_failing"] == quarantined(home)["unknown_schema"]
+
+
+def test_values_of_the_wire_format_begin_as_the_registry_says(registry: SchemaRegistry) -> None:
+    value = encode(
+        258, 0, {"timestamp": 1, "deviceId": 2, "latitude": 0.0, "longitude": 0.0, "altitude": 0.0, "speed": 0.0}
+    )
+    assert value[:7] == b"\0\0\0\x01\x02\x02\x04"

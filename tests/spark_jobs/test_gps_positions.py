@@ -1,0 +1,63 @@
+"""The transforms of gps_positions on a few rows each, always with a null."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+ARCHIVE = "deviceId BIGINT, speed DOUBLE, accuracy DOUBLE, event_time TIMESTAMP"
+MESSAGE = (
+    "message STRUCT<timestamp: BIGINT, deviceId: BIGINT, latitude: DOUBLE, longitude: DOUBLE, altitude: DOUBLE, "
+    "speed: DOUBLE, accuracy: DOUBLE>"
+)
+
+
+def test_position_of_a_message_has_its_time_in_milliseconds_and_times_beyond_the_years_become_their_ends(
+    spark: Any,
+) -> None:
+    from spark_jobs.transforms.gps_positions import positions
+
+    times = [1_763_616_600_123, 2**63 - 1, -(2**63), None]
+    rows = [((time, 1, 45.0, 3.0, 300.0, 50.0, -1.0),) for time in times]
+    found = spark.createDataFrame(rows, MESSAGE).select(positions(_column("message")).alias("rows")).collect()
+    assert [len(row["rows"]) for row in found] == [1] * 4
+    assert [row["rows"][0]["timestamp"] for row in found] == [
+        datetime(2025, 11, 20, 5, 30, 0, 123_000),
+        datetime(9999, 12, 31, 23, 59, 59, 999_000),
+        datetime(1, 1, 1),
+        None,
+    ]
+    assert list(found[0]["rows"][0].asDict()) == [
+        *("timestamp", "deviceId", "latitude", "longitude", "altitude", "speed", "accuracy")
+    ]
+
+
+def test_hourly_counts_count_positions_and_those_in_motion(spark: Any) -> None:
+    from spark_jobs.transforms.gps_positions import counted_positions, hourly_counts
+
+    five, six = datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6)
+    rows = [(1, 50.0, 1.0, five), (1, 2.9, 1.0, five), (1, None, 1.0, five), (1, 3.0, 1.0, six), (2, 0.0, 1.0, six)]
+    counted = hourly_counts(counted_positions(spark.createDataFrame(rows, ARCHIVE), {}))
+    found = {(r["deviceId"], r["window"]["start"].hour): (r["positions"], r["moving"]) for r in counted.collect()}
+    assert found == {(1, 5): (3, 1), (1, 6): (1, 1), (2, 6): (1, 0)}
+    assert counted.columns == ["deviceId", "window", "positions", "moving"]
+
+
+def test_imprecise_devices_are_those_with_more_than_half_imprecise_positions(spark: Any) -> None:
+    from spark_jobs.transforms.gps_positions import imprecise_devices
+
+    moment = datetime(2026, 11, 20, 5)
+    rows = [(1, 0.0, 50.0, moment), (1, 0.0, 50.0, moment), (1, 0.0, -1.0, moment)]
+    rows += [(2, 0.0, 80.0, moment), (2, 0.0, 49.9, moment), (3, 0.0, None, moment)]
+    found = imprecise_devices(spark.createDataFrame(rows, ARCHIVE)).collect()
+    assert [tuple(row) for row in found] == [(1, 3, 2)]
+
+
+def _column(name: str) -> Any:
+    from pyspark.sql import functions as F
+
+    return F.col(name)
