@@ -14,7 +14,7 @@ from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import revisions
 from include.ledger.micro_batches import positions
 from include.ledger.revisions import BuiltRevision
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Avro, Pipeline
 from include.produce import produce
 from include.services import airflow, supervisor
 from include.sources import describe_source, source_topic_partitions
@@ -40,7 +40,7 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
 
     Raises ServiceUnreachable when a part does not come up, TidemarkError when a run fails.
     """
-    supervisor.up(["kafka", "postgres", "airflow"], progress)
+    supervisor.up(["kafka", "postgres", *needed_by(pipeline), "airflow"], progress)
     progress(f"producing {EVENTS} messages over the last three hours")
     produce(pipeline, events=EVENTS, bad_fraction=BAD_FRACTION)
     address = supervisor.status()["airflow"].address
@@ -61,6 +61,11 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     found = _attempt_of(pipeline, run)
     registered = [r for r in _registered(pipeline) if r.as_registered() in found["registered"]]
     return DemoResult(address, airflow.USER, airflow.password(), run, registered, found)
+
+
+def needed_by(pipeline: Pipeline) -> tuple[str, ...]:
+    """Services that only some pipelines need."""
+    return ("registry",) if isinstance(pipeline.decoder, Avro) else ()
 
 
 def _wait(what: str, ready: Callable[[], bool], seconds: float, trouble: Callable[[], str] = lambda: "") -> None:
