@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from types import FrameType
 
 import psutil
@@ -82,6 +84,34 @@ def run_stream_job(job: SparkSubmission) -> int:
     code = process.wait()
     # A driver that was still starting when asked has nothing to finish: ended by the signal is stopped.
     return 0 if asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+
+
+def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
+    """Run a Spark application and `look` twice a second, and once more behind its end; its exit code.
+
+    SIGTERM and SIGINT ask it to stop, which then is 0.
+    """
+    process = _start(job)
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        _forward(process)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    passing_on = threading.Thread(target=_pass_on, args=(process,), daemon=True)
+    passing_on.start()
+    while True:
+        try:
+            code = process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            look()
+            continue
+        passing_on.join(5)
+        look()
+        return 0 if asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
 
 
 def _forward(process: subprocess.Popen[str]) -> None:

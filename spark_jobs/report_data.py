@@ -64,7 +64,8 @@ def _plain(value: object) -> str | int:
         return ""
     if isinstance(value, int):
         return value
-    return format_time(value) if isinstance(value, datetime) else str(value)
+    # PostgreSQL's JSON holds every character but this one.
+    return format_time(value) if isinstance(value, datetime) else str(value).replace("\0", "\ufffd")
 
 
 def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
@@ -130,5 +131,5 @@ def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
     counted = rows.where(label.isin(names)).select(label.alias("name"), start.alias("x"), F.col(measure).alias("value"))
     values = {(row["name"], row["x"]): row["value"] for row in counted.collect()}
     windows = sorted({x for _, x in values})
-    series = [{"name": name, "values": [values.get((name, x), 0) for x in windows]} for name in names]
+    series = [{"name": _plain(name), "values": [values.get((name, x), 0) for x in windows]} for name in names]
     return {"title": f"{view.description}", "unit": measure, "x": windows, "series": series}

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from include.cli import data, demo, develop, generations, housekeeping, jobs, quarantine, services
+from include.cli import data, demo, develop, generations, housekeeping, jobs, quarantine, services, top
 from include.errors import TidemarkError, UsageError
 
 # Typer carries its own copy of Click; this is the class that all of that copy's usage errors share.
@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (demo, services, data, jobs, generations, quarantine, housekeeping, develop):
+for module in (demo, services, data, jobs, top, generations, quarantine, housekeeping, develop):
     module.register(app)
 
 

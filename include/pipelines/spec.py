@@ -516,6 +516,14 @@ class Pipeline:
         """Name of the archive table in the catalog database `lake`."""
         return self.name
 
+    @property
+    def top_report(self) -> Top:
+        """The first `Top` report. Raises UsageError when none is declared."""
+        for report in self.reports:
+            if isinstance(report, Top):
+                return report
+        raise UsageError(f"{self.name} declares no report of the kind Top", remedy="add one to its reports")
+
     def view_table(self, view: AdditiveView) -> str:
         """Name of a batch view's table in the catalog database `lake`."""
         return f"{self.name}_{view.name}"

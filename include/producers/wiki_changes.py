@@ -53,21 +53,28 @@ def describe_event(data: str) -> EventFacts:
         identity=identity if isinstance(identity, str) and identity else None,
         # All changes of a page lie in one topic partition, in their order.
         key=f"{wiki}:{title}"[:KEY_CHARACTERS].encode("utf-8", "replace") if named else None,
-        moment=_moment(meta.get("dt")) or _moment(change.get("timestamp")),
+        moment=_of_text(meta.get("dt")) or _of_seconds(change.get("timestamp")),
         is_canary=domain == "canary",
     )
 
 
-def _moment(value: object) -> datetime | None:
+def _of_text(value: object) -> datetime | None:
+    if not isinstance(value, str):
+        return None
     try:
-        if isinstance(value, str):
-            found = datetime.fromisoformat(value)
-            return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value, UTC)
+        found = datetime.fromisoformat(value)
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _of_seconds(value: object) -> datetime | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    try:
+        return datetime.fromtimestamp(value, UTC)
     except (ValueError, OverflowError, OSError):
         return None
-    return None
 
 
 def message(moment: datetime, rng: random.Random) -> tuple[bytes | None, bytes]:

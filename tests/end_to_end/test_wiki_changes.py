@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
+import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +20,7 @@ from confluent_kafka import Producer
 from include.lake import SAFE_VALUE
 from include.producers import nest_cameras
 from tests import audit
-from tests.conftest import REPOSITORY, Home, iso, last_hours
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
 from tests.event_server import made_up_changes
 
 pytestmark = pytest.mark.services
@@ -233,3 +235,62 @@ def test_columns_can_be_queried_by_their_names(landed: Home, verdict: dict[str, 
     rows = landed.json("sql", query, "--json")
     assert [row["server"] for row in rows] == ["en.wikipedia.org"] * 3
     assert all(row["user"].endswith("Bot") for row in rows)
+
+
+def top_of(counts: Counter[tuple[str, bool, str]], window: str) -> list[list[object]]:
+    """The ten largest of a window, equal ones by name."""
+    inside = [(user, bot, count) for (user, bot, start), count in counts.items() if start == window]
+    return [list(row) for row in sorted(inside, key=lambda row: (-row[2], row[0], str(row[1])))[:10]]
+
+
+@pytest.fixture(scope="module")
+def all_edits(records: dict[audit.Coordinates, audit.Record]) -> Counter[tuple[str, bool, str]]:
+    every = {c: found for c, r in records.items() if (found := as_change(r.value, r.timestamp))}
+    return edits_of(every)
+
+
+def test_top_shows_the_committed_files_and_no_others(landed: Home, all_edits: Counter[tuple[str, bool, str]]) -> None:
+    # What a driver leaves that was killed before its commit.
+    source = next((landed.lake / "landing" / "wiki_changes").rglob("outcome=archived/**/*.parquet"))
+    uncommitted = landed.lake / "landing" / "wiki_changes" / "0badcafe-000000007-1" / "outcome=archived"
+    uncommitted.mkdir(parents=True)
+    shutil.copy(source, uncommitted / "part-0.parquet")
+    arguments = ["--once", "--json", "--since", "5h", "--windows", "18"]
+    found = landed.json("top", "wiki_changes", *arguments)
+    shutil.rmtree(uncommitted.parent)
+    windows = sorted({start for *_, start in all_edits}, reverse=True)[:18]
+    assert [window["from"] for window in found["windows"]] == windows
+    for window in found["windows"]:
+        inside = [count for (*_, start), count in all_edits.items() if start == window["from"]]
+        assert (window["total"], window["keys"]) == (sum(inside), len(inside))
+        assert window["rows"] == top_of(all_edits, window["from"])
+    assert found["late"] == 0
+
+
+@pytest.mark.timeout(300)
+def test_top_follows_what_is_landed_until_it_is_stopped(
+    landed: Home, all_edits: Counter[tuple[str, bool, str]]
+) -> None:
+    window = max(start for *_, start in all_edits)
+    before = sum(count for (*_, start), count in all_edits.items() if start == window)
+    process = landed.start("top", "wiki_changes", "--json", "--since", "5h")
+    try:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert [(w["from"], w["total"]) for w in first["windows"]] == [(window, before)]
+        begin = datetime.fromisoformat(window) + timedelta(minutes=3)
+        landed.run("produce", "wiki_changes", "--events", "400", "--start", iso(begin), "--span", "5m", "--seed", "8")
+        landed.run("stream", "wiki_changes", "--until-caught-up")
+        now = audit.read_topic(landed.kafka, TOPIC)
+        edits = edits_of({c: found for c, r in now.items() if (found := as_change(r.value, r.timestamp))})
+        total = sum(count for (*_, start), count in edits.items() if start == window)
+        assert total > before
+        shown = first
+        while shown["windows"][0]["total"] != total:
+            shown = json.loads(process.stdout.readline())
+        assert shown["windows"][0]["rows"] == top_of(edits, window)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    finally:
+        end_of(process)

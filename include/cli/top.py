@@ -1,0 +1,111 @@
+"""`top`: the largest keys of a pipeline's view, live from the landed files, as a table with bars."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from include.cli.data import PipelineName
+from include.cli.output import clean, console, print_json
+from include.cli.services import AsJson
+from include.intervals import format_time, parse_duration
+from include.pipelines import load_pipeline
+from include.run_spark import run_watched_job
+from include.spark_submit import submission
+
+BAR = 30
+"""Characters of the longest bar."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command."""
+    app.command()(top)
+
+
+def top(
+    pipeline: PipelineName,
+    once: Annotated[bool, typer.Option("--once", help="show what is landed now, then end")] = False,
+    since: Annotated[str, typer.Option("--since", help="begin with landed events of so long ago: 50m, 3h")] = "2h",
+    windows: Annotated[int, typer.Option("--windows", min=1, max=144, help="how many of the newest windows")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show the largest keys per window, live, as the pipeline's `Top` report names them; Ctrl-C ends it.
+
+    A second stream reads the files that the archive query has committed. It keeps nothing and disturbs nobody:
+    any number may run. With --json every change is one line.
+    """
+    declared = load_pipeline(pipeline)
+    declared.top_report  # noqa: B018  (a pipeline without one is told before Spark starts)
+    first = format_time(datetime.now(UTC) - parse_duration(since))
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "top.json"
+        arguments = ["--pipeline", declared.name, "--since", first, "--windows", str(windows), "--result", str(result)]
+        job = submission("show_top", *arguments, *(["--once"] if once else []), name=f"top {declared.name}", short=once)
+        if once:
+            if code := run_watched_job(job, lambda: None):
+                raise typer.Exit(code)
+            found = json.loads(result.read_text())
+            print_json(found) if as_json else console.print(render(found))
+            return
+        if as_json:
+            raise typer.Exit(run_watched_job(job, _at_changes(result, lambda text: print(text, flush=True))))
+        # On a terminal the tables are drawn again in place, elsewhere one after the other.
+        with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+
+            def draw(text: str) -> None:
+                drawn = render(json.loads(text))
+                live.update(drawn, refresh=True) if live else console.print(drawn)
+
+            raise typer.Exit(run_watched_job(job, _at_changes(result, draw)))
+
+
+def _at_changes(result: Path, tell: Callable[[str], None]) -> Callable[[], None]:
+    """What gives the file's text to `tell` when it is another one than the last time."""
+    shown = ""
+
+    def look() -> None:
+        nonlocal shown
+        text = result.read_text() if result.exists() else ""
+        if text != shown:
+            shown = text
+            tell(text)
+
+    return look
+
+
+def render(found: dict[str, Any]) -> Group:
+    """The windows as tables with a bar per row; texts from data cannot colour or move anything."""
+    parts: list[Any] = [Text.from_markup(f"[bold]{clean(found['title'])}[/bold]  {clean(found['pipeline'])}")]
+    for window in found["windows"]:
+        parts.append(_table(found, window))
+    if not found["windows"]:
+        parts.append(Text("nothing has landed yet"))
+    late = f", {found['late']} groups of rows came too late" if found["late"] else ""
+    parts.append(Text(f"updated {found['updated_at']}, watermark {found['watermark']}{late}", style="dim"))
+    return Group(*parts)
+
+
+def _table(found: dict[str, Any], window: dict[str, Any]) -> Table:
+    title = f"{window['from']} to {window['to']}: {window['total']} in all, {window['keys']} different"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in found["by"]:
+        table.add_column(clean(name))
+    table.add_column(clean(found["measure"]), justify="right")
+    table.add_column("")
+    most = max((row[-1] for row in window["rows"]), default=1)
+    for *key, count in window["rows"]:
+        bar = ProgressBar(total=most, completed=count, width=BAR)
+        table.add_row(*(clean(part) for part in key), str(count), bar)
+    return table
