@@ -8,20 +8,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.home import bench_home
+from tests.benchmarks.home import BenchHome, bench_home
 
 
 def run(events: int = 200_000, rounds: int = 5) -> dict[str, Any]:
     """Seconds of each side per round, and the ratio of their throughputs; at least 0.95 is wanted."""
     with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
         home.run("produce", "nest_cameras", "--events", str(events), "--bad-fraction", "0.01")
-        result = home.path / "result.json"
-        script = Path(__file__).with_name("archive_queries.py")
-        subprocess.run(
-            [sys.executable, str(script), "--rounds", str(rounds), "--result", str(result)],
-            env=home.environment(),
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        return run_queries(home, "nest_cameras", rounds)
+
+
+def run_queries(home: BenchHome, pipeline: str, rounds: int, *options: str) -> dict[str, Any]:
+    """Run a pipeline's queries in a session of their own (`archive_queries.py`); what they cost."""
+    result = home.path / "result.json"
+    script = Path(__file__).with_name("archive_queries.py")
+    subprocess.run(
+        [
+            sys.executable,
+            str(script),
+            "--pipeline",
+            pipeline,
+            "--rounds",
+            str(rounds),
+            "--result",
+            str(result),
+            *options,
+        ],
+        env=home.environment(),
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found

@@ -1,7 +1,8 @@
-"""The archive query against bare PySpark, in turns in one session: the same topic, the same rows to Parquet.
+"""A pipeline's queries against bare PySpark, in turns in one session: the same topic, the same rows.
 
-Bare: `readStream` with the same options, plain `from_json`, `explode`, the built-in Parquet file sink partitioned by
-date. It neither quarantines nor counts nor commits anything; that is the work the ratio charges us for.
+Bare: `readStream` with the same options, plain `from_json` (or `from_avro` with the newest schema), `explode`, the
+built-in Parquet file sink partitioned by date. It neither quarantines nor counts nor commits anything; that is the
+work the ratio charges us for.
 """
 
 from __future__ import annotations
@@ -14,10 +15,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import psutil
+
+from include import kafka, lake
+from include.ledger import generations, writers
 from include.ledger.database import session
+from include.ledger.micro_batches import BatchCommit
+from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView, Avro, Pipeline
+from include.sources import describe_source, source_topic_partitions
 from include.spark_submit import submission
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 
 def resubmit(argv: list[str]) -> int:
@@ -27,36 +42,53 @@ def resubmit(argv: list[str]) -> int:
     return subprocess.run(command, env={**os.environ, **job.env, "TIDEMARK_BENCH": "1"}, check=False).returncode
 
 
-def measure(rounds: int) -> dict[str, object]:
-    """Seconds of each side in turns, after a round that does not count; the ratio pair by pair."""
-    from pyspark.sql import functions as F
+@dataclass
+class Cost:
+    """What a run took: seconds by the clock, and of CPU time in the driver's two processes."""
 
-    from include import kafka, lake
-    from include.ledger import writers
-    from include.pipelines import load_pipeline
-    from spark_jobs.decoding.records import decode
-    from spark_jobs.kafka_source import read_stream
-    from spark_jobs.session import build_session
-    from spark_jobs.sinks.landing import LandingSink
+    seconds: float
+    cpu_seconds: float
 
-    pipeline = load_pipeline("nest_cameras")
-    spark = build_session("bench archive")
-    lease = writers.acquire(pipeline.name)
-    topics = kafka.describe_topics(pipeline.source.subscribe).values()
-    begins = {tp: low for tp, (low, _) in kafka.offset_bounds(kafka.topic_partitions_of(topics)).items()}
-    records = 0
 
-    def bare(number: int) -> None:
-        parsed = read_stream(spark, pipeline.source, begins).select(
-            "topic",
-            "partition",
-            "offset",
-            "timestamp",
-            F.from_json(F.col("value").cast("string"), pipeline.decoder.schema).alias("message"),
-        )
-        rows = parsed.select("topic", "partition", "offset", "timestamp", F.explode("message.devices.cameras"))
-        flat = rows.select("topic", "partition", "offset", "timestamp", "value.*")
-        dated = flat.withColumn("date", F.date_format("last_event.start_time", "yyyy-MM-dd"))
+def cost_of(run: Callable[[], None]) -> Cost:
+    """Run and measure: Python's process and its JVM, which runs all of Spark here."""
+    processes = [psutil.Process(), psutil.Process().parent()]
+
+    def used() -> float:
+        times = [process.cpu_times() for process in processes if process is not None]
+        return sum(each.user + each.system for each in times)
+
+    begun, before = time.monotonic(), used()
+    run()
+    return Cost(time.monotonic() - begun, used() - before)
+
+
+class Queries:
+    """The queries of a pipeline over what its topics hold, each run to their end."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        from spark_jobs.session import build_session
+
+        self.records = 0
+        self._pipeline = pipeline
+        self._spark = build_session(f"bench {pipeline.name}")
+        self._lease = writers.acquire(pipeline.name)
+        self._generation = generations.current_or_first(pipeline.name, "bench")
+        every = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
+        self._begins = {tp: low for tp, (low, _) in kafka.offset_bounds(every).items()}
+
+    def bare(self, number: int) -> None:
+        """Bare PySpark, into files."""
+        from pyspark.sql import functions as F
+
+        from spark_jobs.decoding.records import transform
+
+        event_time = self._pipeline.archive.event_time
+        coordinates = ("topic", "partition", "offset", "timestamp")
+        message = self._read().select(*coordinates, self._plain_message().alias("message"))
+        rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
+        flat = message.select(*coordinates, F.explode(rows).alias("row")).select(*coordinates, "row.*")
+        dated = flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd"))
         query = (
             dated.writeStream.format("parquet")
             .option("path", lake.uri("bench", f"bare-{number}"))
@@ -67,48 +99,107 @@ def measure(rounds: int) -> dict[str, object]:
         )
         query.awaitTermination()
 
-    def ours(number: int) -> None:
-        nonlocal records
-        forget(pipeline.name)
-        checkpoint = lake.uri("bench", f"checkpoint-{number}")
-        seen = 0
+    def _plain_message(self) -> Column:
+        from pyspark.sql import functions as F
 
-        def land(batch, batch_id):  # type: ignore[no-untyped-def]
+        decoder = self._pipeline.decoder
+        if isinstance(decoder, Avro):
+            from pyspark.sql.avro.functions import from_avro
+
+            body = F.expr("substring(value, 6)")
+            return from_avro(body, decoder.schema, {"mode": "PERMISSIVE"})
+        return F.from_json(F.col("value").cast("string"), decoder.schema)
+
+    def archive(self, number: int) -> None:
+        """The archive query: landing, quarantine, counts, commits."""
+        from spark_jobs.decoding.records import decode
+        from spark_jobs.sinks.landing import LandingSink
+
+        forget(self._pipeline.name)
+        checkpoint, seen = lake.uri("bench", f"checkpoint-{number}"), 0
+
+        def count(commit: BatchCommit) -> None:
             nonlocal seen
-            query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            seen += sum(fates.records for fates in commit.fates.values())
 
-            def count(commit) -> None:  # type: ignore[no-untyped-def]
-                nonlocal seen
-                seen += sum(fates.records for fates in commit.fates.values())
+        def land(batch: DataFrame, batch_id: int) -> None:
+            writers.renew(self._lease)
+            LandingSink(self._pipeline, self._lease, query_id_of(batch), checkpoint, count).land(batch, batch_id)
 
-            writers.renew(lease)
-            LandingSink(pipeline, lease, query_id, checkpoint, count).land(batch, batch_id)
-
-        decoded = decode(pipeline, read_stream(spark, pipeline.source, begins))
+        decoded = decode(self._pipeline, self._read())
         query = decoded.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query.foreachBatch(land).start().awaitTermination()
-        records = seen
+        self.records = seen
 
-    def seconds(run: Callable[[int], None], number: int) -> float:
-        writers.renew(lease)
-        begun = time.monotonic()
-        run(number)
-        return time.monotonic() - begun
+    def speed(self, view: AdditiveView, number: int) -> None:
+        """A speed query: decoding, state, the compacted topic and the view's further sinks."""
+        from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
+        from spark_jobs.sinks.speed_view import SpeedViewSink
 
-    pairs = [(seconds(bare, number), seconds(ours, number)) for number in range(rounds + 1)][1:]
-    writers.release(lease)
-    spark.stop()
-    ratios = sorted(bare_seconds / our_seconds for bare_seconds, our_seconds in pairs)
-    return {
-        "records": records,
-        "bare_seconds": [round(b, 2) for b, _ in pairs],
-        "tidemark_seconds": [round(o, 2) for _, o in pairs],
-        "throughput_ratio": {
-            "min": round(ratios[0], 3),
-            "median": round(statistics.median(ratios), 3),
-            "max": round(ratios[-1], 3),
-        },
+        checkpoint = lake.uri("bench", f"{view.name}-{number}")
+
+        def emit(batch: DataFrame, batch_id: int) -> None:
+            sink = SpeedViewSink(
+                self._pipeline, view, self._lease, self._generation, None, query_id_of(batch), checkpoint
+            )
+            sink.emit(batch, batch_id)
+
+        rows = archive_rows(self._pipeline, decode(self._pipeline, self._read()))
+        rows = rows.withWatermark("event_time", view.speed.watermark) if view.mode == "update" else rows
+        counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
+        aggregates = transform(self._pipeline, view.aggregate)(counted)
+        query = aggregates.writeStream.outputMode(view.mode).option("checkpointLocation", checkpoint)
+        query.trigger(availableNow=True).foreachBatch(emit).start().awaitTermination()
+
+    def end(self) -> None:
+        """Release the lease, stop Spark."""
+        writers.release(self._lease)
+        self._spark.stop()
+
+    def _read(self) -> DataFrame:
+        from spark_jobs.kafka_source import read_stream
+
+        writers.renew(self._lease)
+        return read_stream(self._spark, self._pipeline.source, self._begins)
+
+
+def query_id_of(batch: DataFrame) -> str:
+    """Id of the streaming query that a batch belongs to."""
+    return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+
+
+def measure(pipeline: Pipeline, rounds: int, *, speed: bool) -> dict[str, object]:
+    """Costs of each side in turns, after a round that does not count; the ratios pair by pair."""
+    queries = Queries(pipeline)
+    pairs = [
+        (cost_of(partial(queries.bare, number)), cost_of(partial(queries.archive, number)))
+        for number in range(rounds + 1)
+    ][1:]
+    found: dict[str, object] = {
+        "records": queries.records,
+        "bare_seconds": [round(b.seconds, 2) for b, _ in pairs],
+        "tidemark_seconds": [round(o.seconds, 2) for _, o in pairs],
+        "throughput_ratio": spread([b.seconds / o.seconds for b, o in pairs]),
+        "cpu_ratio": spread([b.cpu_seconds / o.cpu_seconds for b, o in pairs]),
+        "events_per_cpu_second": round(queries.records / statistics.median(o.cpu_seconds for _, o in pairs)),
     }
+    if speed:
+        costs = {
+            view.name: [cost_of(partial(queries.speed, view, number)) for number in range(rounds + 1)][1:]
+            for view in pipeline.views
+        }
+        found["speed_events_per_cpu_second"] = {
+            name: round(queries.records / statistics.median(each.cpu_seconds for each in measured))
+            for name, measured in costs.items()
+        }
+    queries.end()
+    return found
+
+
+def spread(ratios: list[float]) -> dict[str, float]:
+    """Least, median and largest ratio."""
+    named = {"min": min(ratios), "median": statistics.median(ratios), "max": max(ratios)}
+    return {name: round(value, 3) for name, value in named.items()}
 
 
 def forget(pipeline: str) -> None:
@@ -126,11 +217,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--pipeline", default="nest_cameras")
+    parser.add_argument("--speed", action="store_true")
     arguments = parser.parse_args()
     if "TIDEMARK_BENCH" not in os.environ:
         os.environ["TIDEMARK_LEASE_SECONDS"] = "120"
         return resubmit(sys.argv[1:])
-    arguments.result.write_text(json.dumps(measure(arguments.rounds)))
+    found = measure(load_pipeline(arguments.pipeline), arguments.rounds, speed=arguments.speed)
+    arguments.result.write_text(json.dumps(found))
     return 0
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks import archive, batches, reads
+from include.pipelines import load_pipeline, pipeline_names
+from tests.benchmarks import archive, batches, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -29,3 +30,13 @@ def test_interval_reads_hardly_more_from_the_broker_than_its_ranges_hold() -> No
     found = reads.run()
     assert found["sent_ratio"]["first_run"] <= 1.1, found
     assert found["sent_ratio"]["rerun"] <= 1.1, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pipeline_names())
+def test_costs_of_a_pipeline_are_told_for_each_of_its_queries(name: str) -> None:
+    found = pipelines.run([name], events=2000, rounds=1)[name]
+    assert found["records"] == 2000
+    assert found["events_per_cpu_second"] > 0
+    assert set(found["speed_events_per_cpu_second"]) == {view.name for view in load_pipeline(name).views}
+    assert found["interval"]["cpu_seconds"] > 0

@@ -1,0 +1,56 @@
+"""`bench pipelines`: what each pipeline's archive query, speed queries and intervals cost, in CPU time."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from include.intervals import format_time
+from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines.spec import Avro
+from tests.benchmarks.archive import run_queries
+from tests.benchmarks.home import BenchHome, bench_home
+
+HOUR = timedelta(hours=1)
+
+
+def run(names: Sequence[str] = (), events: int = 50_000, rounds: int = 3) -> dict[str, Any]:
+    """By pipeline: CPU time against bare PySpark (at least 0.95 is wanted), events per CPU second, and CPU seconds of
+    an interval per million events, whose fixed part (two starts of Spark) is told by an interval without events.
+    """
+    return {name: _of(name, events, rounds) for name in names or pipeline_names()}
+
+
+def _of(name: str, events: int, rounds: int) -> dict[str, Any]:
+    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
+        if isinstance(load_pipeline(name).decoder, Avro):
+            home.run("up", "registry")
+        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 2 * HOUR
+        bounds = ("--start", format_time(start), "--span", "1h")
+        home.run("produce", name, "--events", str(events), "--bad-fraction", "0.01", *bounds)
+        found = run_queries(home, name, rounds, "--speed")
+    with bench_home() as home:
+        if isinstance(load_pipeline(name).decoder, Avro):
+            home.run("up", "registry")
+        home.run("produce", name, "--events", str(events), "--bad-fraction", "0.01", *bounds)
+        home.run("stream", name, "--until-caught-up")
+        full, empty = (_interval(home, name, begun) for begun in (start, start + HOUR))
+    per_million = (full - empty) / events * 1_000_000
+    return {
+        **found,
+        "interval": {
+            "cpu_seconds": round(full, 1),
+            "without_events": round(empty, 1),
+            "per_million": round(per_million),
+        },
+    }
+
+
+def _interval(home: BenchHome, name: str, begun: datetime) -> float:
+    """CPU seconds of an interval by the command, all its processes together."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    home.run("interval", name, "--from", format_time(begun), "--to", format_time(begun + HOUR))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
