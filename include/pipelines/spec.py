@@ -253,6 +253,8 @@ class Archive:
 
     rows: str
     """Name of the transform: message column to an array of row structs."""
+    takes_record: bool = field(default=False, kw_only=True)
+    """Whether `rows` takes the record too: struct<key, headers, topic, partition, offset, timestamp>."""
     columns: str
     """DDL of the table's own columns; the Kafka columns are added."""
     event_time: str

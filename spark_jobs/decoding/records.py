@@ -76,7 +76,8 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.col("timestamp").alias("kafka_timestamp"),
         decoding.parse(pipeline.decoder, value).alias("parsed"),
     )
-    rows = transform(pipeline, pipeline.archive.rows)(decoding.message(F.col("parsed")))
+    given = [decoding.message(F.col("parsed")), *([_record()] if pipeline.archive.takes_record else [])]
+    rows = transform(pipeline, pipeline.archive.rows)(*given)
     undecodable = decoding.failure(pipeline.decoder, value, F.col("parsed"))
     if isinstance(pipeline.decoder, Avro) and pipeline.decoder.mode == "FAILFAST":
         undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
@@ -121,6 +122,12 @@ def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
         F.lit(f"{FAILED_FAST}: "), at, F.lit(": "), undecodable["reason"], F.lit(", "), undecodable["detail"]
     )
     return F.when(~left_alone & undecodable.isNotNull(), F.raise_error(said)).when(~left_alone, undecodable)
+
+
+def _record() -> Column:
+    """What a record is besides its value, as struct<key, headers, topic, partition, offset, timestamp>."""
+    names = ("topic", "partition", "offset", "timestamp")
+    return F.struct("key", "headers", *(F.col(f"kafka_{name}").alias(name) for name in names))
 
 
 def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:

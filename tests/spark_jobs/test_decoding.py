@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Json, SafeValue
+from include.pipelines.spec import Archive, Json, SafeValue
 from include.producers import nest_cameras as producer
 from tests.conftest import REPOSITORY
 
@@ -160,6 +160,37 @@ def test_value_that_is_no_safe_folder_name_is_quarantined(spark: Any, value: str
     (row,) = decode(declared, frame).collect()
     assert (row.outcome, row.reason) == (("archived", None) if safe else ("quarantined", "unsafe_partition_value"))
     assert safe or row.detail.isprintable()
+
+
+def test_rows_may_take_key_and_headers_of_their_record(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import records
+
+    def rows(message: Column, record: Column) -> Column:
+        header = F.get(F.filter(record["headers"], lambda each: each["key"] == "h"), F.lit(0))["value"]
+        return F.array(
+            F.struct(
+                message["at"].alias("at"),
+                record["key"].cast("string").alias("named"),
+                header.cast("string").alias("h"),
+                record["offset"].alias("position"),
+            )
+        )
+
+    columns = "at TIMESTAMP, named STRING, h STRING, position BIGINT"
+    archive = Archive(rows="rows", takes_record=True, columns=columns, event_time="at")
+    declared = replace(
+        load_pipeline("nest_cameras"), decoder=Json(schema="at TIMESTAMP"), archive=archive, views=(), reports=()
+    )
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: rows)
+    value = b'{"at": "2026-11-20T05:00:00Z"}'
+    frame = spark.createDataFrame(
+        [(b"k", value, "t", 1, 7, NOW, [("x", b"0"), ("h", b"1")]), (None, value, "t", 1, 8, NOW, [])], KAFKA_DDL
+    )
+    found = [(row.named, row.h, row.position) for row in records.decode(declared, frame).collect()]
+    assert found == [("k", "1", 7), (None, None, 8)]
 
 
 def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> None:
