@@ -18,9 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli.data import PipelineName
-from include.cli.output import clean, console, print_json
+from include.cli.output import clean, console, print_json, progress
 from include.cli.services import AsJson
+from include.errors import UsageError
 from include.intervals import format_time, parse_duration
+from include.ledger import landed_files
 from include.pipelines import load_pipeline
 from include.run_spark import run_watched_job
 from include.spark_submit import submission
@@ -40,6 +42,10 @@ def top(
     since: Annotated[str, typer.Option("--since", help="begin with landed events of so long ago: 50m, 3h")] = "2h",
     windows: Annotated[int, typer.Option("--windows", min=1, max=144, help="how many of the newest windows")] = 1,
     as_json: AsJson = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="a page on loopback instead, with a chart that follows")
+    ] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="of the page; 0: a free one")] = 0,
 ) -> None:
     """Show the largest keys per window, live, as the pipeline's `Top` report names them; Ctrl-C ends it.
 
@@ -47,8 +53,13 @@ def top(
     any number may run. With --json every change is one line.
     """
     declared = load_pipeline(pipeline)
-    declared.top_report  # noqa: B018  (a pipeline without one is told before Spark starts)
-    first = format_time(datetime.now(UTC) - parse_duration(since))
+    report = declared.top_report
+    if serve and (once or as_json):
+        raise UsageError("a page cannot be served with --once or --json", remedy="leave them out")
+    begin = datetime.now(UTC) - parse_duration(since)
+    # A ledger that cannot be reached is told before Spark starts.
+    landed_files.before_events(declared.name, begin)
+    first = format_time(begin)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "top.json"
         arguments = ["--pipeline", declared.name, "--since", first, "--windows", str(windows), "--result", str(result)]
@@ -59,6 +70,12 @@ def top(
             found = json.loads(result.read_text())
             print_json(found) if as_json else console.print(render(found))
             return
+        if serve:
+            from include.monitor.live_page import live_app, serving
+
+            with serving(live_app(result, report.title, declared.name), port) as address:
+                progress(f"{declared.name}: {address} (Ctrl-C ends it)")
+                raise typer.Exit(run_watched_job(job, lambda: None))
         if as_json:
             raise typer.Exit(run_watched_job(job, _at_changes(result, lambda text: print(text, flush=True))))
         # On a terminal the tables are drawn again in place, elsewhere one after the other.

@@ -1,0 +1,95 @@
+"""The page of `./tidemark top --serve`: a chart and a table that follow a file, on loopback only.
+
+The page loads its own style and script and nothing else; names from data go into it as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from include.errors import UsageError
+from include.monitor.text import clean
+
+HOST = "127.0.0.1"
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_ASSETS = {"live_top.css": "text/css; charset=utf-8", "live_top.js": "text/javascript; charset=utf-8"}
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
+    """Serves `/`, its two assets, and `/top.json`: what the file holds, made safe to show; `{}` while there is none."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    # A page elsewhere whose name is made to lead here gets no answer.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+    pages = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
+    page = pages.get_template("live_top.html").render(title=clean(title), pipeline=clean(pipeline))
+
+    @app.get("/")
+    def index() -> Response:
+        return Response(page, media_type="text/html; charset=utf-8", headers=_HEADERS)
+
+    @app.get("/top.json")
+    def top() -> Response:
+        return JSONResponse(shown(json.loads(result.read_text())) if result.exists() else {}, headers=_HEADERS)
+
+    @app.get("/{name}")
+    def asset(name: str) -> Response:
+        if name not in _ASSETS:
+            return Response(status_code=404, headers=_HEADERS)
+        return Response((_TEMPLATES / name).read_text(), media_type=_ASSETS[name], headers=_HEADERS)
+
+    return app
+
+
+def shown(found: dict[str, Any]) -> dict[str, Any]:
+    """The counts with every text from data cut and without characters that paint over their neighbours."""
+    windows = [
+        {**window, "rows": [[clean(cell) if isinstance(cell, str) else cell for cell in row] for row in window["rows"]]}
+        for window in found["windows"]
+    ]
+    return {**found, "windows": windows}
+
+
+@contextmanager
+def serving(app: FastAPI, port: int) -> Iterator[str]:
+    """Serve the app meanwhile; its address. Raises UsageError when the port is taken."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} of {HOST} cannot be listened on: {error.strerror}", remedy="choose another one: --port N"
+            ) from error
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+        arguments = {"sockets": [listening]}
+        thread = threading.Thread(target=server.run, kwargs=arguments, daemon=True, name="live page")
+        thread.start()
+        try:
+            yield f"http://{HOST}:{listening.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(10)
