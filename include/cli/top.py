@@ -25,7 +25,7 @@ from include.intervals import format_time, parse_duration
 from include.ledger import landed_files
 from include.pipelines import load_pipeline
 from include.run_spark import run_watched_job
-from include.spark_submit import submission
+from include.spark_submit import SparkSubmission, submission
 
 BAR = 30
 """Characters of the longest bar."""
@@ -64,28 +64,34 @@ def top(
         result = Path(folder) / "top.json"
         arguments = ["--pipeline", declared.name, "--since", first, "--windows", str(windows), "--result", str(result)]
         job = submission("show_top", *arguments, *(["--once"] if once else []), name=f"top {declared.name}", short=once)
-        if once:
-            if code := run_watched_job(job, lambda: None):
-                raise typer.Exit(code)
-            found = json.loads(result.read_text())
-            print_json(found) if as_json else console.print(render(found))
-            return
         if serve:
             from include.monitor.live_page import live_app, serving
 
             with serving(live_app(result, report.title, declared.name), port) as address:
                 progress(f"{declared.name}: {address} (Ctrl-C ends it)")
                 raise typer.Exit(run_watched_job(job, lambda: None))
-        if as_json:
-            raise typer.Exit(run_watched_job(job, _at_changes(result, lambda text: print(text, flush=True))))
-        # On a terminal the tables are drawn again in place, elsewhere one after the other.
-        with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+        raise typer.Exit(_once(job, result, as_json) if once else _live(job, result, as_json))
 
-            def draw(text: str) -> None:
-                drawn = render(json.loads(text))
-                live.update(drawn, refresh=True) if live else console.print(drawn)
 
-            raise typer.Exit(run_watched_job(job, _at_changes(result, draw)))
+def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:
+    if code := run_watched_job(job, lambda: None):
+        return code
+    found = json.loads(result.read_text())
+    print_json(found) if as_json else console.print(render(found))
+    return 0
+
+
+def _live(job: SparkSubmission, result: Path, as_json: bool) -> int:
+    if as_json:
+        return run_watched_job(job, _at_changes(result, lambda text: print(text, flush=True)))
+    # On a terminal the tables are drawn again in place, elsewhere one after the other.
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+
+        def draw(text: str) -> None:
+            drawn = render(json.loads(text))
+            live.update(drawn, refresh=True) if live else console.print(drawn)
+
+        return run_watched_job(job, _at_changes(result, draw))
 
 
 def _at_changes(result: Path, tell: Callable[[str], None]) -> Callable[[], None]:
