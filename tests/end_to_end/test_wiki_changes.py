@@ -91,14 +91,30 @@ def as_change(value: bytes | None, timestamp: int) -> dict[str, Any] | None:
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """Three hours of records, two in a hundred bad, and the hostile ones in the middle of the second hour."""
-    arguments = ["--events", "6000", "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h", "--seed", "3"]
-    assert home.json("produce", "wiki_changes", *arguments)["delivered"] == 6000
-    producer = Producer({"bootstrap.servers": home.kafka, "message.max.bytes": 4_000_000, "compression.type": "gzip"})
     moment = HOUR + timedelta(minutes=30)
+
+    def produce(start: datetime, seed: str) -> None:
+        arguments = [
+            "--events",
+            "3000",
+            "--bad-fraction",
+            "0.02",
+            "--start",
+            iso(start),
+            "--span",
+            "90m",
+            "--seed",
+            seed,
+        ]
+        assert home.json("produce", "wiki_changes", *arguments)["delivered"] == 3000
+
+    produce(START, "3")
+    producer = Producer({"bootstrap.servers": home.kafka, "message.max.bytes": 4_000_000, "compression.type": "gzip"})
     for key, value in hostile(moment):
         producer.produce(TOPIC, value, key, timestamp=int(moment.timestamp() * 1000))
         producer.poll(0)
     assert producer.flush(60) == 0
+    produce(moment, "4")
     home.run("stream", "wiki_changes", "--until-caught-up")
     return home
 
@@ -139,6 +155,7 @@ def test_every_offset_has_one_fate(
         "gaps": 0,
     }
     assert min(fates.values()) > 0
+    assert verdict["records"]["quarantined"] > 50
 
 
 def test_registered_partitions_hold_each_change_once_below_its_server(
@@ -217,7 +234,7 @@ def test_report_lists_the_ten_users_with_most_edits(
     for (user, bot, _), count in edits_of(archived).items():
         totals[user, bot] += count
     with psycopg2.connect(landed.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT report FROM attempts WHERE report IS NOT NULL ORDER BY id DESC LIMIT 1")
+        cursor.execute("SELECT verdict->'report' FROM attempts WHERE verdict ? 'report' ORDER BY id DESC LIMIT 1")
         report = cursor.fetchone()[0]  # type: ignore[index]
     section = next(each for each in report["sections"] if each["title"] == "Top 10 users by edits")
     assert section["columns"] == ["user", "bot", "count"]
