@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from include.settings import settings
 
 TIMEOUT = 10.0
 """Seconds until a broker that does not answer counts as unreachable."""
+
+_REFUSED_WITHIN = 3.0
+"""Seconds in which a broker that refuses a connection does so."""
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -43,6 +47,11 @@ def reaching_kafka() -> Iterator[None]:
 
 
 def _unreachable(reason: str) -> ServiceUnreachable:
+    if refusal := _refusal():
+        return ServiceUnreachable(
+            f"Kafka at {settings().kafka_address()} refuses us: {refusal}",
+            remedy="user, password and certificate in the file that TIDEMARK_KAFKA_PROPERTIES names",
+        )
     return ServiceUnreachable(
         f"Kafka at {settings().kafka_address()}: {reason}", remedy="./tidemark status; ./tidemark up kafka"
     )
@@ -50,6 +59,26 @@ def _unreachable(reason: str) -> ServiceUnreachable:
 
 def _quiet(_: KafkaError) -> None:
     """Connection errors reach the caller through the call that needed the connection."""
+
+
+def _refusal() -> str:
+    """Why the broker does not let us in, where it is asked for user, password or certificate; empty otherwise.
+
+    The client tells that in passing only: a call just gets no answer. So a connection is made for it.
+    """
+    options = settings().kafka_client_options()
+    if options.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
+        return ""
+    told: list[KafkaError] = []
+    probe = AdminClient({**options, "error_cb": told.append, "log_level": 0})
+    deadline = time.monotonic() + _REFUSED_WITHIN
+    while time.monotonic() < deadline:
+        probe.poll(0.2)
+        for error in told:
+            if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+                # `address: what: why (after so many ms …)`
+                return str(error.str()).split(": ", 1)[-1].split(" (after", 1)[0]
+    return ""
 
 
 def few_records(fetch_bytes: int = 64 * 1024) -> dict[str, str | bool | int]:

@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from include.errors import ServiceUnreachable, UsageError
+from include.kafka_security import for_java, for_librdkafka
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -89,12 +90,22 @@ class Settings(BaseSettings):
         return state
 
     def kafka_address(self) -> str:
-        """Bootstrap servers. Raises ServiceUnreachable when neither set nor ever started."""
-        return self.kafka_bootstrap or str(self._embedded("kafka")["address"])
+        """Bootstrap servers; of the embedded broker, the listener that the client options are for.
+
+        Raises ServiceUnreachable when neither set nor ever started.
+        """
+        if self.kafka_bootstrap:
+            return self.kafka_bootstrap
+        secured = read_properties(self.kafka_properties).get("security.protocol", "").upper() == "SASL_SSL"
+        return str(self._embedded("kafka")["secured_address" if secured else "address"])
 
     def kafka_client_options(self) -> dict[str, str]:
-        """Client options from the properties file (`key=value` lines) with the bootstrap servers."""
-        return {**read_properties(self.kafka_properties), "bootstrap.servers": self.kafka_address()}
+        """Options of librdkafka from the properties file (`key=value` lines), with the bootstrap servers."""
+        return {**for_librdkafka(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
+
+    def kafka_java_options(self) -> dict[str, str]:
+        """The same for Kafka's Java client; they hold the password."""
+        return {**for_java(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
 
     def database(self, name: str) -> URL:
         """SQLAlchemy URL of one of the databases `ledger`, `catalog`, `airflow`, `serving`."""

@@ -31,7 +31,7 @@ KAFKA_COLUMNS = (
 
 
 def _client_options() -> dict[str, str]:
-    return {f"kafka.{key}": value for key, value in settings().kafka_client_options().items()}
+    return {f"kafka.{key}": value for key, value in settings().kafka_java_options().items()}
 
 
 def read_stream(spark: SparkSession, source: KafkaTopics, starting_offsets: Mapping[TopicPartition, int]) -> DataFrame:

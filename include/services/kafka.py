@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.errors import ServiceUnreachable
-from include.services import process
+from include.services import kafka_access, process
 from include.services.jars import classpath, java
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
@@ -23,10 +23,17 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.ssl.keystore.type=PKCS12
+listener.name.sasl_ssl.ssl.keystore.location={keystore}
+listener.name.sasl_ssl.ssl.keystore.password={password}
 log.dirs={data}
 num.partitions=4
 offsets.topic.replication.factor=1
@@ -50,8 +57,19 @@ def up() -> None:
     data = settings().home / "kafka"
     port = process.free_port(state.get("port"))
     controller = process.free_port(state.get("controller"))
+    secured = process.free_port(state.get("secured_port"))
+    access = kafka_access.prepare()
     properties = settings().home / "services" / "kafka.properties"
-    write_private(properties, _PROPERTIES.format(port=port, controller=controller, data=data))
+    filled = _PROPERTIES.format(
+        port=port,
+        secured=secured,
+        controller=controller,
+        data=data,
+        user=kafka_access.USER,
+        password=access.password,
+        keystore=access.keystore,
+    )
+    write_private(properties, filled)
     _format(data, properties)
     # A broker that was killed leaves its lock behind; nobody holds it once the process is gone.
     command = [*_java(), "kafka.Kafka", str(properties)]
@@ -59,9 +77,11 @@ def up() -> None:
     process.write_state(
         "kafka",
         address=f"127.0.0.1:{port}",
+        secured_address=f"127.0.0.1:{secured}",
         pid=started.pid,
         started=started.create_time(),
         port=port,
+        secured_port=secured,
         controller=controller,
         data=str(data),
     )
@@ -108,7 +128,9 @@ def status() -> ServiceStatus:
     state = process.read_state("kafka")
     found = process.running(state)
     healthy = found is not None and _answers(state["address"])
-    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None)
+    secured = state.get("secured_address")
+    detail = f"SASL_SSL at {secured}, client options in {kafka_access.client_properties()}" if secured else ""
+    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None, detail=detail)
 
 
 def down() -> None:
