@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -247,6 +248,10 @@ class _Queries:
             # Spark hands back only the text of an exception; the exit code needs the error itself.
             self._errors.append(error)
             raise
+        except Py4JJavaError as error:
+            # Spark looks for Py4J's words in the text of what a batch function throws, by an expression that overflows
+            # the stack when the text is long: the query would end without an error. In other words it does not.
+            raise BatchFunctionFailed(str(error)) from None
 
     def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
         trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
@@ -275,6 +280,10 @@ def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
     reason = "declared: fail_on_data_loss=False"
     for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=who()):
         _say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
+
+
+class BatchFunctionFailed(Exception):
+    """What Spark threw in a sink, as text."""
 
 
 def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
