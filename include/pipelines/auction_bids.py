@@ -1,0 +1,81 @@
+"""Auction bids: every bid archived, sums per category and per pair of bidder and seller."""
+
+from __future__ import annotations
+
+from include.pipelines.spec import (
+    AdditiveView,
+    Archive,
+    Between,
+    CompactedTopic,
+    EventTimeWithin,
+    Json,
+    KafkaTopics,
+    Listing,
+    MaxBytes,
+    Pipeline,
+    Required,
+    Threshold,
+    TimeWindow,
+)
+
+BID = """
+    bid_id STRING, auction_id STRING, category STRING, seller STRING, bidder STRING, currency STRING,
+    bid_time TIMESTAMP
+"""
+
+NAMES = ("bid_id", "auction_id", "category", "seller", "bidder")
+
+PIPELINE = Pipeline(
+    name="auction_bids",
+    description="Auction bids: every bid archived, sums per category and per pair of bidder and seller",
+    source=KafkaTopics(subscribe=("auction-bids",)),
+    decoder=Json(schema=f"{BID}, amount DOUBLE"),
+    archive=Archive(
+        rows="bids",
+        columns=f"{BID}, amount DECIMAL(9, 2)",
+        event_time="bid_time",
+        rules=(
+            *(Required(name) for name in (*NAMES, "currency", "amount", "bid_time")),
+            *(MaxBytes(name, 200) for name in NAMES),
+            MaxBytes("currency", 3),
+            Between("amount", 0.01, 9_999_999.99),
+            EventTimeWithin(behind="30d", ahead="1h"),
+        ),
+        description="one row per bid",
+    ),
+    views=(
+        AdditiveView(
+            name="category_hours",
+            rows="every_bid",
+            aggregate="category_hours",
+            key=("category", "currency", "window"),
+            measures=("bids", "amount", "amount_squared"),
+            columns="category STRING, currency STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, "
+            "bids BIGINT, amount DECIMAL(19, 2), amount_squared DECIMAL(26, 4)",
+            window="window",
+            windows=TimeWindow("1 hour"),
+            speed=CompactedTopic("auction-category-hours", watermark="1 hour"),
+            description="bids, their amounts and squared amounts per category, currency and hour of the bid",
+        ),
+        AdditiveView(
+            name="pair_hours",
+            rows="every_bid",
+            aggregate="pair_hours",
+            key=("bidder", "seller", "window"),
+            measures=("bids",),
+            columns="bidder STRING, seller STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, bids BIGINT",
+            window="window",
+            windows=TimeWindow("1 hour"),
+            speed=CompactedTopic("auction-pair-hours", watermark="1 hour"),
+            description="bids per bidder, seller and hour of the bid",
+        ),
+    ),
+    reports=(
+        Threshold("Busy categories", view="category_hours", measure="bids", above=1000),
+        Listing(
+            "Sellers that bid in their own auctions",
+            rows="own_auctions",
+            columns=("seller", "auction_id", "bids", "highest", "currency"),
+        ),
+    ),
+)
