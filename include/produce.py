@@ -48,7 +48,7 @@ def broken_forms(value: bytes, max_bytes: int, rng: random.Random) -> list[tuple
         ("trailing_content", value + b"," + value),
         ("trailing_content", value + b" and so on"),
         ("trailing_content", value + b"}"),
-        ("not_utf8", value.replace(b'":"', b'":"\xff\xfe', 1)),
+        ("not_utf8", value.replace(b'"', b'"\xff\xfe', 1)),
         ("wrong_type", b"[1, 2, 3]"),
         ("wrong_type", b"null"),
         ("too_large", b'{"metadata": "' + b"x" * max_bytes + b'"}'),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from include.pipelines import pipeline_names
 from tests.conftest import REPOSITORY
 
 SCRIPT = """
@@ -59,7 +60,8 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_each_pipeline_has_a_stream_and_an_interval_dag(parsed: dict[str, Any]) -> None:
-    assert sorted(parsed["dags"]) == ["housekeeping", "interval__nest_cameras", "stream__nest_cameras"]
+    of_pipelines = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream")}
+    assert set(parsed["dags"]) == {"housekeeping"} | of_pipelines
     assert all(dag["paused"] for dag in parsed["dags"].values())
 
 
@@ -84,7 +86,7 @@ def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any])
 
 
 def test_housekeeping_has_one_task_per_pipeline_that_waits_for_no_other(parsed: dict[str, Any]) -> None:
-    assert parsed["dags"]["housekeeping"]["tasks"] == {"nest_cameras": []}
+    assert parsed["dags"]["housekeeping"]["tasks"] == {name: [] for name in pipeline_names()}
     assert "| nest_cameras | landing 2d, revisions 7d |" in parsed["dags"]["housekeeping"]["doc"]
 
 
