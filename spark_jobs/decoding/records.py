@@ -58,11 +58,12 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     fast. `withheld` (struct<reason, detail> of a record, or null)
     quarantines a record for that reason without decoding it: one that throws cannot be looked at.
     """
-    prepare(pipeline.decoder, records)
     if withheld is not None:
         records = records.withColumn("withheld", withheld).withColumn(
             "decodable", F.when(F.col("withheld").isNull(), F.col("value"))
         )
+    # Nothing is asked for a record that is left alone.
+    prepare(pipeline.decoder, records if withheld is None else records.where(F.col("withheld").isNull()))
     value = F.col("value" if withheld is None else "decodable")
     decoding = decoding_of(pipeline.decoder)
     parsed = records.select(

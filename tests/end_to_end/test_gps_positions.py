@@ -206,7 +206,7 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: H
 
 def test_unknown_schema_is_decoded_by_a_replay_once_it_is_registered(home: Home, registry: SchemaRegistry) -> None:
     """A record that was quarantined keeps its fate in its interval, whatever the registry knows by then."""
-    counts = home.json("quarantine", "replay", "gps_positions", "--reason", "unknown_schema", "--json")
+    counts = home.json("quarantine", "replay", "gps_positions", "--reason", "unknown_schema")
     assert counts["replayed"] == 0
     assert counts["still_failing"] == quarantined(home)["unknown_schema"]
 
