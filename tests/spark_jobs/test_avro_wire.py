@@ -19,7 +19,7 @@ from include.pipelines.gps_positions import PIPELINE, VERSIONS
 from include.producers.gps_positions import Vehicles, encode
 from include.schema_registry import registry
 from include.writer_schemas import MAX_SCHEMA_DEPTH, writer_schemas
-from tests.conftest import Home
+from tests.conftest import REPOSITORY, Home
 from tests.registry_gate import Gate, open_gate
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
@@ -101,6 +101,26 @@ def test_each_version_is_read_as_the_newest(spark: Any, ids: list[int]) -> None:
     assert [row["accuracy"] for row in rows] == [-1.0, 4.0, 4.5]
     assert {(row["deviceId"], row["latitude"], row["speed"]) for row in rows} == {(7, 45.5, 50.0)}
     assert {row["timestamp"] for row in rows} == {MOMENT.replace(tzinfo=None)}
+
+
+def test_golden_values_come_out_as_written_down(spark: Any, ids: list[int]) -> None:
+    """Bodies in hexadecimal as the devices wrote them once; the schema ids are this registry's."""
+    from spark_jobs.decoding.records import decode
+
+    lines = (REPOSITORY / "tests" / "golden" / "gps_positions" / "values.jsonl").read_text().splitlines()
+    golden = [json.loads(line) for line in lines]
+    rows = []
+    for offset, each in enumerate(golden):
+        whole = b"\0" + ids[each["version"] - 1].to_bytes(4, "big") + bytes.fromhex(each["body"])
+        rows.append((None, whole, "gps", 0, offset, datetime.fromisoformat(each["timestamp"]), 0, []))
+    found = decode(PIPELINE, spark.createDataFrame(rows, COLUMNS)).orderBy("kafka_offset").collect()
+    assert [row["reason"] for row in found] == [each.get("reason") for each in golden]
+    for row, each in zip(found, golden, strict=True):
+        expected = each.get("row", {})
+        values = {name: row[name] for name in expected}
+        assert values == {**expected, **({"timestamp": row["timestamp"]} if expected else {})}
+        if expected:
+            assert row["timestamp"] == datetime.fromisoformat(expected["timestamp"])
 
 
 def test_field_of_a_version_that_the_code_does_not_know_is_ignored(spark: Any, ids: list[int]) -> None:
