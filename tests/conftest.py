@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -132,6 +133,15 @@ def iso(moment: datetime) -> str:
 def last_hours(count: int) -> datetime:
     """The start of the hour that lies so many whole hours before the current one."""
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=count)
+
+
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240) -> Any:
+    """The condition's first true value, asked for five times a second."""
+    asking = Retrying(stop=stop_after_delay(seconds), wait=wait_fixed(0.2), retry=retry_if_not_result(bool))
+    try:
+        return asking(condition)
+    except RetryError:
+        raise AssertionError(f"waited {seconds:.0f} s for {what}") from None
 
 
 def end_of(process: subprocess.Popen[str]) -> None:

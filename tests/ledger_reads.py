@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import psycopg2
+
+from tests.conftest import wait_for
 
 _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 _ROWS = "SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables"
@@ -21,13 +22,12 @@ def rows_read(database: str, work: Callable[[], object]) -> dict[str, int]:
     try:
         with connection.cursor() as cursor:
 
-            def counts() -> dict[str, int]:
-                deadline = time.monotonic() + 60
+            def is_alone() -> bool:
                 cursor.execute(_OTHERS)
-                while (cursor.fetchone() or (0,))[0]:
-                    assert time.monotonic() < deadline, "somebody is still connected to the ledger"
-                    time.sleep(0.05)
-                    cursor.execute(_OTHERS)
+                return cursor.fetchone() == (0,)
+
+            def counts() -> dict[str, int]:
+                wait_for("everybody else to leave the ledger", is_alone, 60)
                 cursor.execute("SELECT pg_stat_clear_snapshot()")
                 cursor.execute(_ROWS)
                 return {str(table): int(rows) for table, rows in cursor.fetchall()}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from include.airflow.api import AirflowApi
 from tests import audit
-from tests.conftest import Home, end_of, iso, last_hours
+from tests.conftest import Home, end_of, iso, last_hours, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow]
 
@@ -24,16 +23,6 @@ pytestmark = [pytest.mark.services, pytest.mark.airflow]
 START = last_hours(4)
 STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
 EVENTS = 6000
-
-
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240) -> Any:
-    """The condition's first true value; time passes only as long as it is false."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        signal.sigtimedwait([], 0.5)
-    raise AssertionError(f"waited {seconds:.0f} s for {what}")
 
 
 def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:

@@ -15,8 +15,7 @@ import pytest
 from include.airflow.api import AirflowApi
 from include.intervals import Interval
 from tests import audit
-from tests.conftest import Home, iso, last_hours
-from tests.faults.conftest import wait_for
+from tests.conftest import Home, iso, last_hours, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(5400)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -14,7 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from include.gap_proof import NEAR, prove_gaps
 from include.offsets import TopicPartition
 from tests import audit
-from tests.conftest import Home, iso, last_hours
+from tests.conftest import Home, iso, last_hours, wait_for
 from tests.transactions import all_offsets, good_messages, transactional_producer, write_transaction
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -158,10 +157,7 @@ def test_holes_of_compaction_are_gaps_when_the_cleaner_ran_before_the_stream(
     for milliseconds, key, value in good_messages(400, start, timedelta(minutes=55), seed=4):
         plain.produce(TOPIC, value, b"home-00" + key[-1:], timestamp=milliseconds)
     plain.flush(30)
-    deadline = time.monotonic() + 90
-    while len([c for c in audit.read_topic(home.kafka, TOPIC) if c[2] >= first[c[1]]]) >= 300:
-        assert time.monotonic() < deadline, "the cleaner made no holes"
-        time.sleep(0.5)
+    wait_for("the cleaner's holes", lambda: sum(c[2] >= first[c[1]] for c in audit.read_topic(home.kafka, TOPIC)) < 300)
     configure(ConfigResource.Type.TOPIC, TOPIC, cleanup_policy="delete")
     home.run("stream", "nest_cameras", "--until-caught-up")
     found = home.interval("nest_cameras", start)

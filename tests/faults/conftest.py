@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import csv
 import shutil
-import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,16 +19,6 @@ from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
 
 LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
 DISKS = ("landing", "checkpoints", "tables")
-
-
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 120) -> Any:
-    """The condition's first true value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        signal.sigtimedwait([], 0.2)
-    raise AssertionError(f"waited {seconds:.0f} s for {what}")
 
 
 @dataclass

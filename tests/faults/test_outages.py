@@ -15,8 +15,8 @@ import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.conftest import iso
-from tests.faults.conftest import Rig, wait_for
+from tests.conftest import iso, wait_for
+from tests.faults.conftest import Rig
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
