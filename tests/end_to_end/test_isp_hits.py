@@ -14,10 +14,9 @@ import psutil
 import psycopg2
 import pytest
 from confluent_kafka import Producer
-from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from tests import audit
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -274,7 +273,5 @@ def _driver_that_stopped_itself(process: subprocess.Popen[str]) -> psutil.Proces
         below = psutil.Process(process.pid).children(recursive=True)
         return next((each for each in below if each.status() == psutil.STATUS_STOPPED), None)
 
-    waiting = retry(
-        retry=retry_if_result(lambda found: found is None), stop=stop_after_delay(180), wait=wait_fixed(0.5)
-    )
-    return waiting(look)()
+    found: psutil.Process = wait_for("the stream to stop itself", look, 180)
+    return found
