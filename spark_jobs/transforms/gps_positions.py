@@ -20,7 +20,8 @@ def positions(message: Column) -> Column:
 
     A time outside the years 1 to 9999 becomes the nearest one inside, which the rules refuse as well.
     """
-    milliseconds = F.least(F.greatest(message["timestamp"], F.lit(_FIRST)), F.lit(_LAST))
+    told = message["timestamp"]
+    milliseconds = F.when(told < _FIRST, _FIRST).when(told > _LAST, _LAST).otherwise(told)
     names = ("deviceId", "latitude", "longitude", "altitude", "speed", "accuracy")
     return F.array(F.struct(F.timestamp_millis(milliseconds).alias("timestamp"), *(message[name] for name in names)))
 
