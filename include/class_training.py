@@ -15,11 +15,14 @@ from pathlib import Path
 
 from include.errors import TidemarkError
 from include.services import class_archive
-from include.settings import settings
+from include.settings import REPOSITORY
 from include.spark_submit import submission
 
 _PATIENCE = 300
 """Seconds that the training may take on a slow machine."""
+
+_TRAIN = "train"
+"""Argument with which the module is the training itself."""
 
 
 def ensure_class_archive(progress: Callable[[str], None]) -> bool:
@@ -42,41 +45,49 @@ def ensure_class_archive(progress: Callable[[str], None]) -> bool:
 
 
 def _train(folder: Path, archive: Path) -> bool:
-    # In a folder of its own: whatever the home holds is neither read nor written.
-    own = {"TIDEMARK_HOME": str(folder), "TIDEMARK_LAKE": "", "TIDEMARK_SPARK_MASTER": "local[2]"}
-    before = {name: os.environ.get(name) for name in (*own, "TIDEMARK_JVM_OPTIONS")}
-    os.environ.update(own, TIDEMARK_JVM_OPTIONS=f'"-XX:ArchiveClassesAtExit={archive}"')
-    settings.cache_clear()
+    """Run Spark over generated records in a process of its own; whether it ended well."""
+    environment = {
+        **os.environ,
+        # In a folder of its own: whatever the home holds is neither read nor written.
+        "TIDEMARK_HOME": str(folder),
+        "TIDEMARK_LAKE": "",
+        "TIDEMARK_SPARK_MASTER": "local[2]",
+        "TIDEMARK_JVM_OPTIONS": f'"-XX:ArchiveClassesAtExit={archive}"',
+        "PYTHONPATH": str(REPOSITORY),
+    }
     try:
-        job = submission("train_classes", name="class training", short=True)
         done = subprocess.run(
-            job.command(),
-            env={**os.environ, **job.env},
+            [sys.executable, "-m", "include.class_training", _TRAIN],
+            env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
         )
-        return done.returncode == 0
     except subprocess.TimeoutExpired:
         return False
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        settings.cache_clear()
+    return done.returncode == 0
 
 
-def main() -> int:
-    """Make the archive; always 0, for everything works without it."""
+def _become_training() -> None:
+    """Replace this process by the Spark application, with the settings of its environment."""
+    job = submission("train_classes", name="class training", short=True)
+    command = job.command()
+    os.execve(command[0], command, {**os.environ, **job.env})
+
+
+def main(argv: list[str]) -> int:
+    """Make the archive, or with `train` be what makes it; 0 without it too, for everything works without it."""
     try:
+        if argv == [_TRAIN]:
+            _become_training()
         ensure_class_archive(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
     except (TidemarkError, OSError) as error:
         print(f"tidemark: Spark's classes could not be prepared: {error}", file=sys.stderr)
+        return 1 if argv else 0
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
