@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -99,9 +99,9 @@ def admin() -> AdminClient:
     return AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
 
 
-def consumer(**options: str | bool | int) -> Consumer:
+def consumer(**options: Any) -> Consumer:
     """A read_committed consumer without a group's offsets; the caller assigns and closes it."""
-    defaults: dict[str, str | bool | int] = {
+    defaults: dict[str, Any] = {
         "group.id": "tidemark-reader",
         "enable.auto.commit": False,
         "isolation.level": "read_committed",

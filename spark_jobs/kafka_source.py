@@ -11,17 +11,27 @@ from pyspark.sql import DataFrame, SparkSession
 from include import kafka
 from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
+from include.record_batches import sample_batch
 from include.settings import settings
 from spark_jobs.local_frames import empty_frame
 from spark_jobs.schemas import struct_of
 
 _FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
 
+_ONE_BATCH = 1
+"""Bytes of a fetch that brings one batch, and that whole, as the first of a fetch always comes."""
 
-_FETCHES = 20
-"""A range shall be read in about so many fetches of a topic partition: the last one reads on behind its end."""
-_LEAST_BYTES = 100
-"""What a record weighs at least on its way, packed; bytes."""
+_LARGE_BATCH = 32 * 1024
+"""Bytes of a batch that is worth a fetch of its own."""
+
+_FEW_BATCHES = 500
+"""So many batches of a topic partition may be fetched one by one, however small."""
+
+_BATCHES_AT_ONCE = 16
+"""Where batches are many and small, a fetch holds so many of them: at most the last one is sent twice."""
+
+_FETCH_BYTES = 1024 * 1024
+"""Bytes of a fetch from a topic partition by Kafka's own default."""
 
 KAFKA_COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -67,7 +77,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
     if not wanted:
         return empty_frame(spark, struct_of(KAFKA_COLUMNS))
     options = {
-        "kafka.max.partition.fetch.bytes": str(_fetch_bytes(wanted)),
+        "kafka.max.partition.fetch.bytes": str(fetch_bytes(wanted)),
         **_client_options(),
         **_FIXED,
         "assign": assignment_json(wanted),
@@ -77,10 +87,17 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
     return spark.read.format("kafka").options(**options).load()
 
 
-def _fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
-    """Bytes of a fetch from a topic partition: Kafka's own default, less where that would be much of the range."""
-    mean = sum(len(r) for r in ranges) // len(ranges)
-    return min(max(mean * _LEAST_BYTES // _FETCHES, 64 * 1024), 1024 * 1024)
+def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
+    """Bytes of a fetch with which next to nothing is sent twice, or from behind the end of a range."""
+    longest = max(ranges, key=len)
+    if len(longest) <= _FEW_BATCHES:
+        return _ONE_BATCH
+    batch = sample_batch(longest)
+    if batch is None:
+        return _FETCH_BYTES
+    if batch.bytes >= _LARGE_BATCH or len(longest) / batch.records <= _FEW_BATCHES:
+        return _ONE_BATCH
+    return batch.bytes * _BATCHES_AT_ONCE
 
 
 def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -> DataFrame:

@@ -24,7 +24,6 @@ def test_micro_batch_benchmark_compares_drivers_with_few_and_many_micro_batches_
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="1.1 is the goal; 1.14 at the first run and 1.11 at a rerun were measured")
 def test_interval_reads_hardly_more_from_the_broker_than_its_ranges_hold() -> None:
     # A count of bytes and no time, so it may be judged here.
     found = reads.run()

@@ -1,0 +1,77 @@
+"""The batches that producers packed records into: a broker sends them whole, or cut off where a fetch is full.
+
+What was cut off is sent again by the next fetch. So how much a fetch may hold decides how much is read twice, and
+that depends on how large the batches are, which only the log tells.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from include import kafka
+from include.offsets import OffsetRange, TopicPartition
+
+_LOOKS = 100
+"""How often the client's statistics are asked for; they come 50 times a second."""
+
+
+@dataclass(frozen=True)
+class RecordBatch:
+    """A batch of a topic partition."""
+
+    records: int
+    bytes: int
+    """What a client receives to get it, the words around it included."""
+
+
+def sample_batch(of: OffsetRange) -> RecordBatch | None:
+    """The second batch of the range, of which the first may be the end of one; None when nothing is visible there.
+
+    Raises ServiceUnreachable.
+    """
+    with kafka.reaching_kafka():
+        first = _read_batch(of.topic_partition, of.from_offset)
+        if first is None or of.from_offset + first.records >= of.until_offset:
+            return first
+        return _read_batch(of.topic_partition, of.from_offset + first.records) or first
+
+
+def _read_batch(tp: TopicPartition, offset: int) -> RecordBatch | None:
+    counts: dict[str, int] = {}
+
+    def note(text: str) -> None:
+        statistics = json.loads(text)
+        partitions = statistics["topics"].get(tp.topic, {"partitions": {}})["partitions"]
+        counts["records"] = partitions.get(str(tp.partition), {"rxmsgs": 0})["rxmsgs"]
+        counts["bytes"] = sum(broker["rxbytes"] for broker in statistics["brokers"].values())
+
+    # A fetch that holds next to nothing brings one batch, and no other follows while its records are not taken.
+    options = {**kafka.few_records(1), "statistics.interval.ms": 20}
+    reader = kafka.consumer(**options, stats_cb=note)
+    try:
+        reader.assign([ClientTopicPartition(tp.topic, tp.partition, offset)])
+        if not _has_message(reader):
+            return None
+        reader.pause([ClientTopicPartition(tp.topic, tp.partition)])
+        for _ in range(_LOOKS):
+            # Serves the statistics; paused, it brings no message.
+            reader.poll(0.05)
+            if counts.get("records"):
+                return RecordBatch(**counts)
+    finally:
+        reader.close()
+    return None
+
+
+def _has_message(reader: Consumer) -> bool:
+    message = reader.poll(kafka.TIMEOUT)
+    if message is None:
+        return False
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return error is None
