@@ -31,6 +31,13 @@ def decoder_version(pipeline: str) -> str:
     return _digest(f"{declared.decoder!r} {declared.archive!r}", *own)
 
 
+@cache
+def rules_version(pipeline: str) -> str:
+    """Twelve hex digits that change when a record's flags may: with its decoding, the rules, or a flag's form."""
+    declared = load_pipeline(pipeline)
+    return _digest(f"{declared.flags!r} {decoder_version(pipeline)}", "spark_jobs/flags.py")
+
+
 def _digest(facts: str, *patterns: str) -> str:
     digest = hashlib.sha256(f"pyspark {version('pyspark')}{facts}".encode())
     for path in sorted({path for pattern in patterns for path in REPOSITORY.glob(pattern)}):

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from include import fingerprint, kafka
 from include.errors import OffsetsLost, UsageError
 from include.kafka import TopicIdentity
+from include.ledger import flags as flag_ledger
 from include.ledger import generations, losses, micro_batches
 from include.ledger.database import session
+from include.ledger.flags import FLAGS
 from include.ledger.generations import StreamGeneration
 from include.ledger.micro_batches import ARCHIVE
 from include.offsets import OffsetRange, TopicPartition
@@ -68,17 +70,19 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
             f'./tidemark accept-loss {pipeline.name} --reason "…"',
             pipeline=pipeline.name,
         )
-    for view in pipeline.views:
-        if generation is not None and generation.has_started(view.name):
-            _check_view_retention(pipeline, view.name)
+    for query in (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
+        if generation is not None and generation.has_started(query):
+            _check_view_retention(pipeline, query)
 
 
-def _check_view_retention(pipeline: Pipeline, view: str) -> None:
-    if lost := lost_offsets(pipeline, view):
+def _check_view_retention(pipeline: Pipeline, query: str) -> None:
+    reader = "the flags' query" if query == FLAGS else f"the speed view {query}"
+    if lost := lost_offsets(pipeline, query):
         raise OffsetsLost(
-            f"{'; '.join(f'{each} ({len(each)} offsets)' for each in lost)} was removed before the speed view {view} "
+            f"{'; '.join(f'{each} ({len(each)} offsets)' for each in lost)} was removed before {reader} "
             "read it; all of it is archived",
-            remedy=f'build the view from the archive: ./tidemark new-generation {pipeline.name} --reason "…"',
+            remedy=f"{'pass over it' if query == FLAGS else 'build the view from the archive'}: "
+            f'./tidemark new-generation {pipeline.name} --reason "…"',
             pipeline=pipeline.name,
         )
 
@@ -105,8 +109,23 @@ class StreamStart:
         if self.generation.has_started(query):
             return {}
         offsets = self._offsets_of(pipeline, query)
+        if query == FLAGS:
+            offsets = self._flags_begin(pipeline, offsets)
         generations.note_start(self.generation, query, self.fingerprints[query], offsets)
         return offsets
+
+    def _flags_begin(self, pipeline: Pipeline, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where flags begin without a checkpoint: at their position, as far as Kafka still has it.
+
+        Of a topic that they were never raised for they begin where the archive is: nobody waits for flags of old.
+        """
+        known = {
+            topic: FLAGS in self.generation.positions or flag_ledger.has_read(pipeline.name, identity.topic_id)
+            for topic, identity in describe_source(pipeline.source).items()
+        }
+        archived = archive_positions(pipeline, offsets)
+        wanted = {tp: at if known[tp.topic] else archived.get(tp, at) for tp, at in offsets.items()}
+        return {tp: max(wanted[tp], low) for tp, (low, _) in kafka.offset_bounds(wanted).items()}
 
     def _offsets_of(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
         """Where a query without a checkpoint begins: where the ledger says, else at the declared start."""
@@ -138,9 +157,14 @@ def begin(pipeline: Pipeline) -> StreamStart:
             if isinstance(sink, KafkaMessages):
                 for topic in sink.topics:
                     kafka.create_topic(topic, sink.topic_partitions)
+    if pipeline.flags:
+        kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
     generation = generations.current_or_first(pipeline.name, who())
     fingerprints = {ARCHIVE: fingerprint.archive_fingerprint(pipeline)}
     fingerprints.update({view.name: fingerprint.view_fingerprint(pipeline, view) for view in pipeline.views})
+    if pipeline.flags:
+        # Stateless like the archive query: only its sources count.
+        fingerprints[FLAGS] = fingerprint.archive_fingerprint(pipeline)
     for query, facts in fingerprints.items():
         if query in generation.fingerprints:
             fingerprint.check(pipeline.name, query, generation.fingerprints[query], facts)

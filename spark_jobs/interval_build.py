@@ -14,6 +14,7 @@ from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
 from spark_jobs.archive_reader import read_archived
 from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.flag_reconciliation import reconcile_flags
 from spark_jobs.interval_reading import Reading, read_from_archive, read_from_kafka
 from spark_jobs.registered_rows import Damaged
 from spark_jobs.replayed_rows import replayed_rows
@@ -44,6 +45,9 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         batch_view = _aggregate(spark, pipeline, view, rows).persist()
         reconcile_view(spark, pipeline, view, batch_view, pinned, found, replayed, damaged)
         built += _write_view(pipeline, attempt, view, batch_view)
+    if pipeline.flags:
+        # Not of replayed rows: the stream saw those records in quarantine.
+        reconcile_flags(spark, pipeline, reading.rows, pinned, found)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
     intervals.note_findings(

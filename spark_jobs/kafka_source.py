@@ -1,4 +1,4 @@
-"""The only Kafka reads of Spark: a stream over topics, and a batch over explicit offset ranges."""
+"""Spark's only way to Kafka: a stream over topics, a batch over explicit offset ranges, and writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import kafka
 from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
@@ -122,3 +123,8 @@ def write_topic(messages: DataFrame, topic: str = "") -> None:
     """
     writer = messages.write.format("kafka").options(**_client_options())
     (writer.option("topic", topic) if topic else writer).save()
+
+
+def write_stream(messages: DataFrame, topic: str) -> DataStreamWriter:
+    """A writer of a stream of messages to a topic. Columns: key, value."""
+    return messages.writeStream.format("kafka").options(**_client_options()).option("topic", topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -11,10 +12,13 @@ from include.settings import Settings, settings
 from include.spark_submit import SHUFFLE_PARTITIONS
 
 
-def build_session(name: str, *, catalog: bool = False, metastore: Mapping[str, str] | None = None) -> SparkSession:
+def build_session(
+    name: str, *, catalog: bool = False, metastore: Mapping[str, str] | None = None, task_slots: int = 0
+) -> SparkSession:
     """A session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
 
     `metastore`: properties of another metastore than the settings', which is the catalog then.
+    `task_slots`: the least that are needed, also on a machine with fewer cores; of a cluster, nothing can be asked.
     """
     builder = (
         SparkSession.builder.appName(name)
@@ -33,6 +37,8 @@ def build_session(name: str, *, catalog: bool = False, metastore: Mapping[str, s
         for key, value in (metastore or catalog_properties(settings())).items():
             builder = builder.config(f"spark.hadoop.{key}", value)
         builder = builder.enableHiveSupport()
+    if task_slots > (os.cpu_count() or 1) and settings().spark_master == "local[*]":
+        builder = builder.master(f"local[{task_slots}]")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session

@@ -13,6 +13,7 @@ from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import launches
 from include.pipelines import load_pipeline
 from spark_jobs.entry import run_entry
+from spark_jobs.flag_query import task_slots
 from spark_jobs.session import build_session
 from spark_jobs.streaming import run_stream
 
@@ -26,7 +27,9 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     try:
         code = run_stream(
-            lambda: build_session(f"stream {pipeline.name}"), pipeline, until_caught_up=arguments.until_caught_up
+            lambda: build_session(f"stream {pipeline.name}", task_slots=task_slots(pipeline)),
+            pipeline,
+            until_caught_up=arguments.until_caught_up,
         )
     except TidemarkError as error:
         _note_end(error.exit_code)

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import generations
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
 from include.ledger import writers
+from include.ledger.flags import FLAGS
 from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
@@ -26,6 +27,7 @@ from include.stream_start import StreamStart, begin, check_retention, who
 from spark_jobs.decoding.avro_wire import is_unresolved
 from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
 from spark_jobs.entry import translate
+from spark_jobs.flag_query import FlagQuery
 from spark_jobs.kafka_source import read_stream
 from spark_jobs.schema_restarts import SchemaRestarts
 from spark_jobs.sinks.landing import LandingSink
@@ -148,10 +150,16 @@ class _Queries:
         self._searching = threading.Event()
         self._restarts = SpeedRestarts(pipeline.name, self._searching)
         self._schemas = SchemaRestarts(pipeline)
+        self._flags = (
+            FlagQuery(spark, pipeline, lease, start.generation, self._restarts, until_caught_up)
+            if pipeline.flags
+            else None
+        )
         # Bases first: they hold what is archived now, and the archive query has not begun.
         self._bases = {v.name: load_base(spark, pipeline, v, lease, self._generation) for v in pipeline.views}
-        self._begins = {query: start.note(pipeline, query) for query in (ARCHIVE, *(v.name for v in pipeline.views))}
-        self._queries = [self._start_archive(), *(self._start_speed(view) for view in pipeline.views)]
+        self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
+        self._begins = {query: start.note(pipeline, query) for query in self._names}
+        self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
 
     def running(self) -> bool:
         """Whether any query still runs. Raises what a query failed with."""
@@ -164,19 +172,20 @@ class _Queries:
                 continue
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
-            view = self._pipeline.views[number - 1]
-            if self._restarts.may_start(view.name, failed, archive_runs=self._queries[0].isActive):
-                _say(f"{self._pipeline.name}: {view.name} starts again without the records that were diverted")
-                self._queries[number] = self._start_speed(view)
+            name = self._names[number]
+            if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
+                _say(f"{self._pipeline.name}: {name} starts again without the records that were diverted")
+                self._queries[number] = self._start_beside(name)
+        if self._flags:
+            self._queries[-1] = self._flags.tend(self._queries[-1])
         return any(query.isActive or query.exception() is not None for query in self._queries)
 
     def _start_again_with_schemas(self, number: int) -> None:
         """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
-        view = self._pipeline.views[number - 1] if number else None
-        query = view.name if view else ARCHIVE
+        query = self._names[number]
         if self._schemas.may_start(self._spark, query, self._generation.checkpoint(query)):
             _say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
-            self._queries[number] = self._start_speed(view) if view else self._start_archive()
+            self._queries[number] = self._start_beside(query) if number else self._start_archive()
 
     def wait(self, seconds: int) -> None:
         """Wait so long, or until a query ends; `running` tells how it ended."""
@@ -187,6 +196,9 @@ class _Queries:
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
         deadline = time.monotonic() + patience
+        if self._flags:
+            # Its batches are long, and nobody needs their end: flags that are raised twice are one.
+            self._flags.stop(self._queries[-1])
         for query in self._queries:
             begun = query.lastProgress
             while query.isActive and time.monotonic() < deadline:
@@ -220,6 +232,12 @@ class _Queries:
             )
 
         return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
+
+    def _start_beside(self, name: str) -> StreamingQuery:
+        """Start a query that runs beside the archive query."""
+        if self._flags and name == FLAGS:
+            return self._flags.start(self._begins[name])
+        return self._start_speed(next(view for view in self._pipeline.views if view.name == name))
 
     def _start_speed(self, view: AdditiveView) -> StreamingQuery:
         decoded = decode(self._pipeline, self._read(view.name), self._restarts.withheld(view.name))

@@ -35,6 +35,13 @@ def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
     return PlannedBatch(ranges_between(before, until), watermark)
 
 
+def checkpoint_id(checkpoint: str) -> str | None:
+    """Spark's id of the query that the checkpoint belongs to; None when there is no checkpoint yet."""
+    if not lake.exists(f"{checkpoint}/metadata"):
+        return None
+    return str(json.loads(lake.read_text(f"{checkpoint}/metadata"))["id"])
+
+
 def _offsets(location: str) -> tuple[dict[str, Any], dict[TopicPartition, int]]:
     _, metadata, *sources = lake.read_text(location).split("\n")
     return json.loads(metadata), parse_offsets_json(sources[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,14 +152,20 @@ def in_ranges(records: dict[Coordinates, Record], ranges: Iterable[dict[str, Any
     return {c: record for c, record in records.items() if c[2] in bounds.get(c[:2], range(0))}
 
 
-def check_archive(bootstrap: str, database: str, lake: Path, topic: str = "nest-logs") -> int:
+def check_archive(
+    bootstrap: str,
+    database: str,
+    lake: Path,
+    topic: str = "nest-logs",
+    fates_of: Callable[[dict[Coordinates, Record]], Fates] = expected,
+) -> int:
     """Hold everything the archive query committed against the topic, record by record; how many records there are.
 
     Every visible record is landed row by row, empty, or whole in quarantine, once; the commits of every query
     tile per topic partition and reach the end.
     """
     records = read_topic(bootstrap, topic)
-    fates = expected(records)
+    fates = fates_of(records)
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT outcome, path FROM landing_files ORDER BY id")
         files: dict[str, list[Path]] = {"archived": [], "empty": [], "quarantined": []}

@@ -440,3 +440,52 @@ class Repin(Base):
     repinned_by: Mapped[str] = mapped_column(comment="user@host, or Airflow's run id")
     old_ranges: Mapped[list[Any]] = mapped_column(JSONB, comment="topic, topic_id, partition and offsets before")
     new_ranges: Mapped[list[Any]] = mapped_column(JSONB, comment="topic, topic_id, partition and offsets after")
+
+
+class LimitsVersion(Base):
+    """Limits that flags are raised by."""
+
+    __tablename__ = "limits_versions"
+    __table_args__ = (
+        Index("ix_limits_versions_pipeline", "pipeline", "id"),
+        {"comment": "Limits that flags are raised by, as the batch layer learned them; never changed"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="The version that a flag names")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    learned_at: Mapped[datetime] = _now("When they were learned")
+    learned_from: Mapped[list[Any]] = mapped_column(JSONB, comment="table, partition and revision that they come from")
+    limits: Mapped[list[Any]] = mapped_column(JSONB, comment="rule, subject and number of each")
+
+
+class FlagRun(Base):
+    """A start of the query that raises flags."""
+
+    __tablename__ = "flag_runs"
+    __table_args__ = {"comment": "Starts of the queries that raise flags: by which limits and code, from where on"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order of the starts")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    limits_version: Mapped[int | None] = mapped_column(
+        ForeignKey("limits_versions.id"), comment="The limits that it uses; null: from here on nothing could be flagged"
+    )
+    token: Mapped[int] = mapped_column(comment="Fencing token of the driver")
+    rules_version: Mapped[str] = mapped_column(comment="Version of the decoding code and the rules")
+    started_at: Mapped[datetime] = _now("When it was started")
+
+
+class FlagRunStart(Base):
+    """Where a run of the flags' query begins in one topic partition."""
+
+    __tablename__ = "flag_run_starts"
+    __table_args__ = (
+        Index("ix_flag_run_starts_offsets", "topic_id", "topic_partition", "from_offset"),
+        {"comment": "From these offsets on a run's limits are in force, until a later run begins"},
+    )
+
+    flag_run_id: Mapped[int] = mapped_column(
+        ForeignKey("flag_runs.id", ondelete="CASCADE"), primary_key=True, comment="The run"
+    )
+    topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    from_offset: Mapped[int] = mapped_column(comment="First offset, included")

@@ -1,4 +1,4 @@
-"""Auction bids: every bid archived, sums per category and per pair of bidder and seller."""
+"""Auction bids: every bid archived, possible fraud flagged at once by limits that the batch layer learns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from include.pipelines.spec import (
     Between,
     CompactedTopic,
     EventTimeWithin,
+    Flags,
     Json,
     KafkaTopics,
     Listing,
@@ -27,7 +28,7 @@ NAMES = ("bid_id", "auction_id", "category", "seller", "bidder")
 
 PIPELINE = Pipeline(
     name="auction_bids",
-    description="Auction bids: every bid archived, sums per category and per pair of bidder and seller",
+    description="Auction bids: every bid archived, possible fraud flagged within milliseconds",
     source=KafkaTopics(subscribe=("auction-bids",)),
     decoder=Json(schema=f"{BID}, amount DOUBLE"),
     archive=Archive(
@@ -69,6 +70,13 @@ PIPELINE = Pipeline(
             speed=CompactedTopic("auction-pair-hours", watermark="1 hour"),
             description="bids per bidder, seller and hour of the bid",
         ),
+    ),
+    flags=Flags(
+        topic="auction-flags",
+        rules="flags",
+        limits="limits",
+        learned_from=("category_hours", "pair_hours"),
+        columns=("bid_id", "auction_id", "category", "seller", "bidder", "amount", "currency"),
     ),
     reports=(
         Threshold("Busy categories", view="category_hours", measure="bids", above=1000),

@@ -467,6 +467,31 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class Flags:
+    """Archive rows that stateless rules single out: told to a topic within milliseconds, recomputed per interval."""
+
+    topic: str
+    rules: str
+    """Name of the transform: learned limits to a column, array<struct<rule, above>> of an archive row."""
+    limits: str
+    """Name of the transform: registered rows of the views in `learned_from` to limits: rule, subject, above."""
+    learned_from: tuple[str, ...]
+    """Names of the views that the limits are learned from."""
+    columns: tuple[str, ...]
+    """Columns of the archive row that a flag carries."""
+    learned_over: str = "7d"
+    """Limits are learned from so much of the registered intervals, counted back from the last one."""
+    commit_every: str = "30 seconds"
+    """How often the real-time query commits its position; no flag waits for it."""
+    topic_partitions: int = 4
+
+    def __post_init__(self) -> None:
+        parse_duration(self.learned_over)
+        if not TOPIC.fullmatch(self.topic):
+            raise UsageError(f"topic {self.topic!r} is not a Kafka topic name")
+
+
+@dataclass(frozen=True)
 class Retention:
     """How long housekeeping leaves what is no longer needed."""
 
@@ -490,6 +515,7 @@ class Pipeline:
     decoder: Decoder
     archive: Archive
     views: tuple[AdditiveView, ...] = ()
+    flags: Flags | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
     reports: tuple[Threshold | Top | Listing, ...] = ()
     schedule: Schedule = field(default_factory=hourly)
@@ -500,6 +526,8 @@ class Pipeline:
         for view in self.views:
             check_identifier(view.name, "view")
         names = {view.name for view in self.views}
+        if self.flags and not names.issuperset(self.flags.learned_from):
+            raise UsageError(f"flags learn from views that are not declared: {self.flags.learned_from}")
         for report in self.reports:
             if isinstance(report, Threshold | Top) and report.view not in names:
                 raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)

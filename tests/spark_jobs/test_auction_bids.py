@@ -137,3 +137,78 @@ def test_generated_bids_hold_overbids_bursts_and_shill_pairs_in_every_hour() -> 
     assert set(bursts) == {f"burst-{n}" for n in range(producer.BURSTS)}
     assert {pair for pair, _ in pairs.most_common(3)} == set(producer.SHILL_PAIRS.items())
     assert any(b["bidder"] == b["seller"] for b in bids)
+
+
+HOURS = "category STRING, currency STRING, bids BIGINT, amount DECIMAL(19, 2), amount_squared DECIMAL(26, 4)"
+PAIRS = "bidder STRING, seller STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, bids BIGINT"
+
+
+def learned(spark: Any, hours: list[tuple[Any, ...]], pairs: list[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+    from spark_jobs.transforms.auction_bids import limits
+
+    window = (datetime(2026, 11, 20, 5), datetime(2026, 11, 20, 6))
+    views = {
+        "category_hours": spark.createDataFrame(hours, HOURS),
+        "pair_hours": spark.createDataFrame([(*pair[:2], window, pair[2]) for pair in pairs], PAIRS),
+    }
+    return {tuple(row) for row in limits(views).collect()}
+
+
+def test_limits_are_four_deviations_above_the_mean_of_all_hours_where_there_are_enough_bids(spark: Any) -> None:
+    # 20 bids of 10 and 20 of 30 in two hours: mean 20, deviation 10.
+    hours = [
+        ("toys", "EUR", 20, Decimal(200), Decimal(2_000)),
+        ("toys", "EUR", 20, Decimal(600), Decimal(18_000)),
+        ("toys", "USD", 29, Decimal(290), Decimal(2_900)),
+        ("same", "EUR", 30, Decimal("9.90"), Decimal("3.2670")),
+    ]
+    assert learned(spark, hours, []) == {
+        ("far_above", '["toys","EUR"]', Decimal("60.00")),
+        ("far_above", '["same","EUR"]', Decimal("0.33")),
+    }
+
+
+def test_bidders_in_a_burst_and_devoted_pairs_are_learned(spark: Any) -> None:
+    usual = [(f"b{n}", f"s{n % 7}", 1) for n in range(200)]
+    burst = [("busy", f"s{n}", 4) for n in range(7)]
+    pairs = [("friend", "s1", 6), ("friend", "s2", 5), ("own", "own", 9), ("split", "s1", 5), ("split", "s2", 6)]
+    found = learned(spark, [], [*usual, *burst, *pairs])
+    assert found == {
+        ("burst", "busy", None),
+        ("shill_pair", '["friend","s1"]', None),
+        ("shill_pair", '["split","s2"]', None),
+    }
+
+
+def test_a_bid_breaks_each_rule_alone_and_all_together(spark: Any) -> None:
+    from include.limits import Limit
+    from spark_jobs.transforms.auction_bids import flags
+
+    limits = [
+        Limit("far_above", '["toys","EUR"]', "60.00"),
+        Limit("burst", "busy"),
+        Limit("shill_pair", '["friend","s"]'),
+        Limit("shill_pair", '["busy","busy"]'),
+    ]
+    moment = datetime(2026, 11, 20, 5)
+    bids = [
+        ("toys", "EUR", "s", "b", "usual", Decimal("60.00"), moment),
+        ("toys", "EUR", "s", "b", "far", Decimal("60.01"), moment),
+        ("toys", "USD", "s", "b", "other currency", Decimal("999.00"), moment),
+        ("toys", "EUR", "s", "s", "own", Decimal(1), moment),
+        ("toys", "EUR", "s", "friend", "pair", Decimal(1), moment),
+        ("toys", "EUR", "t", "friend", "no pair", Decimal(1), moment),
+        ("toys", "EUR", "busy", "busy", "all", Decimal(61), moment),
+    ]
+
+    def broken(known: list[Limit]) -> dict[str, list[tuple[str, str | None]]]:
+        found = rows(spark, *bids).select("auction_id", flags(known).alias("rules")).collect()
+        return {row.auction_id: [tuple(rule) for rule in row.rules] for row in found if row.rules}
+
+    assert broken(limits) == {
+        "far": [("far_above", "60.00")],
+        "own": [("own_auction", None)],
+        "pair": [("shill_pair", None)],
+        "all": [("far_above", "60.00"), ("own_auction", None), ("burst", None), ("shill_pair", None)],
+    }
+    assert broken([]) == {"own": [("own_auction", None)], "all": [("own_auction", None)]}

@@ -1,0 +1,184 @@
+"""Flags in the ledger: learned limits in versions, and from which offsets on each was in force.
+
+Flags themselves are in their topic only. Which of them must be there follows from what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select
+
+from include.ledger import writers
+from include.ledger.database import session
+from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVersion, Revision
+from include.ledger.revisions import BuiltRevision, as_built
+from include.limits import Limit
+from include.offsets import OffsetRange, TopicPartition
+
+FLAGS = "flags"
+"""Name of the query that raises flags."""
+
+
+@dataclass(frozen=True)
+class InForce:
+    """Limits in force over a range: what is flagged there follows from them."""
+
+    range: OffsetRange
+    version: int
+    rules_version: str
+    """The code that raised the flags."""
+    since: datetime
+    """When the query began that used them."""
+
+
+def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> list[BuiltRevision]:
+    """The registered revisions of the tables, of intervals that end within `over` before the last one's end."""
+    of_tables = (
+        select(Revision, IntervalRow.to_time)
+        .join(IntervalRow, IntervalRow.id == Revision.interval_id)
+        .where(IntervalRow.pipeline == pipeline, Revision.table_name.in_(tables), Revision.state == "registered")
+    )
+    with session() as ledger:
+        last = ledger.scalar(select(func.max(of_tables.subquery().c.to_time)))
+        if last is None:
+            return []
+        wanted = of_tables.where(IntervalRow.to_time > last - over)
+        rows = ledger.execute(wanted.order_by(Revision.table_name, Revision.table_partition, Revision.id)).all()
+        return [as_built(revision) for revision, _ in rows]
+
+
+def note_limits(lease: writers.Lease, learned_from: Iterable[BuiltRevision], limits: Sequence[Limit]) -> int:
+    """The version of these limits: the last one where they are equal, else a new one."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        version, last = last_limits(lease.pipeline)
+        if version and last == list(limits):
+            return version
+        sources = [{"table": r.table, "partition": r.partition, "revision": r.revision} for r in learned_from]
+        row = LimitsVersion(pipeline=lease.pipeline, learned_from=sources, limits=[list(limit) for limit in limits])
+        ledger.add(row)
+        ledger.flush()
+        return row.id
+
+
+def last_limits(pipeline: str) -> tuple[int, list[Limit]]:
+    """The pipeline's last version of limits; version 0 without any before the first."""
+    with session() as ledger:
+        wanted = select(LimitsVersion).where(LimitsVersion.pipeline == pipeline)
+        last = ledger.scalar(wanted.order_by(LimitsVersion.id.desc()).limit(1))
+        return (last.id, [Limit(*each) for each in last.limits]) if last else (0, [])
+
+
+def limits_of(pipeline: str, versions: Iterable[int]) -> dict[int, list[Limit]]:
+    """The limits of those of the versions that the pipeline knows."""
+    with session() as ledger:
+        rows = ledger.scalars(
+            select(LimitsVersion).where(LimitsVersion.pipeline == pipeline, LimitsVersion.id.in_(set(versions)))
+        )
+        return {row.id: [Limit(*each) for each in row.limits] for row in rows}
+
+
+def note_run(
+    lease: writers.Lease,
+    version: int | None,
+    rules_version: str,
+    starts: Mapping[TopicPartition, int],
+    ids: Mapping[str, str],
+) -> int:
+    """Note that a query with these limits is about to begin at `starts`; its number. `ids`: topic ids by topic.
+
+    Without a version, nobody raises flags from there on: the records are gone from Kafka.
+    """
+    with session() as ledger:
+        writers.check(ledger, lease)
+        row = FlagRun(pipeline=lease.pipeline, limits_version=version, token=lease.token, rules_version=rules_version)
+        ledger.add(row)
+        ledger.flush()
+        for tp, offset in starts.items():
+            ledger.add(
+                FlagRunStart(
+                    flag_run_id=row.id, topic_id=ids[tp.topic], topic_partition=tp.partition, from_offset=offset
+                )
+            )
+        return row.id
+
+
+def note_added(run: int, topic_id: str, topic_partition: int) -> None:
+    """Note that a run reads a topic partition from its beginning that was not there when it was started."""
+    with session() as ledger:
+        ledger.merge(FlagRunStart(flag_run_id=run, topic_id=topic_id, topic_partition=topic_partition, from_offset=0))
+
+
+def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
+    """Which limits were in force where in the ranges, in order; what no run has begun to read is left out.
+
+    Of runs that begin at the same offset the last one counts. Ranges carry their topic's id.
+    """
+    found: list[InForce] = []
+    with session() as ledger:
+        for each in ranges:
+            begins = (
+                FlagRun.pipeline == pipeline,
+                FlagRunStart.topic_id == each.topic_id,
+                FlagRunStart.topic_partition == each.topic_partition.partition,
+            )
+            of_partition = select(FlagRunStart, FlagRun).join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
+            before = (
+                select(func.max(FlagRunStart.from_offset))
+                .join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
+                .where(*begins, FlagRunStart.from_offset <= each.from_offset)
+            )
+            first = ledger.scalar(before)
+            rows = ledger.execute(
+                of_partition.where(
+                    *begins,
+                    FlagRunStart.from_offset >= (each.from_offset if first is None else first),
+                    FlagRunStart.from_offset < each.until_offset,
+                ).order_by(FlagRunStart.from_offset, FlagRun.id)
+            ).all()
+            last_of = {start.from_offset: run for start, run in rows}
+            offsets = [*last_of, each.until_offset]
+            for (offset, run), until in zip(last_of.items(), offsets[1:], strict=True):
+                part = OffsetRange(each.topic_partition, max(offset, each.from_offset), until, each.topic_id)
+                if len(part) and run.limits_version is not None:
+                    found.append(InForce(part, run.limits_version, run.rules_version, run.started_at))
+    return found
+
+
+def has_read(pipeline: str, topic_id: str) -> bool:
+    """Whether flags were ever raised, or were to be, for records of this topic."""
+    with session() as ledger:
+        wanted = select(FlagRun.id).join(FlagRunStart, FlagRunStart.flag_run_id == FlagRun.id)
+        wanted = wanted.where(FlagRun.pipeline == pipeline, FlagRunStart.topic_id == topic_id)
+        return ledger.scalar(wanted.limit(1)) is not None
+
+
+def first_starts(
+    pipeline: str, versions: Iterable[int], topic_ids: Mapping[str, str]
+) -> dict[int, dict[TopicPartition, int]]:
+    """By version: where a query with these limits began first in each topic partition. It flags nothing before."""
+    topics = {topic_id: topic for topic, topic_id in topic_ids.items()}
+    found: dict[int, dict[TopicPartition, int]] = {version: {} for version in versions}
+    with session() as ledger:
+        rows = ledger.execute(
+            select(
+                FlagRun.limits_version,
+                FlagRunStart.topic_id,
+                FlagRunStart.topic_partition,
+                func.min(FlagRunStart.from_offset),
+            )
+            .join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
+            .where(
+                FlagRun.pipeline == pipeline,
+                FlagRun.limits_version.in_(found),
+                FlagRunStart.topic_id.in_(topics),
+            )
+            .group_by(FlagRun.limits_version, FlagRunStart.topic_id, FlagRunStart.topic_partition)
+        )
+        for version, topic_id, partition, offset in rows:
+            assert version is not None
+            found[version][TopicPartition(topics[topic_id], partition)] = offset
+    return found

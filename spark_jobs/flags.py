@@ -1,0 +1,44 @@
+"""Flags as messages: what the stream raises and what the interval recomputes, by one function.
+
+Key: JSON object of the record's coordinates. Value: those, the declared columns, the rules that the row
+breaks with their limits, and the version of the limits. A replayed record gets the same flag again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from include.limits import Limit
+from include.pipelines.spec import Flags, Pipeline
+from spark_jobs.decoding.records import transform
+
+_ROW = ("kafka_offset", "kafka_partition", "kafka_topic")
+
+VALUE = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, limits_version BIGINT"
+"""What a flag's value says of its record and its limits, as DDL."""
+
+
+def declared(pipeline: Pipeline) -> Flags:
+    """The pipeline's flags, which it has."""
+    assert pipeline.flags is not None
+    return pipeline.flags
+
+
+def rules(pipeline: Pipeline, limits: Sequence[Limit]) -> Column:
+    """The rules that an archive row breaks: array<struct<rule, above>>."""
+    found: Column = transform(pipeline, declared(pipeline).rules)(limits)
+    return found
+
+
+def flags(pipeline: Pipeline, rows: DataFrame, limits: Sequence[Limit], version: int) -> DataFrame:
+    """The flags of archive rows under the limits of a version. Columns: key, value string."""
+    broken = rows.withColumn("rules", rules(pipeline, limits)).where(F.size("rules") > 0)
+    named = [*_ROW, *declared(pipeline).columns, "rules"]
+    fields = sorted([(name, F.col(name)) for name in named] + [("limits_version", F.lit(version).cast("BIGINT"))])
+    return broken.select(
+        F.to_json(F.struct(*_ROW)).alias("key"),
+        F.to_json(F.struct(*(column.alias(name) for name, column in fields))).alias("value"),
+    )

@@ -1,0 +1,96 @@
+"""Which limits were in force where: what an interval recomputes flags by."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from include.offsets import OffsetRange, TopicPartition
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+TP = TopicPartition("auction-bids", 0)
+IDS = {"auction-bids": "id-1"}
+
+
+def offsets(begin: int, until: int, topic_id: str = "id-1") -> OffsetRange:
+    return OffsetRange(TP, begin, until, topic_id)
+
+
+def parts(pipeline: str, begin: int, until: int, topic_id: str = "id-1") -> list[tuple[int, int, int]]:
+    from include.ledger.flags import in_force
+
+    found = in_force(pipeline, [offsets(begin, until, topic_id)])
+    return [(each.range.from_offset, each.range.until_offset, each.version) for each in found]
+
+
+def test_of_runs_that_begin_at_one_offset_the_last_is_in_force(in_process: Home) -> None:
+    from include.ledger import flags, writers
+    from include.limits import Limit
+
+    lease = writers.acquire("in_force")
+    first, second, third = (flags.note_limits(lease, [], [Limit("burst", name)]) for name in ("a", "b", "c"))
+    for version, at in ((first, 10), (second, 20), (third, 20), (second, 50)):
+        flags.note_run(lease, version, "code", {TP: at}, IDS)
+    assert parts("in_force", 0, 100) == [(10, 20, first), (20, 50, third), (50, 100, second)]
+    assert parts("in_force", 12, 15) == [(12, 15, first)]
+    assert parts("in_force", 20, 50) == [(20, 50, third)]
+    assert parts("in_force", 50, 50) == []
+    assert parts("in_force", 0, 10) == []
+    assert parts("in_force", 0, 100, "id-2") == [], "a topic that was created again has other records"
+    assert parts("another", 0, 100) == []
+    starts = flags.first_starts("in_force", [second, third], IDS)
+    assert starts == {second: {TP: 20}, third: {TP: 20}}
+    writers.release(lease)
+
+
+def test_where_nothing_could_be_flagged_no_limits_are_in_force(in_process: Home) -> None:
+    from include.ledger import flags, writers
+
+    lease = writers.acquire("passed_over")
+    version = flags.note_limits(lease, [], [])
+    assert not flags.has_read("passed_over", "id-1")
+    for limits, at in ((version, 0), (None, 30), (version, 40)):
+        flags.note_run(lease, limits, "code", {TP: at}, IDS)
+    assert parts("passed_over", 0, 100) == [(0, 30, version), (40, 100, version)]
+    assert flags.has_read("passed_over", "id-1")
+    assert not flags.has_read("passed_over", "id-2")
+    writers.release(lease)
+
+
+def test_equal_limits_keep_their_version_and_unknown_ones_are_left_out(in_process: Home) -> None:
+    from include.ledger import flags, writers
+    from include.limits import Limit
+
+    lease = writers.acquire("versions")
+    limits = [Limit("far_above", '["toys","EUR"]', "12.50"), Limit("burst", "b")]
+    version = flags.note_limits(lease, [], limits)
+    assert flags.note_limits(lease, [], limits) == version
+    assert flags.note_limits(lease, [], limits[:1]) > version
+    assert flags.limits_of("versions", [version, 10**9]) == {version: limits}
+    assert flags.limits_of("another", [version]) == {}
+    writers.release(lease)
+
+
+def test_limits_are_learned_from_nothing_before_an_interval_is_registered(in_process: Home) -> None:
+    from include.ledger.flags import registered_within
+
+    assert registered_within("auction_bids", ["auction_bids_pair_hours"], timedelta(days=7)) == []
+
+
+def test_driver_without_the_lease_puts_no_limits_in_force(in_process: Home) -> None:
+    from include.errors import AnotherWriter
+    from include.ledger import flags, writers
+
+    lease = writers.acquire("fenced")
+    version = flags.note_limits(lease, [], [])
+    writers.release(lease)
+    for late in (
+        lambda: flags.note_limits(lease, [], []),
+        lambda: flags.note_run(lease, version, "code", {TP: 1}, IDS),
+    ):
+        with pytest.raises(AnotherWriter):
+            late()
+    assert parts("fenced", 0, 10) == []
