@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
 
@@ -17,10 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import generations
+from include.consumer_group import ConsumerGroup
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
-from include.ledger import writers
+from include.ledger import micro_batches, writers
 from include.ledger.flags import FLAGS
 from include.ledger.micro_batches import ARCHIVE, BatchCommit
+from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
 from include.stream_start import StreamStart, begin, check_retention, who
@@ -147,6 +149,8 @@ class _Queries:
         self._generation = start.generation
         self._until_caught_up = until_caught_up
         self._errors: list[TidemarkError] = []
+        self._group = ConsumerGroup(pipeline.name)
+        self._show_position(micro_batches.positions(pipeline.name))
         self._searching = threading.Event()
         self._restarts = SpeedRestarts(pipeline.name, self._searching)
         self._schemas = SchemaRestarts(pipeline)
@@ -289,8 +293,14 @@ class _Queries:
             f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records, "
             f"{quarantined} quarantined, {batch.seconds:.1f} s"
         )
+        self._show_position({each.topic_partition: each.until_offset for each in batch.ranges})
         for (topic, partition, offset), thrown in batch.diverted.items():
             _say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
+
+    def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit the archive's position to the consumer group, where lag is watched. Its failure stops nothing."""
+        if failed := self._group.commit(positions):
+            _say(f"{self._pipeline.name}: the position was not committed to the group {self._group.name}: {failed}")
 
 
 def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:

@@ -1,7 +1,8 @@
-"""`pipelines`, `produce`, `ranges`, `explain`: what is declared, written, pinned and registered."""
+"""`pipelines`, `produce`, `ranges`, `explain`, `lag`: what is declared, written, pinned, registered and left."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command()(produce)
     app.command()(ranges)
     app.command()(explain)
+    app.command()(lag)
 
 
 def pipelines(as_json: AsJson = False) -> None:
@@ -171,3 +173,22 @@ def explain(
 
 def _bounds(bounds: list[int] | None) -> str:
     return f"{bounds[0]} to {bounds[1]}" if bounds else ""
+
+
+def lag(
+    pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="default: all pipelines")] = "",
+    as_json: AsJson = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead of a table")] = False,
+) -> None:
+    """How many offsets each query is behind its topics, by the ledger."""
+    from include import lag as lags
+
+    declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
+    found = [each for one in declared for each in lags.lag_of(one)]
+    if as_json:
+        print_json([{**asdict(each), "lag": each.lag} for each in found])
+    elif metrics:
+        typer.echo(lags.as_metrics(found), nl=False)
+    else:
+        columns = ["pipeline", "query", "topic", "partition", "committed", "end", "lag"]
+        print_table(columns, [[getattr(each, name) for name in columns] for each in found])

@@ -1,0 +1,342 @@
+"""Auction bids: archived, flagged by limits that the batch layer learned, and each flag recomputed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from include.services.jars import classpath, java
+from tests import audit
+from tests.audit import Coordinates, Fates, Record
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+
+pytestmark = pytest.mark.services
+
+PIPELINE, TOPIC, FLAGS = "auction_bids", "auction-bids", "auction-flags"
+START = last_hours(3)
+
+
+def bid_of(record: Record) -> dict[str, Any] | None:
+    """The bid of a good message; None for one that must be in quarantine."""
+    try:
+        bid = json.loads(record.value or b"", parse_float=Decimal, parse_int=Decimal)
+        amount, moment = bid["amount"], datetime.fromisoformat(bid["bid_time"]).timestamp() * 1000
+        names = [bid[name] for name in ("bid_id", "auction_id", "category", "seller", "bidder", "currency")]
+        good = (
+            len(record.value or b"") <= 1_048_576
+            and Decimal("0.01") <= amount <= Decimal("9999999.99")
+            and amount == round(amount, 2)
+            and all(isinstance(name, str) and 1 <= len(name) <= 100 for name in names)
+            and record.timestamp - 30 * 86_400_000 <= moment <= record.timestamp + 3_600_000
+        )
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        return None
+    return bid if good else None
+
+
+def fates_of(records: dict[Coordinates, Record]) -> Fates:
+    bids = {coordinates: bid_of(record) for coordinates, record in records.items()}
+    good = {coordinates for coordinates, bid in bids.items() if bid}
+    return Fates({(*c, 0): bids[c] or {} for c in good}, good, set(), set(bids) - good)
+
+
+def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query, values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def flags(home: Home) -> dict[Coordinates, dict[str, Any]]:
+    """The flags by the bid's coordinates; those of one version of the limits must not differ."""
+    found: dict[tuple[Coordinates, int], bytes] = {}
+    for record in audit.read_topic(home.kafka, FLAGS).values():
+        assert record.key
+        assert record.value
+        value = json.loads(record.value)
+        coordinates = (value["kafka_topic"], value["kafka_partition"], value["kafka_offset"])
+        named = json.loads(record.key)
+        assert (named["kafka_topic"], named["kafka_partition"], named["kafka_offset"]) == coordinates
+        assert found.setdefault((coordinates, value["limits_version"]), record.value) == record.value
+    return {c: json.loads(value, parse_float=Decimal) for (c, _), value in sorted(found.items())}
+
+
+def expected_flags(
+    bids: dict[Coordinates, dict[str, Any]], before: list[dict[str, Any]]
+) -> dict[Coordinates, set[str]]:
+    """The oracle: rules that each bid breaks, learned from the bids `before`, in plain Python."""
+    amounts: dict[tuple[str, str], list[float]] = defaultdict(list)
+    hourly: Counter[tuple[str, str]] = Counter()
+    pairs: Counter[tuple[str, str, str]] = Counter()
+    for bid in before:
+        hour = bid["bid_time"][:13]
+        amounts[bid["category"], bid["currency"]].append(float(bid["amount"]))
+        hourly[bid["bidder"], hour] += 1
+        pairs[bid["bidder"], bid["seller"], hour] += 1
+    above = {}
+    for category, found in amounts.items():
+        if len(found) >= 30:
+            mean = sum(found) / len(found)
+            above[category] = mean + 4 * (sum((a - mean) ** 2 for a in found) / len(found)) ** 0.5
+    usual = sum(hourly.values()) / len(hourly) if hourly else 0
+    bursts = {bidder for (bidder, _), count in hourly.items() if count >= max(10, 10 * usual)}
+    shills = {
+        (bidder, seller)
+        for (bidder, seller, hour), count in pairs.items()
+        if count >= 5 and 2 * count >= hourly[bidder, hour] and bidder != seller
+    }
+    broken: dict[Coordinates, set[str]] = {}
+    for coordinates, bid in bids.items():
+        limit = above.get((bid["category"], bid["currency"]), float("inf"))
+        assert abs(float(bid["amount"]) - limit) > 0.01, "this seed puts a bid onto its limit"
+        rules = {
+            "far_above": float(bid["amount"]) > limit,
+            "own_auction": bid["bidder"] == bid["seller"],
+            "burst": bid["bidder"] in bursts,
+            "shill_pair": (bid["bidder"], bid["seller"]) in shills,
+        }
+        if any(rules.values()):
+            broken[coordinates] = {rule for rule, breaks in rules.items() if breaks}
+    return broken
+
+
+@pytest.fixture(scope="module")
+def first(home: Home) -> dict[str, Any]:
+    """The verdict of the first hour, which nothing was learned before."""
+    produce(home, START, seed=7)
+    home.run("stream", PIPELINE, "--until-caught-up")
+    return home.interval(PIPELINE, START)
+
+
+@pytest.fixture(scope="module")
+def second(home: Home, first: dict[str, Any]) -> dict[str, Any]:
+    """The verdict of the second hour, flagged by limits learned from the first one."""
+    produce(home, START + timedelta(hours=1), seed=8)
+    home.run("stream", PIPELINE, "--until-caught-up")
+    return home.interval(PIPELINE, START + timedelta(hours=1))
+
+
+def produce(home: Home, start: datetime, seed: int) -> None:
+    arguments = ["--events", "3000", "--bad-fraction", "0.03", "--start", iso(start), "--span", "1h"]
+    assert home.json("produce", PIPELINE, *arguments, "--seed", str(seed))["delivered"] == 3000
+
+
+def bids_of(home: Home, verdict: dict[str, Any]) -> dict[Coordinates, dict[str, Any]]:
+    records = audit.in_ranges(audit.read_topic(home.kafka, TOPIC), verdict["ranges"])
+    return {c[:3]: bid for c, bid in fates_of(records).rows.items()}
+
+
+def rules_in(home: Home, verdict: dict[str, Any]) -> dict[Coordinates, set[str]]:
+    ours = bids_of(home, verdict)
+    return {c: {rule["rule"] for rule in flag["rules"]} for c, flag in flags(home).items() if c in ours}
+
+
+def test_every_bid_is_archived_or_quarantined_whole(home: Home, first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert audit.check_archive(home.kafka, home.database, home.lake, TOPIC, fates_of) == 6000
+    table = audit.read_parquet(r["location"] for r in second["registered"] if r["table"] == PIPELINE)
+    bids = bids_of(home, second)
+    assert audit.coordinates_of(table) == Counter(bids.keys())
+    for row in table.to_pylist():
+        bid = bids[row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]]
+        assert (row["bid_id"], row["amount"]) == (bid["bid_id"], bid["amount"])
+    for verdict in (first, second):
+        assert verdict["reconciliation"]["unexplained"] == 0
+        assert verdict["validation"]["success"] is True
+
+
+def test_sums_per_category_equal_the_bids_to_the_cent_in_both_layers(home: Home, second: dict[str, Any]) -> None:
+    sums: dict[tuple[str, str], list[Decimal]] = defaultdict(lambda: [Decimal(0)] * 3)
+    for bid in bids_of(home, second).values():
+        bids, amount, squared = sums[bid["category"], bid["currency"]]
+        sums[bid["category"], bid["currency"]] = [bids + 1, amount + bid["amount"], squared + bid["amount"] ** 2]
+    table = audit.read_parquet(r["location"] for r in second["registered"] if r["table"].endswith("category_hours"))
+    batch = {(r["category"], r["currency"]): [r["bids"], r["amount"], r["amount_squared"]] for r in table.to_pylist()}
+    assert batch == sums
+    hour = iso(START + timedelta(hours=1))
+    speed = {}
+    for record in audit.read_topic(home.kafka, "auction-category-hours").values():
+        key, value = json.loads(record.key or b""), json.loads(record.value or b"", parse_float=Decimal)
+        if key["window"]["start"] == hour:
+            found = [value[name] for name in ("bids", "amount", "amount_squared")]
+            speed[key["category"], key["currency"]] = found
+    assert speed == sums
+
+
+def test_before_anything_is_learned_only_bids_in_own_auctions_are_flagged(home: Home, first: dict[str, Any]) -> None:
+    found = rules_in(home, first)
+    assert found == expected_flags(bids_of(home, first), [])
+    assert set().union(*found.values()) == {"own_auction"}
+
+
+def test_flags_follow_from_limits_learned_from_the_hour_before_bid_by_bid(
+    home: Home, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    found = rules_in(home, second)
+    assert found == expected_flags(bids_of(home, second), list(bids_of(home, first).values()))
+    assert set().union(*found.values()) == {"own_auction", "far_above", "burst", "shill_pair"}
+    versions = {flag["limits_version"] for c, flag in flags(home).items() if c in found}
+    ((learned_from,),) = ledger(home, "SELECT learned_from FROM limits_versions WHERE id = %s", versions.pop())
+    assert not versions
+    registered = {r["revision"] for r in first["registered"] if r["table"] != PIPELINE}
+    assert {each["revision"] for each in learned_from} == registered
+
+
+def raise_flag(home: Home, seller: str, moment: datetime) -> tuple[dict[str, Any], float]:
+    """Place a bid in the seller's own auction; its flag, and how many seconds it took."""
+    topics = Consumer({"bootstrap.servers": home.kafka, "group.id": "test", "enable.auto.commit": False})
+    partitions = topics.list_topics(FLAGS, timeout=10).topics[FLAGS].partitions
+    ends = [TopicPartition(FLAGS, p) for p in partitions]
+    topics.assign([TopicPartition(FLAGS, tp.partition, topics.get_watermark_offsets(tp)[1]) for tp in ends])
+    bid = {"auction_id": "a", "category": "toys", "seller": seller, "bidder": seller, "currency": "EUR", "amount": 20}
+    bid |= {"bid_id": f"{seller}-{time.time_ns()}", "bid_time": iso(moment)}
+    producer = Producer({"bootstrap.servers": home.kafka, "linger.ms": 0})
+    producer.produce(TOPIC, json.dumps(bid), "a", timestamp=int(moment.timestamp() * 1000))
+    producer.flush(10)
+    sent = time.monotonic()
+    try:
+        while time.monotonic() - sent < 120:
+            message = topics.poll(1)
+            if message is None or message.error():
+                continue
+            flag = json.loads(message.value())
+            if flag["bid_id"] == bid["bid_id"]:
+                return flag, time.monotonic() - sent
+    finally:
+        topics.close()
+    raise AssertionError(f"no flag of {bid} within two minutes")
+
+
+def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_survives_a_kill(
+    home: Home, second: dict[str, Any], tmp_path: Path
+) -> None:
+    hour, log = START + timedelta(hours=2), tmp_path / "stream.log"
+    stream = start_stream(home, log)
+    try:
+        before, _ = raise_flag(home, "early", hour)
+        seconds = sorted(raise_flag(home, f"early-{n}", hour + timedelta(seconds=n))[1] for n in range(20))
+        # The query commits every 30 s; nobody waits for that.
+        assert seconds[10] < 3, seconds
+        assert "in micro-batches" not in log.read_text()
+        produce(home, hour, seed=9)
+        last, _ = raise_flag(home, "last", hour + timedelta(minutes=59, seconds=59))
+        assert last["limits_version"] == before["limits_version"]
+        wait_for(lambda: lag_of(home, "archive") == 0, log)
+        verdict = home.interval(PIPELINE, hour)
+        assert verdict["reconciliation"]["unexplained"] == 0
+        # The stream goes on, with limits that know the third hour.
+        wait_for(lambda: "is in force" in log.read_text(), log)
+        after, _ = raise_flag(home, "later", datetime.now(UTC))
+        assert after["limits_version"] > before["limits_version"]
+    finally:
+        end_of(stream)
+    assert lag_of(home, "flags") > 0
+    # What was flagged since the last commit is flagged again, in the same words.
+    home.run("stream", PIPELINE, "--until-caught-up")
+    assert lag_of(home, "flags") == 0
+    found = {
+        c: r for c, r in rules_in(home, verdict).items() if not flags(home)[c]["bid_id"].startswith(("early", "l"))
+    }
+    known = [*bids_of(home, second).values(), *bids_of_first(home)]
+    ours = {c: b for c, b in bids_of(home, verdict).items() if not b["bid_id"].startswith(("early", "l"))}
+    assert found == expected_flags(ours, known)
+    again = home.interval(PIPELINE, hour)["reconciliation"]
+    assert (again["unexplained"], again["pending"]) == (0, 0)
+
+
+def test_stream_with_a_flags_query_stops_at_once_when_asked(home: Home, second: dict[str, Any], tmp_path: Path) -> None:
+    stream = start_stream(home, tmp_path / "stream.log")
+    try:
+        raise_flag(home, "stopping", datetime.now(UTC))
+        asked = time.monotonic()
+        stream.send_signal(signal.SIGTERM)
+        assert stream.wait(60) == 0, (tmp_path / "stream.log").read_text()[-3000:]
+        assert time.monotonic() - asked < 25, "the real-time query was waited for"
+    finally:
+        end_of(stream)
+
+
+def start_stream(home: Home, log: Path) -> subprocess.Popen[str]:
+    with log.open("w") as output:
+        command, environment = home.command("stream", PIPELINE), home.environment()
+        return subprocess.Popen(command, env=environment, stderr=output, cwd=REPOSITORY, text=True)
+
+
+def wait_for(condition: Callable[[], bool], log: Path, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.2)
+
+
+def lag_of(home: Home, query: str) -> int:
+    return sum(each["lag"] for each in home.json("lag", PIPELINE, "--json") if each["query"] == query)
+
+
+def bids_of_first(home: Home) -> list[dict[str, Any]]:
+    rows = [row for row in home.json("ranges", PIPELINE, "--json") if row["from"] == iso(START)]
+    return list(bids_of(home, {"ranges": rows}).values())
+
+
+def test_kafkas_own_tool_sees_the_group_and_its_lag(home: Home, second: dict[str, Any]) -> None:
+    def described() -> dict[int, tuple[int, int, int]]:
+        tool = ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", home.kafka]
+        jars = ":".join(str(jar) for jar in classpath("broker"))
+        command = [java(), "-Xmx128m", "-cp", jars, *tool, "--describe", "--group", f"tidemark-{PIPELINE}"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        rows = [line.split() for line in shown.splitlines() if line.startswith(f"tidemark-{PIPELINE} ")]
+        return {int(row[2]): (int(row[3]), int(row[4]), int(row[5])) for row in rows if row[1] == TOPIC}
+
+    caught_up = described()
+    assert len(caught_up) == 4
+    assert all(lag == 0 and committed == end for committed, end, lag in caught_up.values())
+    produce(home, datetime.now(UTC) - timedelta(hours=1), seed=10)
+    behind = described()
+    assert sum(lag for _, _, lag in behind.values()) == 3000
+    shown = {each["partition"]: each for each in home.json("lag", PIPELINE, "--json") if each["query"] == "archive"}
+    assert {p: (each["committed"], each["end"], each["lag"]) for p, each in shown.items()} == behind
+    metrics = text_string_to_metric_families(home.run("lag", PIPELINE, "--metrics").stdout)
+    gauges = {m.name: m for m in metrics}
+    exported = {
+        int(s.labels["partition"]): s.value
+        for s in gauges["tidemark_lag_offsets"].samples
+        if s.labels["query"] == "archive"
+    }
+    assert exported == {partition: lag for partition, (_, _, lag) in behind.items()}
+
+
+def rerun(home: Home, expect: int) -> list[dict[str, Any]]:
+    verdict = home.interval(PIPELINE, START + timedelta(hours=1), expect=expect)
+    return [d for d in verdict["differences"] if d["what"] == f"flags in {FLAGS}" and d["class"] == "unexplained"]
+
+
+def test_forged_and_altered_flags_and_a_missing_one_stop_the_interval(home: Home, second: dict[str, Any]) -> None:
+    known = {c: flag for c, flag in flags(home).items() if c in bids_of(home, second)}
+    honest = sorted(set(bids_of(home, second)) - set(known))[0]
+    (altered, flag), *_ = sorted(known.items())
+    forged = {**flag, **dict(zip(("kafka_topic", "kafka_partition", "kafka_offset"), honest, strict=True))}
+    producer = Producer({"bootstrap.servers": home.kafka})
+    for value in (forged, {**flag, "bidder": "somebody-else"}):
+        key = {name: value[name] for name in ("kafka_offset", "kafka_partition", "kafka_topic")}
+        producer.produce(FLAGS, json.dumps(value, default=float), json.dumps(key, separators=(",", ":")))
+    assert producer.flush(10) == 0
+    found = rerun(home, 3)
+    assert {d["where"] for d in found} == {f"{c[0]}-{c[1]} offset {c[2]}" for c in (honest, altered)}
+    assert all(d["evidence"].startswith("the topic has") for d in found)
+    # With limits that flag every bid of a bidder, flags are missing: as if the stream had swallowed them.
+    innocent = bids_of(home, second)[honest]
+    grown = json.dumps([["burst", innocent["bidder"], None]])
+    ledger(home, "UPDATE limits_versions SET limits = limits || %s::jsonb WHERE id = %s", grown, flag["limits_version"])
+    missing = [d for d in rerun(home, 3) if d["evidence"].startswith("the rules give, but the topic has not")]
+    assert f"{honest[0]}-{honest[1]} offset {honest[2]}" in {d["where"] for d in missing}
