@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 
-from tests.benchmarks import archive, batches, pipelines, reads
+from tests.benchmarks import archive, batches, flags, pipelines, reads
 
-BENCHMARKS = {"archive": archive.run, "batches": batches.run, "reads": reads.run, "pipelines": pipelines.run}
+BENCHMARKS = {
+    "archive": archive.run,
+    "batches": batches.run,
+    "flags": flags.run,
+    "reads": reads.run,
+    "pipelines": pipelines.run,
+}
 
 
 def main() -> None:
     """Arguments to JSON on standard output."""
-    summaries = "\n".join(str(module.__doc__).splitlines()[0] for module in (archive, batches, reads, pipelines))
+    summaries = "\n".join(str(module.__doc__).splitlines()[0] for module in (archive, batches, flags, reads, pipelines))
     parser = argparse.ArgumentParser(
         prog="./tidemark bench",
         description=summaries,

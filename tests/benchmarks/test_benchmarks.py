@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
-from tests.benchmarks import archive, batches, pipelines, reads
+from tests.benchmarks import archive, batches, flags, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -39,3 +39,11 @@ def test_costs_of_a_pipeline_are_told_for_each_of_its_queries(name: str) -> None
     assert found["events_per_cpu_second"] > 0
     assert set(found["speed_events_per_cpu_second"]) == {view.name for view in load_pipeline(name).views}
     assert found["interval"]["cpu_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_flag_benchmark_measures_every_bid_on_each_way() -> None:
+    found = flags.run(rates={50: 100}, warm_up=3)
+    assert set(found["milliseconds"]) == {"echo", "real_time", "micro_batch"}
+    assert all(way["50"]["missing"] == 0 for way in found["milliseconds"].values())
+    assert found["milliseconds"]["real_time"]["50"]["p50"] < found["milliseconds"]["micro_batch"]["50"]["p50"]
