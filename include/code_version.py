@@ -9,7 +9,7 @@ from importlib.metadata import version
 from include.pipelines import load_pipeline
 from include.settings import REPOSITORY
 
-_SHARED = ("spark_jobs/*.py", "spark_jobs/decoding/*.py", "include/pipelines/spec.py")
+_SHARED = ("spark_jobs/*.py", "spark_jobs/decoding/*.py", "include/pipelines/spec/*.py")
 
 
 @cache

@@ -1,0 +1,71 @@
+"""The words a pipeline is declared in: frozen dataclasses, checked when they are made.
+
+A declaration holds facts and names; the functions that it names live in
+`spark_jobs/transforms/<pipeline>.py`, its suite in `expectations/<pipeline>.py`.
+"""
+
+from __future__ import annotations
+
+from include.pipelines.spec.archive import (
+    Archive,
+    Between,
+    EventTimeWithin,
+    MaxBytes,
+    Reference,
+    Required,
+    Retention,
+    Rule,
+    SafeValue,
+)
+from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, Text, UserDefined
+from include.pipelines.spec.flags import Flags
+from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, TOPIC, check_identifier
+from include.pipelines.spec.pipeline import Pipeline
+from include.pipelines.spec.reports import Listing, Threshold, Top
+from include.pipelines.spec.sources import CLIENT_OPTIONS, KafkaTopics
+from include.pipelines.spec.views import (
+    AdditiveView,
+    CompactedTopic,
+    Console,
+    JdbcTable,
+    KafkaMessages,
+    Sink,
+    TimeWindow,
+)
+
+__all__ = [
+    "CLIENT_OPTIONS",
+    "IDENTIFIER",
+    "IDENTITY",
+    "KAFKA_COLUMNS",
+    "TOPIC",
+    "AdditiveView",
+    "Archive",
+    "Avro",
+    "Between",
+    "CompactedTopic",
+    "Console",
+    "Csv",
+    "Decoder",
+    "EventTimeWithin",
+    "Flags",
+    "JdbcTable",
+    "Json",
+    "KafkaMessages",
+    "KafkaTopics",
+    "Listing",
+    "MaxBytes",
+    "Pipeline",
+    "Reference",
+    "Required",
+    "Retention",
+    "Rule",
+    "SafeValue",
+    "Sink",
+    "Text",
+    "Threshold",
+    "TimeWindow",
+    "Top",
+    "UserDefined",
+    "check_identifier",
+]

@@ -1,0 +1,123 @@
+"""The archive table: its rows, their rules, how they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from include.errors import UsageError
+from include.intervals import parse_duration
+from include.pipelines.spec.names import check_identifier
+
+
+@dataclass(frozen=True)
+class Required:
+    """A column of an archive row that must not be null."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class SafeValue:
+    """A column of an archive row that becomes a folder name: its values must be safe as one (`lake.SAFE_VALUE`).
+
+    Null is not: Spark's name for it is a value that data can carry too.
+    """
+
+    column: str
+
+
+@dataclass(frozen=True)
+class MaxBytes:
+    """A text column of an archive row that must not be longer, in UTF-8; null is not."""
+
+    column: str
+    limit: int
+
+
+@dataclass(frozen=True)
+class EventTimeWithin:
+    """The event time's distance from the record's Kafka timestamp.
+
+    The bound keeps one absurd event from moving the watermark and dropping everybody else's.
+    """
+
+    behind: str
+    ahead: str
+
+    @property
+    def bounds(self) -> tuple[timedelta, timedelta]:
+        """Behind and ahead as durations."""
+        return parse_duration(self.behind), parse_duration(self.ahead)
+
+
+@dataclass(frozen=True)
+class Between:
+    """Bounds of a number, both included: neither NaN nor an infinite one lies within. Null does."""
+
+    column: str
+    low: float
+    high: float
+
+
+Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The archive table: one row per element that the `rows` function finds in a message."""
+
+    rows: str
+    """Name of the transform: message column to an array of row structs."""
+    takes_record: bool = field(default=False, kw_only=True)
+    """Whether `rows` takes the record too: struct<key, headers, topic, partition, offset, timestamp>."""
+    columns: str
+    """DDL of the table's own columns; the Kafka columns are added."""
+    event_time: str
+    """Path of the event time inside a row, e.g. `last_event.start_time`."""
+    rules: tuple[Rule, ...] = ()
+    """What a row must satisfy; a message with a row that does not goes to quarantine whole."""
+    partition_by: Mapping[str, str] = field(default_factory=dict)
+    """Further partition columns of the table below `date`: name in the path to path inside a row, e.g.
+    `{"zip": "zip_code"}`. Values must be safe as the name of a folder, else their record goes to quarantine."""
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.partition_by:
+            check_identifier(name, "partition column")
+            if name in ("date", "interval", "outcome"):
+                raise UsageError(f"partition column {name!r} is Tidemark's own", remedy="choose another name")
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Partition columns of the table above `interval`."""
+        return ("date", *self.partition_by)
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The declared rules, and what the partition columns ask for."""
+        return (*self.rules, *(SafeValue(column) for column in self.partition_by.values()))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A small static table that transforms join, shipped with the code as CSV with a header."""
+
+    path: Path
+    columns: str
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long housekeeping leaves what is no longer needed."""
+
+    landing: str = "2d"
+    """Landing files whose rows lie in registered intervals, counted from their commit."""
+    revisions: str = "7d"
+    """Revisions that are no longer registered, or never were, counted from then."""
+
+    def __post_init__(self) -> None:
+        for duration in (self.landing, self.revisions):
+            parse_duration(duration)

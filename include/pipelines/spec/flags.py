@@ -1,0 +1,34 @@
+"""Records that are flagged as they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from include.errors import UsageError
+from include.intervals import parse_duration
+from include.pipelines.spec.names import TOPIC
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Archive rows that stateless rules single out: told to a topic within milliseconds, recomputed per interval."""
+
+    topic: str
+    rules: str
+    """Name of the transform: learned limits to a column, array<struct<rule, above>> of an archive row."""
+    limits: str
+    """Name of the transform: registered rows of the views in `learned_from` to limits: rule, subject, above."""
+    learned_from: tuple[str, ...]
+    """Names of the views that the limits are learned from."""
+    columns: tuple[str, ...]
+    """Columns of the archive row that a flag carries."""
+    learned_over: str = "7d"
+    """Limits are learned from so much of the registered intervals, counted back from the last one."""
+    commit_every: str = "30 seconds"
+    """How often the real-time query commits its position; no flag waits for it."""
+    topic_partitions: int = 4
+
+    def __post_init__(self) -> None:
+        parse_duration(self.learned_over)
+        if not TOPIC.fullmatch(self.topic):
+            raise UsageError(f"topic {self.topic!r} is not a Kafka topic name")

@@ -1,0 +1,24 @@
+"""Names that declarations share: identifiers, topics, and the columns that identify a row."""
+
+from __future__ import annotations
+
+import re
+
+from include.errors import UsageError
+
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
+"""Columns that identify an archive row; `kafka_element` is its position inside its message, 0-based."""
+
+KAFKA_COLUMNS = (
+    "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, kafka_element INT"
+)
+
+
+def check_identifier(name: str, what: str) -> None:
+    """Raise UsageError unless `name` may become a table, column or folder name."""
+    if not IDENTIFIER.fullmatch(name):
+        raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")

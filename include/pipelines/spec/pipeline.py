@@ -1,0 +1,75 @@
+"""A pipeline: everything declared for one source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from include.errors import UsageError
+from include.intervals import Schedule, hourly
+from include.pipelines.spec.archive import Archive, Reference, Retention
+from include.pipelines.spec.decoders import Decoder
+from include.pipelines.spec.flags import Flags
+from include.pipelines.spec.names import check_identifier
+from include.pipelines.spec.reports import Listing, Threshold, Top
+from include.pipelines.spec.sources import KafkaTopics
+from include.pipelines.spec.views import AdditiveView
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Everything declared for one source."""
+
+    name: str
+    description: str
+    source: KafkaTopics
+    decoder: Decoder
+    archive: Archive
+    views: tuple[AdditiveView, ...] = ()
+    flags: Flags | None = None
+    references: Mapping[str, Reference] = field(default_factory=dict)
+    reports: tuple[Threshold | Top | Listing, ...] = ()
+    schedule: Schedule = field(default_factory=hourly)
+    retention: Retention = field(default_factory=Retention)
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "pipeline")
+        for view in self.views:
+            check_identifier(view.name, "view")
+        names = {view.name for view in self.views}
+        if self.flags and not names.issuperset(self.flags.learned_from):
+            raise UsageError(f"flags learn from views that are not declared: {self.flags.learned_from}")
+        for report in self.reports:
+            if isinstance(report, Threshold | Top) and report.view not in names:
+                raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)
+            if isinstance(report, Top):
+                view = next(view for view in self.views if view.name == report.view)
+                plain = set(view.key) - {view.window}
+                if not report.by or not set(report.by) <= plain or report.measure not in view.measures:
+                    raise UsageError(
+                        f"report {report.title!r} does not fit the view {view.name!r}",
+                        remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
+                        pipeline=self.name,
+                    )
+
+    @property
+    def table(self) -> str:
+        """Name of the archive table in the catalog database `lake`."""
+        return self.name
+
+    @property
+    def top_report(self) -> Top:
+        """The first `Top` report. Raises UsageError when none is declared."""
+        for report in self.reports:
+            if isinstance(report, Top):
+                return report
+        raise UsageError(f"{self.name} declares no report of the kind Top", remedy="add one to its reports")
+
+    def view_table(self, view: AdditiveView) -> str:
+        """Name of a batch view's table in the catalog database `lake`."""
+        return f"{self.name}_{view.name}"
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """All tables, archive first."""
+        return (self.table, *(self.view_table(view) for view in self.views))

@@ -1,0 +1,53 @@
+"""Sections of an interval's page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from include.errors import UsageError
+from include.pipelines.spec.names import TOPIC
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A report section: rows of a view whose measure is above a limit."""
+
+    title: str
+    view: str
+    measure: str
+    above: int
+
+
+@dataclass(frozen=True)
+class Top:
+    """A report section: the keys of a view with the largest sum of a measure, over all windows of the interval.
+
+    `./tidemark top` shows the same live, per window.
+    """
+
+    title: str
+    view: str
+    measure: str
+    by: tuple[str, ...]
+    """Key columns of the view, the window not among them."""
+    rows: int = 10
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A report section: rows that a transform of the archive rows finds, from the archive rows of the interval."""
+
+    title: str
+    rows: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    """The columns that tell one listed thing from another; needed for `notify`."""
+    notify: str = ""
+    """Topic that gets a message for each key that the interval before did not list."""
+
+    def __post_init__(self) -> None:
+        if self.notify and not (TOPIC.fullmatch(self.notify) and set(self.key) and set(self.key) <= set(self.columns)):
+            raise UsageError(
+                f"report {self.title!r} cannot notify topic {self.notify!r}",
+                remedy="name a Kafka topic, and a key among the report's columns",
+            )

@@ -1,0 +1,140 @@
+"""Aggregates: their windows, and the places that hold them live."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from include.errors import UsageError
+from include.pipelines.spec.names import TOPIC
+
+
+@dataclass(frozen=True)
+class CompactedTopic:
+    """A speed view's topic: the last value of each key counts."""
+
+    topic: str
+    watermark: str
+    """How long the stream waits for late rows, e.g. `1 hour`."""
+    topic_partitions: int = 2
+
+
+@dataclass(frozen=True)
+class KafkaMessages:
+    """A further sink of a speed view: messages for plain topics, at least once.
+
+    The value carries the `version`, by which a reader tells a repetition.
+    """
+
+    topic: str = ""
+    """Name of the topic for all rows; it goes before the one that a row names."""
+    messages: str = ""
+    """Name of the transform: the view's rows to columns key, value and, without `topic`, topic. Unset: as JSON."""
+    row_topics: tuple[str, ...] = ()
+    """The topics that rows may name; created like `topic` if missing."""
+    topic_partitions: int = 2
+
+    def __post_init__(self) -> None:
+        for topic in self.topics:
+            if not TOPIC.fullmatch(topic):
+                raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+        if not self.topic and not (self.messages and self.row_topics):
+            raise UsageError(
+                "a sink without a topic needs messages that name one", remedy="set messages and row_topics"
+            )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics that the sink may write to."""
+        return (self.topic,) if self.topic else self.row_topics
+
+
+@dataclass(frozen=True)
+class JdbcTable:
+    """A further sink of a speed view: a table in PostgreSQL's database `serving`, a row per key, effectively once."""
+
+
+@dataclass(frozen=True)
+class Console:
+    """A further sink of a speed view: the changed rows on the stream's standard output."""
+
+    rows: int = 20
+
+
+Sink = KafkaMessages | JdbcTable | Console
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """Windows of event time, aligned to the epoch in UTC; durations as Spark writes them, e.g. `10 minutes`."""
+
+    length: str
+    slide: str = ""
+    """A window begins so often; unset: where the last one ends."""
+    start: str = ""
+    """How far the windows are shifted, e.g. `2 minutes`: they begin two minutes past the hour."""
+
+    def __post_init__(self) -> None:
+        if self.length_seconds % self.slide_seconds:
+            raise UsageError(f"a slide of {self.slide} does not divide a window of {self.length}")
+
+    @property
+    def length_seconds(self) -> int:
+        """Length, seconds."""
+        return _seconds(self.length)
+
+    @property
+    def slide_seconds(self) -> int:
+        """From one window's start to the next one's, seconds."""
+        return _seconds(self.slide or self.length)
+
+    @property
+    def start_seconds(self) -> int:
+        """The shift, seconds."""
+        return _seconds(self.start) if self.start else 0
+
+    def tumbling(self) -> tuple[TimeWindow, ...]:
+        """The windows as series in which each row lies in exactly one: several where they overlap."""
+        starts = range(self.start_seconds, self.start_seconds + self.length_seconds, self.slide_seconds)
+        return tuple(TimeWindow(self.length, "", f"{start} seconds") for start in starts)
+
+    def __str__(self) -> str:
+        slide = f" every {self.slide}" if self.slide else ""
+        return f"{self.length}{slide}{f' from {self.start}' if self.start else ''}"
+
+
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+
+
+def _seconds(duration: str) -> int:
+    match = re.fullmatch(r"(\d+) (second|minute|hour|day)s?", duration)
+    if not match:
+        raise UsageError(f"not a duration of a window: {duration!r}", remedy="write it like 10 minutes or 1 hour")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+@dataclass(frozen=True)
+class AdditiveView:
+    """Aggregates whose measures add up: kept live in a topic and recomputed per interval."""
+
+    name: str
+    rows: str
+    """Name of the transform that selects what is counted: archive rows (and references) to rows."""
+    aggregate: str
+    """Name of the transform: those rows to one row per key."""
+    key: tuple[str, ...]
+    measures: tuple[str, ...]
+    columns: str
+    """DDL of key and measures."""
+    window: str
+    """The key column that is a window struct<start, end>."""
+    windows: TimeWindow
+    """Its windows, those that the transform aggregates by."""
+    speed: CompactedTopic
+    mode: Literal["update", "complete"] = "update"
+    """Emitted with each micro-batch: the keys that changed, or all of them. With `complete` no row is too late
+    and no key is ever forgotten: for few keys."""
+    sinks: tuple[Sink, ...] = ()
+    """Where each micro-batch goes besides, out of the same read."""
+    description: str = ""
