@@ -97,7 +97,8 @@ class FlagQuery:
         self._run = flag_ledger.note_run(self.lease, self._version, code, self._starts, ids)
         self._running = self._version
         crash_point("flag_run_noted")
-        records = read_stream(self.spark, self.pipeline.source, begins)
+        trigger = self._trigger(len(every))
+        records = read_stream(self.spark, self.pipeline.source, begins, in_real_time="realTime" in trigger)
         rows = archive_rows(self.pipeline, decode(self.pipeline, records, self.restarts.withheld(FLAGS)))
         raised = flags(self.pipeline, rows, self._limits, self._version)
         return (
@@ -105,7 +106,7 @@ class FlagQuery:
             .queryName(f"{self.pipeline.name}.{FLAGS}")
             .option("checkpointLocation", self.generation.checkpoint(FLAGS))
             .outputMode("update")
-            .trigger(**self._trigger(len(every)))
+            .trigger(**trigger)
             .start()
         )
 

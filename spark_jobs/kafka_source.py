@@ -45,18 +45,26 @@ def _client_options() -> dict[str, str]:
     return {f"kafka.{key}": value for key, value in settings().kafka_java_options().items()}
 
 
-def read_stream(spark: SparkSession, source: KafkaTopics, starting_offsets: Mapping[TopicPartition, int]) -> DataFrame:
+def read_stream(
+    spark: SparkSession,
+    source: KafkaTopics,
+    starting_offsets: Mapping[TopicPartition, int],
+    *,
+    in_real_time: bool = False,
+) -> DataFrame:
     """The topics as a stream. Columns: Spark's Kafka columns with headers.
 
     `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from.
+    What is read in real time has no micro-batches that could be bounded.
     """
+    most = settings().max_offsets_per_trigger or source.max_offsets_per_trigger
     options = {
         **source.options,
         **_client_options(),
         **_FIXED,
         **_topics(source),
         "startingOffsets": offsets_json(starting_offsets) if starting_offsets else "earliest",
-        "maxOffsetsPerTrigger": str(settings().max_offsets_per_trigger or source.max_offsets_per_trigger),
+        **({} if in_real_time else {"maxOffsetsPerTrigger": str(most)}),
     }
     return spark.readStream.format("kafka").options(**options).load()
 

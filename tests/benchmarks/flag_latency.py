@@ -148,7 +148,8 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
     def raising(name: str, trigger: dict[str, Any], source: str, target: str) -> Iterator[None]:
         topics = kafka.describe_topics([source]).values()
         begins = {tp: end for tp, (_, end) in kafka.offset_bounds(kafka.topic_partitions_of(topics)).items()}
-        records = read_stream(spark, replace(pipeline.source, subscribe=(source,)), begins)
+        topic = replace(pipeline.source, subscribe=(source,))
+        records = read_stream(spark, topic, begins, in_real_time="realTime" in trigger)
         raised = flags(pipeline, archive_rows(pipeline, decode(pipeline, records)), limits, 1)
         query = (
             write_stream(raised, target)
