@@ -71,7 +71,8 @@ def read_stream(
 
 def _topics(source: KafkaTopics) -> dict[str, str]:
     if source.pattern:
-        return {"subscribePattern": source.pattern}
+        # Spark takes what a pattern is found in; a source means whole names.
+        return {"subscribePattern": f"^(?:{source.pattern})$"}
     if source.assign:
         return {"assign": json.dumps({topic: sorted(numbers) for topic, numbers in source.assign.items()})}
     return {"subscribe": ",".join(source.subscribe)}

@@ -218,6 +218,7 @@ def raise_flag(home: Home, seller: str, moment: datetime) -> tuple[dict[str, Any
     raise AssertionError(f"no flag of {bid} within two minutes")
 
 
+@pytest.mark.slow
 def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_survives_a_kill(
     home: Home, second: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -226,8 +227,8 @@ def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_sur
     try:
         before, _ = raise_flag(home, "early", hour)
         seconds = sorted(raise_flag(home, f"early-{n}", hour + timedelta(seconds=n))[1] for n in range(20))
-        # The query commits every 30 s; nobody waits for that.
-        assert seconds[10] < 3, seconds
+        # The query commits every 30 s; nobody waits for that. How soon it is indeed, `bench flags` tells.
+        assert seconds[10] < 15, seconds
         assert "in micro-batches" not in log.read_text()
         produce(home, hour, seed=9)
         last, _ = raise_flag(home, "last", hour + timedelta(minutes=59, seconds=59))
@@ -255,6 +256,7 @@ def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_sur
     assert (again["unexplained"], again["pending"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_stream_with_a_flags_query_stops_at_once_when_asked(home: Home, second: dict[str, Any], tmp_path: Path) -> None:
     stream = start_stream(home, tmp_path / "stream.log")
     try:

@@ -35,8 +35,8 @@ def write(home: Home, topic: str, topic_partition: int, count: int, first_minute
 
 @pytest.fixture(scope="module")
 def topics(in_process: Home) -> Home:
-    """door-a and door-b with three records in both topic partitions, and a topic of somebody else's."""
-    for topic in ("door-a", "door-b", "window-a"):
+    """door-a and door-b with three records in both topic partitions, and topics of somebody else's."""
+    for topic in ("door-a", "door-b", "window-a", "back-door-a", "door-a-counts"):
         for topic_partition in (0, 1):
             write(in_process, topic, topic_partition, 3)
     return in_process
