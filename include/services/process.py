@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,10 @@ from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_
 
 from include.errors import ServiceUnreachable
 from include.settings import settings, write_private
+
+
+_FIRST_PORT = 15_000
+"""Ports of our own begin here, above those that have names."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,22 @@ def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | N
     return psutil.Process(process.pid)
 
 
+def _first_ephemeral_port() -> int:
+    """The lowest port that the kernel gives to outgoing connections."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first = 32_768
+    return max(first, _FIRST_PORT + 1_000)
+
+
 def free_port(preferred: int | None = None) -> int:
-    """The preferred port if it is free on loopback, else one that is."""
-    for port in (preferred or 0, 0):
+    """The preferred port if it is free on loopback, else one that is.
+
+    Not one of those that the kernel gives to outgoing connections: one of them might take it before the service does.
+    """
+    others = random.sample(range(_FIRST_PORT, _first_ephemeral_port()), 20)
+    for port in (*([preferred] if preferred else []), *others, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
