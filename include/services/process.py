@@ -21,7 +21,6 @@ from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_
 from include.errors import ServiceUnreachable
 from include.settings import settings, write_private
 
-
 _FIRST_PORT = 15_000
 """Ports of our own begin here, above those that have names."""
 
