@@ -17,6 +17,12 @@ The text of an error is one line: what is wrong, where, and what to do.
 from __future__ import annotations
 
 
+def one_line(text: str, most: int = 400) -> str:
+    """A text that an error or a log quotes: its first line, with nothing that a terminal would act upon."""
+    first = text.strip().splitlines()[0][:most] if text.strip() else "no message"
+    return "".join(character if character.isprintable() else " " for character in first)
+
+
 class TidemarkError(Exception):
     """Root of the tree. `message` says what and where, `remedy` what to do about it."""
 

@@ -68,22 +68,31 @@ def run_attached(job: SparkSubmission) -> int:
     return process.wait()
 
 
+class _StopOnSignal:
+    """Asks a driver to stop when this process gets SIGTERM or SIGINT."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        _forward(self._process)
+
+    def code(self, code: int) -> int:
+        """The exit code of a driver that ended with `code`."""
+        # One that was still starting when asked has nothing to finish: ended by the signal is stopped.
+        return 0 if self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+
+
 def run_stream_job(job: SparkSubmission) -> int:
     """Run a stream; SIGTERM and SIGINT ask its driver to stop after the micro-batch. Its exit code."""
     process = _start(job)
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        _forward(process)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+    stop = _StopOnSignal(process)
     _pass_on(process)
-    code = process.wait()
-    # A driver that was still starting when asked has nothing to finish: ended by the signal is stopped.
-    return 0 if asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+    return stop.code(process.wait())
 
 
 def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
@@ -92,15 +101,7 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
     SIGTERM and SIGINT ask it to stop, which then is 0.
     """
     process = _start(job)
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        _forward(process)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+    stop = _StopOnSignal(process)
     passing_on = threading.Thread(target=_pass_on, args=(process,), daemon=True)
     passing_on.start()
     while True:
@@ -111,7 +112,7 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
             continue
         passing_on.join(5)
         look()
-        return 0 if asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+        return stop.code(code)
 
 
 def _forward(process: subprocess.Popen[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from include import kafka
 from include.intervals import parse_time
@@ -48,8 +48,3 @@ def _declared(source: KafkaTopics, tp: TopicPartition, low: int, high: int) -> i
     if source.starting_offsets == "latest":
         return high
     return source.starting_offsets.get(tp.topic, {}).get(tp.partition, low)
-
-
-def words(topics: Iterable[str]) -> str:
-    """Names of topics for people."""
-    return ", ".join(sorted(topics)) or "no topic yet"

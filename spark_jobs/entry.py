@@ -20,6 +20,7 @@ from include.errors import (
     TidemarkError,
     Undecodable,
     UsageError,
+    one_line,
 )
 from spark_jobs.decoding.avro_wire import is_unresolved
 from spark_jobs.decoding.records import FAILED_FAST
@@ -45,14 +46,14 @@ def translate(error: Exception) -> TidemarkError | None:
         # Whoever runs a query resolves the id and starts it again; no record is to blame.
         return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
     if any(word in text for word in _LOST):
-        return OffsetsLost(_first_line(text), remedy="see `./tidemark ranges` and the topic's retention")
+        return OffsetsLost(one_line(text), remedy="see `./tidemark ranges` and the topic's retention")
     if _DISK_FULL in text:
         return TidemarkError(
             f"{_DISK_FULL}: below {lake.root()} or Spark's local folder; nothing half written was committed",
             remedy="free space, then start it again: it goes on where it committed last",
         )
     if any(word in text for word in _NO_BROKER):
-        return ServiceUnreachable(f"Kafka or PostgreSQL: {_first_line(text)}", remedy="./tidemark status")
+        return ServiceUnreachable(f"Kafka or PostgreSQL: {one_line(text)}", remedy="./tidemark status")
     return None
 
 
@@ -62,12 +63,11 @@ def root_cause(error: Exception) -> str:
     if cause is None:
         # What a query reports of itself holds its cause as an error of Python's.
         inner = getattr(error, "_cause", None)
-        return root_cause(inner) if isinstance(inner, Exception) else _first_line(str(error))
+        return root_cause(inner) if isinstance(inner, Exception) else one_line(str(error))
     while cause.getCause() is not None:
         cause = cause.getCause()
-    # The record may be quoted in it: nothing that a terminal would act upon.
-    text = _first_line(str(cause.getMessage() or "no message"))
-    return f"{cause.getClass().getSimpleName()}: {''.join(c if c.isprintable() else ' ' for c in text)}"
+    # The record may be quoted in it.
+    return f"{cause.getClass().getSimpleName()}: {one_line(str(cause.getMessage() or ''))}"
 
 
 def unreadable_file(path: str, text: str) -> ReconciliationFailed:
@@ -78,10 +78,6 @@ def unreadable_file(path: str, text: str) -> ReconciliationFailed:
         f"{below} {'is missing' if missing else 'cannot be read, it is damaged'}; nothing was registered",
         remedy="put it back from a copy (./tidemark doctor names every damaged file), then run the interval again",
     )
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:400] if text.strip() else "no message"
 
 
 def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:

@@ -13,7 +13,7 @@ from include.offsets import TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
 from spark_jobs.archive_reader import read_archived
-from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.decoding.records import load_references
 from spark_jobs.flag_reconciliation import reconcile_flags
 from spark_jobs.interval_reading import Reading, read_from_archive, read_from_kafka
 from spark_jobs.registered_rows import Damaged
@@ -23,6 +23,7 @@ from spark_jobs.revision_comparison import compare_revisions
 from spark_jobs.schemas import struct_of
 from spark_jobs.table_writer import archive_schema, with_partition_columns, write_revisions
 from spark_jobs.view_reconciliation import reconcile_view
+from spark_jobs.view_rows import aggregate_view
 
 
 def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
@@ -42,7 +43,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     built = _write_archive(pipeline, attempt, replayed.added_to(reading.archive))
     rows = replayed.added_to(reading.rows)
     for view in pipeline.views:
-        batch_view = _aggregate(spark, pipeline, view, rows).persist()
+        batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
         reconcile_view(spark, pipeline, view, batch_view, pinned, found, replayed, damaged)
         built += _write_view(pipeline, attempt, view, batch_view)
     if pipeline.flags:
@@ -58,12 +59,6 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         code_changes=reading.changed,
     )
     _note(attempt, reading, found, replayed.records)
-
-
-def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
-    counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
-    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
-    return aggregated
 
 
 def _write_archive(pipeline: Pipeline, attempt: AttemptSpec, landed: DataFrame) -> list[BuiltRevision]:

@@ -10,8 +10,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive_reader import EVER, read_archived_by_event_time
-from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
+from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.kafka_source import read_stream
+from spark_jobs.view_rows import aggregate_view
 
 
 class LiveTables:
@@ -44,8 +45,7 @@ class LiveTables:
 
     def _start(self, view: AdditiveView) -> StreamingQuery:
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_stream(self._spark, self._pipeline.source, {})))
-        counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
-        aggregates = transform(self._pipeline, view.aggregate)(counted)
+        aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
         return (
             aggregates.writeStream.format("memory")
             .queryName(view.name)

@@ -21,10 +21,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.intervals import format_time
 from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.settings import write_private
-from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.decoding.records import load_references
 from spark_jobs.landing_source import read_landed
 from spark_jobs.streaming import Stop
 from spark_jobs.view_parts import utc
+from spark_jobs.view_rows import aggregate_view
 
 Key = tuple[Any, ...]
 
@@ -51,9 +52,7 @@ class LiveTop:
     def aggregates(self, spark: SparkSession, since: str) -> DataFrame:
         """The view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
         rows = read_landed(spark, self.pipeline, since).withWatermark("event_time", self.view.speed.watermark)
-        counted = transform(self.pipeline, self.view.rows)(rows, load_references(spark, self.pipeline))
-        aggregated: DataFrame = transform(self.pipeline, self.view.aggregate)(counted)
-        return aggregated
+        return aggregate_view(self.pipeline, self.view, rows, load_references(spark, self.pipeline))
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:
         """Take over the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing."""

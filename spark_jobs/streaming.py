@@ -27,7 +27,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
 from include.stream_start import StreamStart, begin, check_retention, who
 from spark_jobs.decoding.avro_wire import is_unresolved
-from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
+from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.entry import translate
 from spark_jobs.flag_query import FlagQuery
 from spark_jobs.kafka_source import read_stream
@@ -36,6 +36,7 @@ from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.speed_restarts import SpeedRestarts
 from spark_jobs.view_base import load_base
+from spark_jobs.view_rows import aggregate_view
 
 
 class Stop:
@@ -248,8 +249,7 @@ class _Queries:
         rows = archive_rows(self._pipeline, decoded)
         if view.mode == "update":
             rows = rows.withWatermark("event_time", view.speed.watermark)
-        counted = transform(self._pipeline, view.rows)(rows, load_references(self._spark, self._pipeline))
-        aggregates = transform(self._pipeline, view.aggregate)(counted)
+        aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
 
         def emit(batch: DataFrame, batch_id: int) -> None:
             self._sinks_of(

@@ -20,7 +20,7 @@ from include.pipelines.spec import IDENTITY, Pipeline
 from include.produce import messages
 from spark_jobs.catalog import Catalog
 from spark_jobs.content_hash import row_hashes, sums
-from spark_jobs.decoding.records import archive_rows, decode, load_references, transform
+from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.entry import run_entry
 from spark_jobs.kafka_source import KAFKA_COLUMNS
 from spark_jobs.local_frames import frame_of
@@ -28,6 +28,7 @@ from spark_jobs.schemas import struct_of
 from spark_jobs.session import build_session
 from spark_jobs.sinks.view_values import key_json, value_json
 from spark_jobs.table_writer import archive_schema, with_partition_columns, write_revisions
+from spark_jobs.view_rows import aggregate_view
 
 RECORDS = 500
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,8 +81,7 @@ def train(spark: SparkSession, pipeline: Pipeline) -> None:
         attempt=1,
     )
     for view in pipeline.views:
-        counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
-        aggregated = transform(pipeline, view.aggregate)(counted).persist()
+        aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
         messages_of = aggregated.select(key_json(view).alias("key"), *view.measures, view.window)
         speed = messages_of.select("key", value_json(view, 1).alias("value"))
         parsed = speed.groupBy("key").agg(F.max_by(F.struct("value"), "key")["value"].alias("value"))

@@ -21,9 +21,10 @@ from include.ledger.micro_batches import BatchCommit
 from include.offsets import OffsetRange
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive_reader import EVER, read_archived_by_event_time
-from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.decoding.records import load_references
 from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.sinks.view_values import key_json
+from spark_jobs.view_rows import aggregate_view
 
 
 def load_base(
@@ -72,8 +73,7 @@ def _read(spark: SparkSession, location: str) -> DataFrame:
 
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> DataFrame:
     rows = read_archived_by_event_time(spark, pipeline, *EVER)
-    counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
-    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
+    aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
     return aggregated.select(key_json(view).alias("key"), *view.measures)
 
 

@@ -26,11 +26,12 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from spark_jobs.archive_files import within
 from spark_jobs.archive_reader import read_archived, read_archived_by_event_time, within_incarnation
-from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.decoding.records import load_references
 from spark_jobs.local_frames import frame_of
 from spark_jobs.registered_rows import Damaged
 from spark_jobs.replayed_rows import Replayed
 from spark_jobs.sinks.view_values import key_json
+from spark_jobs.view_rows import aggregate_view
 
 SPEED_HOLDS = ("elsewhere", "inside")
 """Parts that the speed view's values are made of."""
@@ -72,8 +73,7 @@ class Meeting:
 
     def aggregate(self, rows: DataFrame) -> DataFrame:
         """What archive rows add up to. Columns: key, start, end, the measures."""
-        counted = transform(self.pipeline, self.view.rows)(rows, self._references)
-        aggregated: DataFrame = transform(self.pipeline, self.view.aggregate)(counted)
+        aggregated = aggregate_view(self.pipeline, self.view, rows, self._references)
         return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
 
     def windows(self, batch: DataFrame) -> list[Window]:

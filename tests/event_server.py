@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "text/event-stream; charset=utf-8"})
 
 
-class EventServer:
+class EventServer(ABC):
     """Serves at `url` until closed; what was asked for lies in `last_event_ids`."""
 
     def __init__(self) -> None:
@@ -73,8 +74,9 @@ class EventServer:
         self._server.shutdown()
         self._server.server_close()
 
+    @abstractmethod
     def serve(self, request: BaseHTTPRequestHandler, number: int, last_event_id: str | None) -> None:
-        raise NotImplementedError
+        """Answer the request of that number."""
 
     def answer(self, request: BaseHTTPRequestHandler, answer: Answer, pieces: Iterator[bytes] | None = None) -> None:
         request.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

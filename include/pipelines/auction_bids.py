@@ -28,7 +28,7 @@ NAMES = ("bid_id", "auction_id", "category", "seller", "bidder")
 
 PIPELINE = Pipeline(
     name="auction_bids",
-    description="Auction bids: every bid archived, possible fraud flagged within milliseconds",
+    description="Auction bids: every bid archived, possible fraud flagged in real time",
     source=KafkaTopics(subscribe=("auction-bids",)),
     decoder=Json(schema=f"{BID}, amount DOUBLE"),
     archive=Archive(

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
+from include.errors import one_line
 from include.pipelines.spec import UserDefined
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.schemas import struct_of
@@ -49,12 +50,6 @@ def _function(path: str) -> Callable[..., Any]:
     return function
 
 
-def _told(error: Exception) -> str:
-    # The value may be quoted in it: nothing that a terminal would act upon.
-    text = f"{type(error).__name__}: {error}"[:500]
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Column]:
     path, names = decoder.function, struct_of(decoder.schema).names
 
@@ -66,7 +61,7 @@ def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Co
             return (None if found is None else tuple(found.get(name) for name in names)), None
         except Exception as error:
             # Somebody else's code at the edge of a record: whatever it raises concerns this record alone.
-            return None, _told(error)
+            return None, one_line(f"{type(error).__name__}: {error}")
 
     return F.udf(decode, returned, useArrow=True)
 
@@ -109,7 +104,7 @@ def _decode_part(
             raise ValueError(f"the function returned {len(found)} messages for {len(values)} values")
     except Exception as error:
         if len(values) == 1:
-            return pa.nulls(1, kind), pa.array([_told(error)])
+            return pa.nulls(1, kind), pa.array([one_line(f"{type(error).__name__}: {error}")])
         middle = len(values) // 2
         parts = [_decode_part(function, part, kind) for part in (values[:middle], values[middle:])]
         messages, errors = (pa.concat_arrays([part[n] for part in parts]) for n in (0, 1))

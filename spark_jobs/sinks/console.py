@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.cli.output import clean
+from include.errors import one_line
 from include.pipelines.spec import AdditiveView, Console, Pipeline
 
 
@@ -26,7 +26,7 @@ class ConsoleTarget:
         lines = [f"{self.pipeline.name}.{self.view.name}, version {version}: {values.count()} rows"]
         for row in shown:
             held = ", ".join(f"{name} {row[name]}" for name in measures)
-            lines.append(f"  {clean(row['key'])}: {held}")
+            lines.append(f"  {one_line(row['key'])}: {held}")
         print("\n".join(lines), flush=True)
 
     def replace(self, values: DataFrame, version: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 from psycopg2.extras import execute_values
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, StructType
 
@@ -64,7 +64,6 @@ class JdbcTableTarget:
 
     def _merge(self, values: DataFrame, version: int, *, replace: bool) -> None:
         columns, types = self._columns()
-        rows = values.select(*self._flat(values.schema)).toLocalIterator()
         with _transaction() as cursor:
             self._create(cursor, columns, types)
             if not self._advance(cursor, version):
@@ -75,9 +74,9 @@ class JdbcTableTarget:
                 sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} LIMIT 0").format(staged, names, table)
             )
             insert = sql.SQL("INSERT INTO {} ({}) VALUES %s").format(staged, names).as_string(cursor)
-            execute_values(
-                cursor, insert, ((*map(_storable, row), version) for row in rows), page_size=_ROWS_A_STATEMENT
-            )
+            rows = values.select(*self._flat()).toLocalIterator()
+            stored = ((*map(_storable, row), version) for row in rows)
+            execute_values(cursor, insert, stored, page_size=_ROWS_A_STATEMENT)
             if replace:
                 cursor.execute(sql.SQL("DELETE FROM {}").format(table))
             cursor.execute(self._upsert(columns, names, table, staged))
@@ -155,7 +154,8 @@ class JdbcTableTarget:
             pipeline=self.pipeline.name,
         )
 
-    def _flat(self, values: StructType) -> list[Any]:
+    def _flat(self) -> list[Column]:
+        """The values of `_columns`, out of key and measures."""
         declared = struct_of(self.view.columns)
         flat = []
         for name, column in zip(self.view.key, key_columns(self.view, F.col("key")), strict=True):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.services.jars import classpath, java
 from tests import audit
 from tests.audit import Coordinates, Fates, Record
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -233,11 +232,11 @@ def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_sur
         produce(home, hour, seed=9)
         last, _ = raise_flag(home, "last", hour + timedelta(minutes=59, seconds=59))
         assert last["limits_version"] == before["limits_version"]
-        wait_for(lambda: lag_of(home, "archive") == 0, log)
+        wait_for("the archive to catch up", lambda: lag_of(home, "archive") == 0)
         verdict = home.interval(PIPELINE, hour)
         assert verdict["reconciliation"]["unexplained"] == 0
         # The stream goes on, with limits that know the third hour.
-        wait_for(lambda: "is in force" in log.read_text(), log)
+        wait_for("new limits", lambda: "is in force" in log.read_text())
         after, _ = raise_flag(home, "later", datetime.now(UTC))
         assert after["limits_version"] > before["limits_version"]
     finally:
@@ -273,13 +272,6 @@ def start_stream(home: Home, log: Path) -> subprocess.Popen[str]:
     with log.open("w") as output:
         command, environment = home.command("stream", PIPELINE), home.environment()
         return subprocess.Popen(command, env=environment, stderr=output, cwd=REPOSITORY, text=True)
-
-
-def wait_for(condition: Callable[[], bool], log: Path, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.2)
 
 
 def lag_of(home: Home, query: str) -> int:

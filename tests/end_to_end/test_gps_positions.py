@@ -16,12 +16,11 @@ import fastavro
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.pipelines.gps_positions import VERSIONS
 from include.producers.gps_positions import encode
 from include.schema_registry import SchemaRegistry
-from tests.conftest import Home, end_of, iso, last_hours
+from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.registry_gate import Gate, open_gate
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
@@ -158,12 +157,6 @@ def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, 
     ]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    retry(retry=retry_if_result(lambda found: not found), stop=stop_after_delay(seconds), wait=wait_fixed(0.5))(
-        condition
-    )()
-
-
 def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: Home, gate: Gate) -> None:
     """A version that is registered while the stream runs, then the registry away, then back."""
     gate.target = home.services["registry"]["address"]
@@ -180,7 +173,7 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: H
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_for(lambda: "streaming from" in log.read_text())
+        wait_for("the stream", lambda: "streaming from" in log.read_text())
         gate.answer = 503
         (newest,) = registry.register("gps-value", [json.dumps(newer)])
         moment = int((HOUR + timedelta(hours=2)).timestamp() * 1000)
@@ -191,10 +184,10 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: H
         value = b"\0" + newest.to_bytes(4, "big") + body.getvalue()
         producer.produce("gps", value, b"9", partition=0, timestamp=moment)
         assert producer.flush(20) == 0
-        wait_for(lambda: "waits: the schema registry" in log.read_text())
+        wait_for("the stream to wait for the registry", lambda: "waits: the schema registry" in log.read_text())
         assert quarantined(home) == before
         gate.answer = None
-        wait_for(lambda: log.read_text().count("1 records, 0 quarantined") == 1)
+        wait_for("the record", lambda: log.read_text().count("1 records, 0 quarantined") == 1)
         assert "goes on with schemas that it had not met before" in log.read_text()
         stream.terminate()
         assert stream.wait(60) == 0

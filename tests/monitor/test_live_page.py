@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from include.errors import UsageError
 from include.monitor.live_page import POLICY, live_app, serving
+from tests.conftest import wait_for
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">\x1b[31m\u202e"
 
@@ -95,13 +95,6 @@ def browser() -> Iterator[Any]:
     chrome.quit()
 
 
-def wait_for(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not ready():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.1)
-
-
 @pytest.mark.browser
 def test_chart_and_table_follow_the_file_and_show_texts_as_texts(browser: Any, address: str, result: Path) -> None:
     def texts(selector: str) -> list[str]:
@@ -110,7 +103,7 @@ def test_chart_and_table_follow_the_file_and_show_texts_as_texts(browser: Any, a
 
     result.write_text(json.dumps(found(["Ada", False, 8], [HOSTILE, True, 4])))
     browser.get(address)
-    wait_for(lambda: texts("#rows tr") != [])
+    wait_for("the page", lambda: texts("#rows tr") != [])
     assert texts("#columns th") == ["user", "bot", "count"]
     assert texts("#rows tr:nth-child(1) td") == ["Ada", "", "8"]
     assert texts("#rows tr:nth-child(2) td")[0].startswith("<img src=x")
@@ -121,7 +114,7 @@ def test_chart_and_table_follow_the_file_and_show_texts_as_texts(browser: Any, a
     assert widths[0] == pytest.approx(2 * widths[1])
     assert browser.execute_script("return document.images.length") == 0
     result.write_text(json.dumps(found(["Bo", False, 30], total=30)))
-    wait_for(lambda: texts("#rows tr:nth-child(1) td") == ["Bo", "", "30"])
+    wait_for("the page", lambda: texts("#rows tr:nth-child(1) td") == ["Bo", "", "30"])
     assert len(texts("#rows tr")) == 1
     assert "30 in all" in texts("#window")[0]
     assert "owned" not in browser.title

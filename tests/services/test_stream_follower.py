@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests import audit
-from tests.conftest import Home, end_of
+from tests.conftest import Home, end_of, wait_for
 from tests.event_server import Answer, ChangeServer, ScriptedServer, made_up_changes
 
 pytestmark = pytest.mark.services
@@ -41,14 +41,7 @@ def _own_topic(home: Home) -> None:
         except KafkaException:
             return False
 
-    wait_for(gone)
-
-
-def wait_for(ready: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.05)
+    wait_for("the topic to be gone", gone)
 
 
 def follow(home: Home, server: Any, *arguments: str) -> dict[str, Any]:
@@ -104,13 +97,13 @@ def test_nothing_is_lost_and_only_the_last_second_doubled_when_the_follower_is_k
             process = home.start("produce", "wiki_changes", "--from-stream", server.url)
             try:
                 goal = server.sent + rng.randint(500, 2500)
-                wait_for(lambda goal=goal: server.sent >= goal)  # type: ignore[misc]
+                wait_for("events on their way", lambda goal=goal: server.sent >= goal)  # type: ignore[misc]
             finally:
                 end_of(process)
             assert process.returncode == -signal.SIGKILL, f"ended by itself before kill {kill}"
         process = home.start("produce", "wiki_changes", "--from-stream", server.url)
         try:
-            wait_for(lambda: position(home) == server.event_id(len(changes) - 1))
+            wait_for("the position", lambda: position(home) == server.event_id(len(changes) - 1))
             process.send_signal(signal.SIGTERM)
             out, errors = process.communicate(timeout=60)
         finally:
@@ -180,7 +173,7 @@ def test_second_follower_is_refused_with_5_when_the_first_runs(home: Home) -> No
     with ScriptedServer(Answer((frame(1, '{"meta": {"id": "a"}}'),), end="hold")) as server:
         first = home.start("produce", "wiki_changes", "--from-stream", server.url)
         try:
-            wait_for(lambda: bool(server.last_event_ids))
+            wait_for("the follower", lambda: bool(server.last_event_ids))
             refused = home.run("produce", "wiki_changes", "--from-stream", server.url, expect=5)
             assert "another process follows" in refused.stderr
             first.send_signal(signal.SIGINT)
@@ -211,7 +204,7 @@ def test_id_stays_and_exit_code_is_6_when_kafka_does_not_confirm(home: Home) -> 
     with ScriptedServer(Answer(pieces, end="hold"), Answer(frames[100:], end="hold")) as server:
         process = home.start("produce", "wiki_changes", "--from-stream", server.url)
         try:
-            wait_for(lambda: bool(server.last_event_ids) and position(home) == "99")
+            wait_for("the position", lambda: bool(server.last_event_ids) and position(home) == "99")
             os.kill(pid, signal.SIGSTOP)
             pieces.gate.set()
             assert pieces.sent.wait(30)
@@ -223,7 +216,7 @@ def test_id_stays_and_exit_code_is_6_when_kafka_does_not_confirm(home: Home) -> 
         assert process.returncode == 6, errors
         assert "did not confirm" in errors.splitlines()[-1]
         assert position(home) == "99"
-        wait_for(lambda: home.services["kafka"]["healthy"])
+        wait_for("the broker", lambda: home.services["kafka"]["healthy"])
         follow(home, server, "--until", "100")
         assert server.last_event_ids == [None, "99"]
     assert set(ids(written(home))) == {change["meta"]["id"] for change in changes}

@@ -23,9 +23,10 @@ PIPELINES = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
 
 
 def found_of(spark: Any, name: str) -> dict[str, Any]:
-    from spark_jobs.decoding.records import archive_columns, archive_rows, decode, load_references, transform
+    from spark_jobs.decoding.records import archive_columns, archive_rows, decode, load_references
     from spark_jobs.kafka_source import KAFKA_COLUMNS
     from spark_jobs.local_frames import frame_of
+    from spark_jobs.view_rows import aggregate_view
 
     pipeline = load_pipeline(name)
     lines = (GOLDEN / name / "messages.jsonl").read_text(encoding="utf-8").splitlines()
@@ -38,8 +39,8 @@ def found_of(spark: Any, name: str) -> dict[str, Any]:
     rows = archive_rows(pipeline, decoded)
     views = {}
     for view in pipeline.views:
-        counted = transform(pipeline, view.rows)(rows, load_references(spark, pipeline))
-        views[view.name] = plain(transform(pipeline, view.aggregate)(counted).orderBy(*view.key))
+        aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
+        views[view.name] = plain(aggregated.orderBy(*view.key))
     found = {"rows": plain(decoded.select(*columns).orderBy("kafka_offset", "kafka_element")), "views": views}
     decoded.unpersist()
     return found

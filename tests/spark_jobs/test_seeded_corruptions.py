@@ -319,8 +319,8 @@ def test_window_off_by_one_in_the_batch_view_is_named_by_key_and_window(
 ) -> None:
     from spark_jobs import interval_build
 
-    honest = interval_build._aggregate
-    monkeypatch.setattr(interval_build, "_aggregate", lambda *arguments: _shifted(honest(*arguments), 1))
+    honest = interval_build.aggregate_view
+    monkeypatch.setattr(interval_build, "aggregate_view", lambda *arguments: _shifted(honest(*arguments), 1))
     found = seeded.unexplained()
     assert {d["what"] for d in found} == {"hourly_counts against the archive"}
     assert all('"window"' in d["where"] and "batch view" in d["evidence"] for d in found)
@@ -348,16 +348,16 @@ def test_hour_merged_into_the_next_by_a_time_zone_is_named_by_key_and_window(
 
     from spark_jobs import interval_build
 
-    honest = interval_build._aggregate
+    honest = interval_build.aggregate_view
     hour = START + timedelta(hours=2)
 
-    def merged(spark: Any, pipeline: Any, view: Any, rows: Any) -> Any:
+    def merged(pipeline: Any, view: Any, rows: Any, references: Any) -> Any:
         # As in the night when a clock is put back: two hours bear the name of one.
         earlier = F.col("event_time") - F.expr("INTERVAL 1 HOUR")
         local = F.when(F.col("event_time") >= F.lit(hour), earlier).otherwise(F.col("event_time"))
-        return honest(spark, pipeline, view, rows.withColumn("event_time", local))
+        return honest(pipeline, view, rows.withColumn("event_time", local), references)
 
-    monkeypatch.setattr(interval_build, "_aggregate", merged)
+    monkeypatch.setattr(interval_build, "aggregate_view", merged)
     found = seeded.unexplained()
     assert any(iso(hour) in d["where"] and "batch view 0," in d["evidence"] for d in found)
     assert {d["what"] for d in found} == {"hourly_counts against the archive"}
@@ -421,7 +421,7 @@ def test_late_row_left_out_of_the_batch_view_is_named_by_key_and_window(
 
     evidence = next(d for d in seeded.reconcile()["differences"] if d["class"] == "late")
     key = json.loads(evidence["where"])
-    honest = interval_build._aggregate
+    honest = interval_build.aggregate_view
 
     def without_one(*arguments: Any) -> Any:
         rows = honest(*arguments)
@@ -430,7 +430,7 @@ def test_late_row_left_out_of_the_batch_view_is_named_by_key_and_window(
         )
         return rows.withColumn("count", F.col("count") - F.when(here, 1).otherwise(0))
 
-    monkeypatch.setattr(interval_build, "_aggregate", without_one)
+    monkeypatch.setattr(interval_build, "aggregate_view", without_one)
     found = seeded.unexplained()
     assert [d["where"] for d in found] == [evidence["where"]]
     assert re.search(r"[1-9]\d* late", found[0]["evidence"])

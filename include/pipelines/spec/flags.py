@@ -11,7 +11,7 @@ from include.pipelines.spec.names import TOPIC
 
 @dataclass(frozen=True)
 class Flags:
-    """Archive rows that stateless rules single out: told to a topic within milliseconds, recomputed per interval."""
+    """Archive rows that stateless rules single out: told to a topic in real time, recomputed per interval."""
 
     topic: str
     rules: str

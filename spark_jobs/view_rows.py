@@ -1,0 +1,22 @@
+"""What archive rows add up to in a view: the one way for stream, interval, and all that compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+
+from include.pipelines.spec import AdditiveView, Pipeline
+from spark_jobs.decoding.records import transform
+
+
+def aggregate_view(
+    pipeline: Pipeline, view: AdditiveView, rows: DataFrame, references: Mapping[str, DataFrame]
+) -> DataFrame:
+    """The view's rows, by its own transforms. Columns: key and measures, as the view declares them.
+
+    `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives.
+    """
+    counted = transform(pipeline, view.rows)(rows, references)
+    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
+    return aggregated
