@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
-from include import catalog_state, compaction
+from include import catalog_state, compaction, driver_folders
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
 from include.intervals import Interval
@@ -44,6 +44,8 @@ def keep_house(
         crash_point("housekeeping_marked")
         sweep_landing(pipeline, times, done)
         sweep_tables(pipeline, times, pointed_at, done)
+    if not dry_run and (folders := driver_folders.sweep()):
+        progress(f"removed the temporary folders of {len(folders)} Spark drivers that were killed")
     for line in done.kept:
         progress(f"{pipeline.name}: left: {line}")
     return done.as_json()

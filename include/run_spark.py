@@ -13,6 +13,7 @@ from types import FrameType
 
 import psutil
 
+from include import driver_folders
 from include.spark_submit import SparkSubmission
 
 _PR_SET_PDEATHSIG = 1
@@ -58,6 +59,8 @@ def run_job(job: SparkSubmission) -> int:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
+    finally:
+        driver_folders.sweep()
 
 
 def run_attached(job: SparkSubmission) -> int:
@@ -65,7 +68,10 @@ def run_attached(job: SparkSubmission) -> int:
     command, environment = job.attached()
     process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=_die_with_parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return process.wait()
+    try:
+        return process.wait()
+    finally:
+        driver_folders.sweep()
 
 
 class _StopOnSignal:
@@ -92,7 +98,9 @@ def run_stream_job(job: SparkSubmission) -> int:
     process = _start(job)
     stop = _StopOnSignal(process)
     _pass_on(process)
-    return stop.code(process.wait())
+    code = process.wait()
+    driver_folders.sweep()
+    return stop.code(code)
 
 
 def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
@@ -111,6 +119,7 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
             look()
             continue
         passing_on.join(5)
+        driver_folders.sweep()
         look()
         return stop.code(code)
 

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from include import driver_folders
 from include.services import class_archive
 from include.services.jars import classpath, pyspark_home
 from include.settings import REPOSITORY, Settings, settings, write_private
@@ -101,8 +102,11 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
     """What starts the job with this process's settings.
 
     A `short` one is over before the JVM's second compiler pays for itself: without it, it costs half the CPU time.
+    The folders of drivers that died are removed, and the job's driver gets one of its own.
     """
     current = settings()
+    driver_folders.sweep()
+    folder = driver_folders.make(job)
     jars = ",".join(
         str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name
     )
@@ -110,6 +114,8 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
         (
             f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_logging(current).as_uri()}",
             "-XX:+UseSerialGC -XX:-UsePerfData",
+            # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
+            f'"-Djava.io.tmpdir={folder}"',
             *class_archive.options(),
             *(["-XX:TieredStopAtLevel=1"] if short else []),
             os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
@@ -124,7 +130,8 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
     }
-    return SparkSubmission(job, arguments, name, conf, spark_environment(current))
+    own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
+    return SparkSubmission(job, arguments, name, conf, {**spark_environment(current), **own})
 
 
 def spark_environment(current: Settings) -> dict[str, str]:

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from include import lake
+from include import driver_folders, lake
 from include.errors import (
     OffsetsLost,
     ReconciliationFailed,
@@ -83,6 +83,7 @@ def unreadable_file(path: str, text: str) -> ReconciliationFailed:
 def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     """Run an entry's main and end the process with its exit code."""
     code = 1
+    driver_folders.hold()
     try:
         code = main(argv)
     except TidemarkError as error:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from include import kafka, lake
+from include import driver_folders, kafka, lake
 from include.ledger import generations, writers
 from include.ledger.database import session
 from include.ledger.micro_batches import BatchCommit
@@ -223,6 +223,7 @@ def main() -> int:
     if "TIDEMARK_BENCH" not in os.environ:
         os.environ["TIDEMARK_LEASE_SECONDS"] = "120"
         return resubmit(sys.argv[1:])
+    driver_folders.hold()
     found = measure(load_pipeline(arguments.pipeline), arguments.rounds, speed=arguments.speed)
     arguments.result.write_text(json.dumps(found))
     return 0

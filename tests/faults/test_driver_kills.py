@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from tests import audit
-from tests.conftest import Home, iso, last_hours
+from tests.conftest import Home, end_of, iso, last_hours, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
@@ -21,6 +21,23 @@ MOMENTS = (
     "speed_emitted",
     "speed_committed",
 )
+
+
+def test_next_job_removes_what_a_killed_driver_left_in_its_temporary_folder(home: Home) -> None:
+    folders = home.path / "tmp"
+    start = last_hours(2)
+    home.run("produce", "nest_cameras", "--events", "10", "--start", iso(start), "--span", "1m")
+    stream = home.start("stream", "nest_cameras")
+    try:
+        wait_for("Spark's local folder", lambda: list(folders.glob("stream-*/blockmgr-*")))
+    finally:
+        end_of(stream)
+    stream.communicate()
+    [left] = folders.iterdir()
+    assert list(left.glob("blockmgr-*"))
+    # Of another driver, which ends well and leaves nothing either.
+    home.run("sql", "SELECT 1 AS one")
+    assert list(folders.iterdir()) == []
 
 
 def test_interval_waits_for_the_archive_and_ends_with_exit_code_7_when_no_stream_runs(home: Home) -> None:
@@ -56,7 +73,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_six_moments(hom
     home.run("stream", "nest_cameras", "--until-caught-up")
 
     records = audit.read_topic(home.kafka, "nest-logs")
-    assert len(records) == 10 + 600 * len(MOMENTS)
+    assert len(records) == 10 + 10 + 600 * len(MOMENTS)
     expected = audit.expected(records)
     verdict = home.interval("nest_cameras", start)
     assert verdict["records"]["in_ranges"] == len(records)

@@ -1,0 +1,72 @@
+"""Temporary folders of Spark drivers: one each below the home folder, gone when its driver is.
+
+Spark removes what it put there when it ends, and nothing when it is killed. So a driver holds a lock on its folder,
+which the system lets go of however the driver dies, and the folders that nobody holds are removed when the next driver
+is submitted, when one has ended, and by housekeeping.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+from include.settings import settings
+
+VARIABLE = "TIDEMARK_DRIVER_FOLDER"
+"""Environment variable that tells a driver its folder."""
+
+STARTING = 600.0
+"""Seconds that a driver may take from its submission until it holds its folder."""
+
+_LOCK = ".driver"
+
+
+def make(job: str) -> Path:
+    """A new folder for a driver that is about to be submitted."""
+    folder = _root() / f"{job}-{uuid.uuid4().hex[:12]}"
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
+
+
+def hold() -> None:
+    """Hold the folder of this process until it ends; nothing where it was given none."""
+    if not (given := os.environ.get(VARIABLE)):
+        return
+    folder = Path(given)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = folder / f"{_LOCK}.{os.getpid()}"
+    # Never closed: the lock lasts as long as the process. Named when it is held, so that nobody finds it free before.
+    fcntl.flock(os.open(beside, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+    beside.rename(folder / _LOCK)
+
+
+def sweep() -> list[Path]:
+    """Remove the folders whose drivers are no more; which these were."""
+    dead = [folder for folder in _root().glob("*") if not _is_in_use(folder)]
+    for folder in dead:
+        # Another sweep may be at it.
+        shutil.rmtree(folder, ignore_errors=True)
+    return dead
+
+
+def _is_in_use(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        # Not up yet, or killed before it was.
+        return folder.exists() and time.time() - folder.stat().st_mtime < STARTING
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _root() -> Path:
+    return settings().home / "tmp"
