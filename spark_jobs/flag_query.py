@@ -34,9 +34,9 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.sources import describe_source, source_topic_partitions
 from spark_jobs.archive_files import read_files
-from spark_jobs.decoding.records import archive_rows, decode, transform
+from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.entry import root_cause
-from spark_jobs.flags import declared, flags
+from spark_jobs.flags import declared, flags, learn_limits
 from spark_jobs.kafka_source import read_stream, write_stream
 from spark_jobs.schemas import struct_of
 from spark_jobs.speed_restarts import SpeedRestarts
@@ -221,11 +221,7 @@ def learned(
         own = [r for r in revisions if r.table == pipeline.view_table(view)]
         return read_files(spark, [f"{r.location}/{name}" for r in own for name in r.files], struct_of(view.columns))
 
-    found = transform(pipeline, declared(pipeline).limits)({view.name: rows_of(view) for view in views}).collect()
-    return sorted(
-        (Limit(r.rule, r.subject, None if r.above is None else str(r.above)) for r in found),
-        key=lambda limit: (limit.rule, limit.subject),
-    )
+    return learn_limits(pipeline, {view.name: rows_of(view) for view in views})
 
 
 def _say(text: str) -> None:

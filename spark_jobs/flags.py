@@ -6,7 +6,7 @@ breaks with their limits, and the version of the limits. A replayed record gets 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -31,6 +31,13 @@ def rules(pipeline: Pipeline, limits: Sequence[Limit]) -> Column:
     """The rules that an archive row breaks: array<struct<rule, above>>."""
     found: Column = transform(pipeline, declared(pipeline).rules)(limits)
     return found
+
+
+def learn_limits(pipeline: Pipeline, views: Mapping[str, DataFrame]) -> list[Limit]:
+    """The limits that the pipeline's transform learns from rows of views by their names, in a fixed order."""
+    found = transform(pipeline, declared(pipeline).limits)(views).collect()
+    learned = (Limit(r.rule, r.subject, None if r.above is None else str(r.above)) for r in found)
+    return sorted(learned, key=lambda limit: (limit.rule, limit.subject))
 
 
 def flags(pipeline: Pipeline, rows: DataFrame, limits: Sequence[Limit], version: int) -> DataFrame:

@@ -33,7 +33,7 @@ def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_ca
             "Airflow": f"{result.airflow}  (user {result.user}, password {result.password})",
             "Report": f"file://{result.verdict['report']}",
             "Records": _sum(result.verdict["records"]),
-            "Reconciled": result.verdict["reconciliation"],
+            "Reconciled": _classes(result.verdict["reconciliation"]),
             "Where from": f"./tidemark explain {archive.table} {archive.partition}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
             "Stop it all": "./tidemark down",
@@ -44,3 +44,7 @@ def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_ca
 def _sum(records: dict[str, int]) -> str:
     parts = " + ".join(f"{records[name]} {name}" for name in ("archived", "empty", "quarantined", "gaps"))
     return f"{records['in_ranges']} in ranges = {parts}"
+
+
+def _classes(reconciliation: dict[str, int]) -> str:
+    return "keys per window: " + ", ".join(f"{count} {name}" for name, count in sorted(reconciliation.items()))

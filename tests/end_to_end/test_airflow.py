@@ -70,9 +70,39 @@ def run_backfill(api: AirflowApi, first: str, last: str, *, again: bool = False)
     assert [run["state"] for run in runs] == ["success"] * 3, [api.tasks(INTERVAL, r["dag_run_id"]) for r in runs]
 
 
-def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_once(
+def run_ended(api: AirflowApi, run: str) -> str | None:
+    """The state of a run of the interval's DAG that has ended."""
+    state: str = next(r["state"] for r in api.runs(INTERVAL) if r["dag_run_id"] == run)
+    return state if state in ("success", "failed") else None
+
+
+def check_rows(home: Home, expected: audit.Fates) -> None:
+    """What is registered holds each good record once."""
+    table = audit.read_parquet(row[3] for row in registered(home) if row[0] == "nest_cameras")
+    assert set(audit.identities(table).values()) == {1}
+    assert set(audit.identities(table)) == expected.rows.keys()
+
+
+def test_stream_is_launched_and_a_run_by_hand_registers_the_interval_of_its_parameters(
     home: Home, airflow: AirflowApi
 ) -> None:
+    wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
+    airflow.set_paused(INTERVAL, False)
+    run = airflow.trigger(INTERVAL, **{"from": iso(START), "to": iso(START + timedelta(hours=1))})
+    assert wait_for("the run", lambda: run_ended(airflow, run)) == "success", airflow.tasks(INTERVAL, run)
+    label = f"interval={START.strftime('%Y-%m-%dT%H')}"
+    assert {table for table, partition, *_ in registered(home) if label in partition} == {
+        "nest_cameras",
+        "nest_cameras_hourly_counts",
+    }
+    ranges = home.json("ranges", "nest_cameras", "--from", iso(START), "--json")
+    records = audit.in_ranges(audit.read_topic(home.kafka, "nest-logs"), ranges)
+    check_rows(home, audit.expected(records))
+    assert len(records) > EVENTS / 4
+
+
+@pytest.mark.slow
+def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowApi) -> None:
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     last = START + timedelta(hours=2)
     airflow.set_paused(INTERVAL, False)
@@ -81,10 +111,7 @@ def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_
     assert [(table, partition.split("interval=")[1]) for table, partition, *_ in first if table == "nest_cameras"] == [
         ("nest_cameras", (START + timedelta(hours=h)).strftime("%Y-%m-%dT%H")) for h in range(3)
     ]
-    table = audit.read_parquet(row[3] for row in first if row[0] == "nest_cameras")
-    expected = audit.expected(audit.read_topic(home.kafka, "nest-logs"))
-    assert set(audit.identities(table).values()) == {1}
-    assert set(audit.identities(table)) == expected.rows.keys()
+    check_rows(home, audit.expected(audit.read_topic(home.kafka, "nest-logs")))
 
     attempts = "SELECT count(*) FROM attempts WHERE run_by LIKE 'airflow backfill%' AND exit_code = 0"
     assert ledger(home, attempts) == [(3,)]
@@ -93,17 +120,13 @@ def test_stream_is_launched_and_adopted_and_backfill_registers_three_partitions_
     assert registered(home) == first
 
 
+@pytest.mark.slow
 def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(home: Home, airflow: AirflowApi) -> None:
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     airflow.set_paused(INTERVAL, False)
     before = registered(home)
     run = airflow.trigger(INTERVAL)
-
-    def ended() -> str | None:
-        state = next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run)
-        return state if state in ("success", "failed") else None
-
-    assert wait_for("the run", ended) == "success", airflow.tasks(INTERVAL, run)
+    assert wait_for("the run", lambda: run_ended(airflow, run)) == "success", airflow.tasks(INTERVAL, run)
     # Should an hour have passed meanwhile, its partition came on top.
     assert set(before) <= set(registered(home))
 

@@ -167,6 +167,7 @@ def test_speed_view_is_built_from_the_archive_and_swapped_when_a_new_generation_
     assert "@" in rows[1][1]
 
 
+@pytest.mark.slow
 def test_removed_offsets_are_named_kept_on_record_and_explained_when_the_loss_is_accepted(streamed: Home) -> None:
     # The code of generation 0 again.
     streamed.run("new-generation", "nest_cameras", "--reason", "94103 counts after all")
@@ -203,6 +204,7 @@ def test_removed_offsets_are_named_kept_on_record_and_explained_when_the_loss_is
     assert ledger(streamed, lost) == [(partition, at, cut, False)]
 
 
+@pytest.mark.slow
 def test_stream_names_restore_and_adopt_when_the_topic_was_deleted(streamed: Home) -> None:
     client = admin(streamed)
     client.delete_topics([TOPIC])[TOPIC].result(30)
@@ -212,6 +214,7 @@ def test_stream_names_restore_and_adopt_when_the_topic_was_deleted(streamed: Hom
     streamed.run("adopt", "nest_cameras", TOPIC, "--reason", "too early", expect=4)
 
 
+@pytest.mark.slow
 def test_recreated_topic_is_read_from_its_beginning_and_the_rest_of_the_old_one_is_pinned_when_adopted(
     streamed: Home,
 ) -> None:
@@ -242,6 +245,7 @@ def test_recreated_topic_is_read_from_its_beginning_and_the_rest_of_the_old_one_
     assert audit.identities(table) == Counter(audit.expected(audit.read_topic(streamed.kafka, TOPIC)).rows.keys())
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled_when_the_archive_s_checkpoint_is_deleted(streamed: Home) -> None:
     number = ledger(streamed, "SELECT max(number) FROM generations")[0][0]
     checkpoints = streamed.lake / "checkpoints" / "nest_cameras" / f"g{number}"
@@ -262,6 +266,7 @@ def test_nothing_is_lost_or_doubled_when_the_archive_s_checkpoint_is_deleted(str
     assert sum(at[topic_id, p] for topic_id, p in at if topic_id == batches[-1][0]) == 250
 
 
+@pytest.mark.slow
 def test_stream_refuses_to_begin_without_state_when_a_speed_view_s_checkpoint_is_deleted(streamed: Home) -> None:
     number = ledger(streamed, "SELECT max(number) FROM generations")[0][0]
     shutil.rmtree(streamed.lake / "checkpoints" / "nest_cameras" / f"g{number}" / "hourly_counts")

@@ -243,6 +243,7 @@ def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
     assert 0 < registered < live
 
 
+@pytest.mark.slow
 def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_converges_when_it_is_back(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:

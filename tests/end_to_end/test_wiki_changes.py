@@ -284,6 +284,7 @@ def test_top_shows_the_committed_files_and_no_others(landed: Home, all_edits: Co
     assert found["late"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_top_follows_what_is_landed_until_it_is_stopped(
     landed: Home, all_edits: Counter[tuple[str, bool, str]]

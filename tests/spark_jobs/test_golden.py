@@ -1,4 +1,4 @@
-"""Each pipeline's golden messages: the outcome of every one, its rows, and what the views count of them.
+"""Each pipeline's golden messages: the outcome of every one, its rows, what views count of them, what is flagged.
 
 `tests/golden/<pipeline>/messages.jsonl` holds a message a line: the value as text, and the record's timestamp.
 `./tidemark test tests/spark_jobs/test_golden.py --write-golden` writes `expected.json` anew (for a new pipeline
@@ -24,6 +24,7 @@ PIPELINES = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
 
 def found_of(spark: Any, name: str) -> dict[str, Any]:
     from spark_jobs.decoding.records import archive_columns, archive_rows, decode, load_references
+    from spark_jobs.flags import flags, learn_limits
     from spark_jobs.kafka_source import KAFKA_COLUMNS
     from spark_jobs.local_frames import frame_of
     from spark_jobs.view_rows import aggregate_view
@@ -37,11 +38,16 @@ def found_of(spark: Any, name: str) -> dict[str, Any]:
     decoded = decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)).persist()
     columns = ["kafka_offset", "kafka_element", "outcome", "reason", *archive_columns(pipeline), "date"]
     rows = archive_rows(pipeline, decoded)
-    views = {}
-    for view in pipeline.views:
-        aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
-        views[view.name] = plain(aggregated.orderBy(*view.key))
-    found = {"rows": plain(decoded.select(*columns).orderBy("kafka_offset", "kafka_element")), "views": views}
+    references = load_references(spark, pipeline)
+    views = {view.name: aggregate_view(pipeline, view, rows, references) for view in pipeline.views}
+    found = {
+        "rows": plain(decoded.select(*columns).orderBy("kafka_offset", "kafka_element")),
+        "views": {view.name: plain(views[view.name].orderBy(*view.key)) for view in pipeline.views},
+    }
+    if pipeline.flags:
+        learned = learn_limits(pipeline, {name: views[name] for name in pipeline.flags.learned_from})
+        flagged = flags(pipeline, rows, learned, version=1).orderBy("key").collect()
+        found |= {"limits": list(map(list, learned)), "flags": [json.loads(row.value) for row in flagged]}
     decoded.unpersist()
     return found
 
@@ -61,4 +67,4 @@ def test_golden_messages_come_out_as_expected(spark: Any, name: str, request: py
 
 
 def test_every_pipeline_with_golden_messages_is_declared() -> None:
-    assert {"isp_hits", "nest_cameras"} <= set(PIPELINES)
+    assert {"auction_bids", "isp_hits", "nest_cameras", "wiki_changes"} <= set(PIPELINES)

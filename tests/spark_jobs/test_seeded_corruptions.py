@@ -453,6 +453,7 @@ def test_nothing_is_unexplained_once_every_corruption_is_undone(seeded: Seeded) 
         assert seeded.unexplained(source) == []
 
 
+@pytest.mark.slow
 def test_doubled_file_and_stale_revision_are_named_and_replaced_when_the_interval_runs_again(seeded: Seeded) -> None:
     hour = seeded.pinned.interval.from_time
     before = seeded.home.interval("nest_cameras", hour)
