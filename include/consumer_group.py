@@ -5,10 +5,11 @@ For monitoring only: nothing of Tidemark ever reads it, the ledger alone says wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from include import kafka
 from include.offsets import TopicPartition
@@ -27,18 +28,25 @@ class ConsumerGroup:
 
     def __init__(self, pipeline: str) -> None:
         self.name = group_of(pipeline)
-        self._admin = kafka.admin()
+        # A consumer that subscribes to nothing: an admin client that times out has ended its process here.
+        self._consumer = kafka.consumer(**{"group.id": self.name, "on_commit": self._on_commit})
+        self._answers: list[str] = []
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> str:
         """Commit the next offset of each topic partition; why it failed, empty when it did not."""
         offsets = [confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in sorted(positions.items())]
         if not offsets:
             return ""
+        self._answers.clear()
         try:
-            wanted = [ConsumerGroupTopicPartitions(self.name, offsets)]
-            futures = self._admin.alter_consumer_group_offsets(wanted, request_timeout=PATIENCE)
-            done = futures[self.name].result(PATIENCE)
-        except (KafkaException, TimeoutError) as error:
-            return str(error.args[0] if error.args else "no answer")
-        refused = [each for each in done.topic_partitions if each.error is not None]
-        return "; ".join(f"{each.topic}-{each.partition}: {each.error}" for each in refused)
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+            given_up = time.monotonic() + PATIENCE
+            while not self._answers and time.monotonic() < given_up:
+                self._consumer.poll(0.1)
+        except KafkaException as error:
+            return str(error.args[0])
+        return self._answers[0] if self._answers else "no answer"
+
+    def _on_commit(self, error: KafkaError | None, offsets: list[confluent_kafka.TopicPartition]) -> None:
+        refused = [f"{each.topic}-{each.partition}: {each.error}" for each in offsets if each.error is not None]
+        self._answers.append("; ".join(refused) or (str(error) if error is not None else ""))

@@ -53,7 +53,7 @@ logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime.Resolve
 logger.streaming.level = error
 logger.paths.name = org.apache.spark.sql.execution.datasources.DataSource
 logger.paths.level = error
-logger.trigger.name = org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor
+logger.trigger.name = org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor
 logger.trigger.level = error
 """
 

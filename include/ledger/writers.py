@@ -137,6 +137,15 @@ def live_writer(pipeline: str) -> Writer | None:
         return row
 
 
+def live_drivers() -> dict[str, psutil.Process]:
+    """The drivers on this host that hold a lease, by their pipelines."""
+    with session() as ledger:
+        holders = {row.pipeline: row.holder for row in ledger.scalars(select(Writer).where(Writer.holder != ""))}
+    here = f"{socket.gethostname()}:"
+    alive = {name: holder for name, holder in holders.items() if holder.startswith(here) and not holder_is_dead(holder)}
+    return {name: psutil.Process(int(holder.rsplit(":", 2)[1])) for name, holder in alive.items()}
+
+
 def request_stop(pipeline: str) -> bool:
     """Ask the pipeline's driver to stop after its micro-batch; False when none is running."""
     if live_writer(pipeline) is None:

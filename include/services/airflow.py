@@ -135,7 +135,7 @@ def _password_file() -> Path:
 
 
 def down() -> None:
-    """Stop Airflow with all its parts. Streams run detached and are not stopped by this."""
+    """Stop Airflow with all its parts. Streams run detached: `supervisor.down` stops them."""
     found = process.running(process.read_state("airflow"))
     if found is not None:
         process.stop(found, 30)

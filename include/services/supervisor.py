@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Literal, get_args
 
+import psutil
+from sqlalchemy.exc import SQLAlchemyError
+
 from include.errors import ServiceUnreachable, UsageError
+from include.ledger import writers
 from include.services import airflow, kafka, postgres, registry
 from include.services.process import ServiceStatus, read_state, services_lock, write_state
 
@@ -20,6 +25,9 @@ SERVICES: dict[ServiceName, ModuleType] = {
 }
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
 ALL: tuple[ServiceName, ...] = tuple(SERVICES)
+
+_PATIENCE = 90.0
+"""Seconds that streams may take to finish their micro-batch."""
 
 
 def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT) -> list[ServiceName]:
@@ -60,15 +68,47 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
 
 
 def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
-    """Stop the embedded services that run, in reverse order."""
+    """Stop the embedded services that run, in reverse order.
+
+    Streams that need one of them finish their micro-batch first.
+    """
+    wanted = list(reversed(service_names(names, default=tuple(SERVICES))))
     with services_lock():
-        for name in reversed(service_names(names, default=tuple(SERVICES))):
-            if SERVICES[name].status().pid is not None:
-                progress(f"stopping {name}")
-                SERVICES[name].down()
-            # Ended on purpose: not a service that died.
-            if state := read_state(name):
-                write_state(name, **{**state, "pid": None})
+        if "airflow" in wanted:
+            # It would launch a stream that ended anew.
+            _stop("airflow", progress)
+        if {"kafka", "postgres"} & set(wanted):
+            _stop_streams(progress)
+        for name in wanted:
+            _stop(name, progress)
+
+
+def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
+    if SERVICES[name].status().pid is not None:
+        progress(f"stopping {name}")
+        SERVICES[name].down()
+    # Ended on purpose: not a service that died.
+    if state := read_state(name):
+        write_state(name, **{**state, "pid": None})
+
+
+def _stop_streams(progress: Callable[[str], None]) -> None:
+    """Ask this host's drivers of the embedded ledger to stop, and wait for their end."""
+    if not (ledger := postgres.status()).healthy or ledger.external:
+        return
+    try:
+        drivers = writers.live_drivers()
+    except SQLAlchemyError:
+        # Of another version of the code: not a reason to leave the services running.
+        return
+    for pipeline in drivers:
+        progress(f"stopping the stream of {pipeline}")
+        writers.request_stop(pipeline)
+    _, left = psutil.wait_procs(drivers.values(), _PATIENCE)
+    for process in left:
+        # Whatever it was at is as if it had not begun; the next driver does it.
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def status() -> dict[ServiceName, ServiceStatus]:

@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 from include.services import class_archive
 from include.services.supervisor import service_names
 from tests.checkout import copy_checkout
-from tests.conftest import JVM_OPTIONS, Home
+from tests.conftest import JVM_OPTIONS, Home, end_of, iso, last_hours, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -118,6 +118,22 @@ def test_database_is_found_dead_and_returns_with_its_rows_when_killed(home: Home
     assert "bad  postgres — ./tidemark up postgres" in home.run("doctor", expect=1).stdout
     home.run("doctor", "--repair")
     assert query(home, "SELECT answer FROM kept") == [(42,)]
+
+
+def test_stream_finishes_its_micro_batch_before_the_services_that_it_needs_are_stopped(home: Home) -> None:
+    home.run("produce", "nest_cameras", "--events", "50", "--start", iso(last_hours(1)), "--span", "5m")
+    stream = home.start("stream", "nest_cameras")
+    try:
+        wait_for("its first commit", lambda: query(home, "SELECT 1 FROM micro_batches"))
+        said = home.run("down").stderr
+        _, errors = stream.communicate(timeout=30)
+        assert stream.returncode == 0, errors
+        assert "nest_cameras: stopped, 50 records committed" in errors
+    finally:
+        end_of(stream)
+        home.run("up")
+    assert said.index("stopping the stream of nest_cameras") < said.index("stopping postgres")
+    assert query(home, "SELECT holder FROM writers") == [("",)]
 
 
 def test_only_loopback_is_listened_on(home: Home) -> None:
