@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, get_current_context, task
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, PokeReturnValue, get_current_context, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include import interval_steps, lake
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.spark import JobOperator
 from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError, UsageError
-from include.intervals import Interval, parse_time
+from include.intervals import Interval, parse_duration, parse_time
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
+from include.settings import settings
 
 DOC = """
 ### Intervals of {name}
@@ -29,7 +30,7 @@ A manual run takes the last complete interval, or the one of the parameters `fro
 
 | task | a failure means | what to do |
 |---|---|---|
-| pin_ranges | the archive has not reached the interval's end (stream stopped or behind), or offsets are lost | look at `stream__{name}`; it is retried |
+| pin_ranges | the archive has not reached the interval's end (stream stopped or behind; until then the task is `up_for_reschedule`), or offsets are lost | look at `stream__{name}`; it is retried |
 | build_interval | Kafka, PostgreSQL or Spark failed; nothing was registered | the log's last line names it; it is retried |
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
@@ -39,6 +40,10 @@ A task that fails for good leaves an alert in the Kafka topic `{alerts}`.
 
 Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
 """
+
+
+_POKE = timedelta(seconds=10)
+"""How long a poke of `pin_ranges` waits for the archive before it gives its task slot back."""
 
 
 def _run(step: Any, *arguments: Any, **options: Any) -> Any:
@@ -73,6 +78,22 @@ def _interval(pipeline: Pipeline, context: Any) -> Interval:
     return Interval(run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC))
 
 
+def _pin(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
+    """Pin the interval; the id of its attempt, None while the archive is behind.
+
+    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`.
+    """
+    run_by = f"airflow {context['dag_run'].run_id}"
+    try:
+        return str(interval_steps.pin(pipeline.name, interval, run_by=run_by, patience=_POKE))
+    except ArchiveBehind as error:
+        began = context["ti"].get_first_reschedule_date(context)
+        if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):
+            raise
+        print(f"waiting: {error}")
+        return None
+
+
 def interval_dag(pipeline: Pipeline) -> DAG:
     """The DAG `interval__<pipeline>`."""
     assets = [Asset(name=f"lake.{table}", uri=lake.uri("tables", table)) for table in pipeline.tables]
@@ -104,14 +125,14 @@ def interval_dag(pipeline: Pipeline) -> DAG:
             alerts=ALERTS,
         ),
     ) as dag:
-
-        @task
-        def pin_ranges() -> str:
+        # Its task slot is given back while it waits: the stream that it waits for may need it to be launched.
+        @task.sensor(mode="reschedule", poke_interval=10, timeout=86_400)
+        def pin_ranges() -> PokeReturnValue:
             """Resolve the interval to offset ranges, once; wait for the archive."""
             context = get_current_context()
             interval = _run(_interval, pipeline, context)
-            attempt = _run(interval_steps.pin, pipeline.name, interval, run_by=f"airflow {context['dag_run'].run_id}")
-            return str(attempt)
+            attempt = _run(_pin, pipeline, interval, context)
+            return PokeReturnValue(attempt is not None, attempt)
 
         @task(retries=0)
         def reconcile(attempt: str) -> None:

@@ -7,6 +7,7 @@ Each step finds in the ledger what the one before left there, so a rerun may beg
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal
 
 from include import lake, notifications
@@ -29,13 +30,22 @@ SHORT = 200_000
 """Offsets below which an interval's jobs end before optimised code would pay for its compilation."""
 
 
-def pin(pipeline: str, interval: Interval, *, run_by: str, source: Source = "kafka", repin: bool = False) -> int:
+def pin(
+    pipeline: str,
+    interval: Interval,
+    *,
+    run_by: str,
+    source: Source = "kafka",
+    repin: bool = False,
+    patience: timedelta | None = None,
+) -> int:
     """Pin the interval (or reuse its ranges) and begin an attempt; the attempt's id.
 
-    Waits for the archive. Raises ArchiveBehind, OffsetsLost, ServiceUnreachable, UsageError.
+    Waits for the archive as long as `patience`, else as the settings say. Raises ArchiveBehind, OffsetsLost,
+    ServiceUnreachable, UsageError.
     """
     declared = load_pipeline(pipeline)
-    pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin)
+    pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin, patience=patience)
     crash_point("interval_pinned")
     return intervals.begin_attempt(
         pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
@@ -27,11 +27,14 @@ from include.sources import describe_source, source_topic_partitions
 Offsets = Mapping[TopicPartition, int]
 
 
-def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repin: bool = False) -> PinnedInterval:
+def pin_interval(
+    pipeline: Pipeline, interval: Interval, *, pinned_by: str, repin: bool = False, patience: timedelta | None = None
+) -> PinnedInterval:
     """The interval's ranges: those of the ledger, else resolved now and written before anything reads them.
 
     Earlier intervals that were never pinned are pinned first, from the topic's first record on, so
-    that intervals tile whatever order they run in. Nothing is pinned beyond what the archive holds.
+    that intervals tile whatever order they run in. Nothing is pinned beyond what the archive holds, which is
+    waited for (`patience`, else the setting `archive_wait`).
     Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`), ServiceUnreachable.
     """
     with session() as ledger:
@@ -55,7 +58,7 @@ def pin_interval(pipeline: Pipeline, interval: Interval, *, pinned_by: str, repi
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")
     topic_ids = {topic: identity.topic_id for topic, identity in topics.items()}
     end = _first_offsets(interval.to_time, bounds)
-    _await_archive(pipeline, interval, end)
+    _await_archive(pipeline, interval, end, parse_duration(settings().archive_wait) if patience is None else patience)
     with session() as ledger:
         intervals.lock_pinning(ledger, pipeline.name)
         known = intervals.find(ledger, pipeline.name, interval.from_time)
@@ -194,7 +197,7 @@ def _first_boundary(
     return min(interval.from_time, pipeline.schedule.floor(earliest)) if earliest else interval.from_time
 
 
-def _await_archive(pipeline: Pipeline, interval: Interval, until: Offsets) -> None:
+def _await_archive(pipeline: Pipeline, interval: Interval, until: Offsets, patience: timedelta) -> None:
     """Wait until the archive has committed everything below the interval's end. Raises ArchiveBehind."""
 
     def missing() -> list[str]:
@@ -207,7 +210,7 @@ def _await_archive(pipeline: Pipeline, interval: Interval, until: Offsets) -> No
 
     waiting = retry(
         retry=retry_if_result(bool),
-        stop=stop_after_delay(parse_duration(settings().archive_wait).total_seconds()),
+        stop=stop_after_delay(patience.total_seconds()),
         wait=wait_fixed(1),
     )(missing)
     try:
@@ -219,7 +222,7 @@ def _await_archive(pipeline: Pipeline, interval: Interval, until: Offsets) -> No
             behind += opened
             remedy = f"end the producer's transaction (kafka-transactions.sh find-hanging, abort), or: {remedy}"
         raise ArchiveBehind(
-            f"the archive has not reached the end of {interval} within {settings().archive_wait}: {'; '.join(behind)}",
+            f"the archive has not reached the end of {interval}: {'; '.join(behind)}",
             remedy=remedy,
             pipeline=pipeline.name,
         ) from None

@@ -53,6 +53,12 @@ logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime.Resolve
 logger.streaming.level = error
 logger.paths.name = org.apache.spark.sql.execution.datasources.DataSource
 logger.paths.level = error
+logger.batch.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+logger.batch.level = error
+logger.plans.name = org.apache.spark.util.SparkStringUtils
+logger.plans.level = error
+logger.jobs.name = org.apache.spark.scheduler.DAGScheduler
+logger.jobs.level = error
 logger.trigger.name = org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor
 logger.trigger.level = error
 """

@@ -56,7 +56,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
         "CORE__PLUGINS_FOLDER": str(REPOSITORY / "include" / "airflow_plugins"),
         "CORE__LOAD_EXAMPLES": "False",
-        "CORE__PARALLELISM": "4",
+        "CORE__PARALLELISM": os.environ.get("AIRFLOW__CORE__PARALLELISM", "4"),
         "CORE__FERNET_KEY": fernet,
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
