@@ -142,6 +142,18 @@ class StreamStart:
         }
 
 
+def create_written_topics(pipeline: Pipeline) -> None:
+    """Create those of the topics that the pipeline's stream writes which are not there. Raises ServiceUnreachable."""
+    for view in pipeline.views:
+        kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
+        for sink in view.sinks:
+            if isinstance(sink, KafkaMessages):
+                for topic in sink.topics:
+                    kafka.create_topic(topic, sink.topic_partitions)
+    if pipeline.flags:
+        kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
+
+
 def begin(pipeline: Pipeline) -> StreamStart:
     """The generation to run, after everything that must hold before a query starts was looked at.
 
@@ -151,14 +163,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     for topic in set(pipeline.source.subscribe) - stored.keys():
         kafka.create_topic(topic, pipeline.source.topic_partitions)
     check_sources(pipeline)
-    for view in pipeline.views:
-        kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
-        for sink in view.sinks:
-            if isinstance(sink, KafkaMessages):
-                for topic in sink.topics:
-                    kafka.create_topic(topic, sink.topic_partitions)
-    if pipeline.flags:
-        kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
+    create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, who())
     fingerprints = {ARCHIVE: fingerprint.archive_fingerprint(pipeline)}
     fingerprints.update({view.name: fingerprint.view_fingerprint(pipeline, view) for view in pipeline.views})

@@ -47,7 +47,7 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
             if len(validated) == len(built):
                 register(spark, pipeline, attempt, built)
 
-        frame = _frame(spark, pipeline, table, mine)
+        frame = named_for_suite(pipeline, table, spark.read.parquet(*(r.location for r in mine)))
         success, found = run_checkpoint(pipeline, table, sum(r.rows for r in mine), frame, on_pass)
         outcomes += found
         passed &= success
@@ -84,9 +84,8 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
         )
 
 
-def _frame(spark: SparkSession, pipeline: Pipeline, table: str, built: list[BuiltRevision]) -> DataFrame:
-    """The rows of the revisions, read from their files, with the columns the suites may name."""
-    rows = spark.read.parquet(*(r.location for r in built))
+def named_for_suite(pipeline: Pipeline, table: str, rows: DataFrame) -> DataFrame:
+    """A table's rows with the further columns that its suite may name: `event_time`, or a window's two ends."""
     if table == pipeline.table:
         return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
     view = next(view for view in pipeline.views if pipeline.view_table(view) == table)

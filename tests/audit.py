@@ -106,7 +106,7 @@ def cameras(value: bytes | None) -> list[dict[str, Any]] | None:
     rows = list(found.values())
     for row in rows:
         event = row["last_event"]
-        if not row.get("device_id") or not isinstance(event["has_person"], bool):
+        if not 1 <= len((row.get("device_id") or "").encode()) <= 200 or not isinstance(event["has_person"], bool):
             return None
         if not "2020" < event["start_time"][:4] < "2090":
             return None

@@ -37,7 +37,7 @@ PIPELINE = Pipeline(
         event_time="bid_time",
         rules=(
             *(Required(name) for name in (*NAMES, "currency", "amount", "bid_time")),
-            *(MaxBytes(name, 200) for name in NAMES),
+            *(MaxBytes(name, 100 if name == "category" else 200) for name in NAMES),
             MaxBytes("currency", 3),
             Between("amount", 0.01, 9_999_999.99),
             EventTimeWithin(behind="30d", ahead="1h"),

@@ -43,6 +43,7 @@ PIPELINE = Pipeline(
             Between("longitude", -180, 180),
             Between("altitude", -1_000, 20_000),
             Between("speed", 0, 500),
+            Between("accuracy", -1, 1_000_000),
             EventTimeWithin(behind="30d", ahead="1h"),
         ),
         description="one row per position; altitude and accuracy in metres, speed in km/h",

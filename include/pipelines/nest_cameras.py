@@ -12,6 +12,7 @@ from include.pipelines.spec import (
     Json,
     KafkaTopics,
     Listing,
+    MaxBytes,
     Pipeline,
     Reference,
     Required,
@@ -53,6 +54,7 @@ PIPELINE = Pipeline(
         event_time="last_event.start_time",
         rules=(
             Required("device_id"),
+            MaxBytes("device_id", 200),
             Required("last_event.start_time"),
             EventTimeWithin(behind="30d", ahead="1h"),
         ),

@@ -97,6 +97,8 @@ def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]
         ("wrong_type", json.dumps(good).encode()),
         ("wrong_type", changed(has_person="perhaps")),
         ("required_missing", changed(device_id=None)),
+        ("required_missing", changed(device_id="")),
+        ("value_too_long", changed(device_id="x" * 201)),
         ("event_time_out_of_bounds", changed(start_time="2099-01-01T00:00:00.000Z")),
         ("event_time_out_of_bounds", changed(start_time="0001-01-01T00:00:00.000Z")),
     ]

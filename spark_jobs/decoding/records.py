@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructType
 
 from include.lake import SAFE_VALUE
 from include.offsets import Coordinates
@@ -160,6 +161,15 @@ def _path(row: Column, path: str) -> Column:
     return row
 
 
+def _is_missing(pipeline: Pipeline, row: Column, path: str) -> Column:
+    kind: DataType = struct_of(pipeline.archive.columns)
+    for part in path.split("."):
+        assert isinstance(kind, StructType)
+        kind = kind[part].dataType
+    value = _path(row, path)
+    return F.coalesce(value, F.lit("")) == "" if isinstance(kind, StringType) else value.isNull()
+
+
 def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
     """The first rule a row breaks, as struct<reason, detail>; null when all rows keep all rules."""
 
@@ -169,7 +179,7 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
         for rule in reversed(pipeline.archive.all_rules):
             match rule:
                 case Required(column):
-                    condition = _path(row, column).isNull()
+                    condition = _is_missing(pipeline, row, column)
                     found = failure("required_missing", F.lit(f"{column} is missing"))
                 case SafeValue(column):
                     value = _path(row, column).cast("string")

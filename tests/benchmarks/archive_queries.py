@@ -30,6 +30,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Pipeline
 from include.sources import describe_source, source_topic_partitions
 from include.spark_submit import submission
+from include.stream_start import create_written_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -73,6 +74,7 @@ class Queries:
         self._pipeline = pipeline
         self._spark = build_session(f"bench {pipeline.name}")
         self._lease = writers.acquire(pipeline.name)
+        create_written_topics(pipeline)
         self._generation = generations.current_or_first(pipeline.name, "bench")
         every = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         self._begins = {tp: low for tp, (low, _) in kafka.offset_bounds(every).items()}

@@ -42,7 +42,8 @@ def hit(value: bytes | None) -> dict[str, Any] | None:
     except (UnicodeDecodeError, ValueError, KeyError, TypeError):
         return None
     safe = isinstance(found.get("zipcode"), str) and found["zipcode"].isascii() and found["zipcode"].isdigit()
-    good = safe and isinstance(found.get("isp"), str) and abs((moment - START).total_seconds()) < 86_400
+    named = isinstance(found.get("isp"), str) and 1 <= len(found["isp"].encode(errors="replace")) <= 200
+    good = safe and named and abs((moment - START).total_seconds()) < 86_400
     return {**found, "seconds": moment.timestamp()} if good else None
 
 

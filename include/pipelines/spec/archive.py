@@ -14,7 +14,7 @@ from include.pipelines.spec.names import check_identifier
 
 @dataclass(frozen=True)
 class Required:
-    """A column of an archive row that must not be null."""
+    """A column of an archive row that must not be null, nor an empty text."""
 
     column: str
 
