@@ -101,7 +101,7 @@ def test_stream_is_launched_though_as_many_intervals_as_task_slots_wait_and_the_
         wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d))
     airflow.set_paused(STREAM, False)
     run = runs[INTERVAL]
-    assert wait_for("the run", lambda: run_ended(airflow, run)) == "success", airflow.tasks(INTERVAL, run)
+    assert wait_for("the run", lambda: run_ended(airflow, run), 480) == "success", airflow.tasks(INTERVAL, run)
     label = f"interval={START.strftime('%Y-%m-%dT%H')}"
     assert {table for table, partition, *_ in registered(home) if label in partition} == {
         "nest_cameras",
@@ -148,7 +148,9 @@ def test_operators_are_alerted_when_a_task_fails_for_good(home: Home, airflow: A
     run = airflow.trigger(INTERVAL, **{"from": iso(START)})
     wait_for("the run", lambda: next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run) == "failed")
     wait_for("the topic", lambda: "tidemark-alerts" in audit.topics(home.kafka), 60)
-    alerts = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
+    every = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
+    # The interval that waits without a stream gives up, too, some time.
+    alerts = [alert for alert in every if alert["pipeline"] == "nest_cameras"]
     assert [(a["pipeline"], a["dag"], a["run"], a["task"]) for a in alerts] == [
         ("nest_cameras", INTERVAL, run, "pin_ranges")
     ]
