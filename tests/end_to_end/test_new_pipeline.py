@@ -76,10 +76,9 @@ def test_what_new_wrote_is_as_clean_as_the_rest_and_is_not_overwritten(made: Pat
 
 
 @pytest.mark.services
-def test_its_own_test_passes(made: Path, home: Home) -> None:
-    assert "2 passed" in run(
-        made, home, "pytest", "-q", "-p", "no:cacheprovider", "tests/spark_jobs/test_door_events.py"
-    )
+def test_its_own_test_passes_and_no_extreme_value_that_it_archives_fails_its_suite(made: Path, home: Home) -> None:
+    modules = ("tests/spark_jobs/test_door_events.py", "tests/spark_jobs/test_suites.py")
+    assert "3 passed" in run(made, home, "pytest", "-q", "-p", "no:cacheprovider", *modules, "-k", "door_events")
 
 
 @pytest.mark.services

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
 from include.scaffold.schema import value_at
 from tests.conftest import REPOSITORY
 
@@ -19,16 +20,17 @@ def decoded_sample(spark: Any, name: str) -> Any:
 
     pipeline = load_pipeline(name)
     lines = (REPOSITORY / "tests" / "golden" / name / "sample.jsonl").read_text(encoding="utf-8").splitlines()
-    # The archive's column may bear another name than the message's field, which Tidemark has a column of.
-    path = pipeline.archive.event_time
     rows = [
-        (None, line.encode(), pipeline.source.subscribe[0], 0, offset, _time(json.loads(line), path), 0, [])
+        (None, line.encode(), pipeline.source.subscribe[0], 0, offset, event_time(pipeline, json.loads(line)), 0, [])
         for offset, line in enumerate(lines)
     ]
     return decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS))
 
 
-def _time(message: dict[str, Any], path: str) -> datetime:
+def event_time(pipeline: Pipeline, message: dict[str, Any]) -> datetime:
+    """The event time of a message of the sample."""
+    # The archive's column may bear another name than the message's field, which Tidemark has a column of.
+    path = pipeline.archive.event_time
     top, _, rest = path.partition(".")
     found = value_at(message, path) or value_at(message, ".".join(filter(None, (top.removesuffix("_"), rest))))
     return datetime.fromisoformat(found)

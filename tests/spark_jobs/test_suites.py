@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from include.pipelines import all_pipelines, load_pipeline
-from include.pipelines.spec import Json
+from include.pipelines.spec import Json, Pipeline
 from tests.conftest import REPOSITORY
+from tests.golden.sample import event_time
 
 pytestmark = pytest.mark.spark
 
@@ -34,18 +35,28 @@ def variations(value: Any) -> Iterator[Any]:
         yield None
 
 
+def first_message(pipeline: Pipeline) -> tuple[dict[str, Any], datetime]:
+    """The first message of the pipeline's golden ones, or of the sample that it was made from, and when it arrived."""
+    folder = REPOSITORY / "tests" / "golden" / pipeline.name
+    golden = folder / "messages.jsonl"
+    text = (golden if golden.exists() else folder / "sample.jsonl").read_text(encoding="utf-8")
+    first = json.loads(text.splitlines()[0])
+    if golden.exists():
+        return json.loads(first["value"]), datetime.fromisoformat(first["timestamp"])
+    return first, event_time(pipeline, first)
+
+
 def archived(spark: Any, name: str) -> Any:
-    """The archive rows of all variations of the pipeline's first golden message."""
+    """The archive rows of all variations of the pipeline's first message."""
     from spark_jobs.decoding.records import archive_rows, decode
     from spark_jobs.kafka_source import KAFKA_COLUMNS
     from spark_jobs.local_frames import frame_of
 
-    golden = REPOSITORY / "tests" / "golden" / name / "messages.jsonl"
-    first = json.loads(golden.read_text(encoding="utf-8").splitlines()[0])
-    moment = datetime.fromisoformat(first["timestamp"]).astimezone(UTC)
-    values = [json.dumps(each).encode() for each in variations(json.loads(first["value"]))]
+    pipeline = load_pipeline(name)
+    message, moment = first_message(pipeline)
+    values = [json.dumps(each).encode() for each in variations(message)]
     records = [(None, value, "golden", 0, offset, moment, 0, []) for offset, value in enumerate(values)]
-    return archive_rows(load_pipeline(name), decode(load_pipeline(name), frame_of(spark, records, KAFKA_COLUMNS)))
+    return archive_rows(pipeline, decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)))
 
 
 @pytest.mark.parametrize("name", PIPELINES)
