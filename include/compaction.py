@@ -124,7 +124,7 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
     schemas = [_schema(lake.uri(path)).remove_metadata() for path in paths]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
     system, at = lake.filesystem(target)
-    system.create_dir(at.rsplit("/", 1)[0], recursive=True)
+    lake.make_parents(target)
     digest = RowDigest()
     waiting = schema.empty_table()
     with pq.ParquetWriter(at, schema, filesystem=system, compression="zstd") as writer:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from include import mending
+from include import lake, mending, object_store
 from include.class_training import ensure_class_archive
 from include.disagreements import Disagreement
 from include.errors import TidemarkError
@@ -66,8 +66,11 @@ def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False
         dead = [n for n, s in found.items() if not s.healthy and not s.external and read_state(n).get("pid")]
         if dead:
             supervisor.up(dead, progress)
-        _mend_tables(progress, deep=deep)
-    return [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services(), *_tables(deep=deep)]
+        if all(each.ok for each in _lake()):
+            _mend_tables(progress, deep=deep)
+    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services()]
+    place = list(_lake())
+    return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
 
 
 def _machine() -> Iterator[Finding]:
@@ -113,9 +116,7 @@ def _jars() -> Iterator[Finding]:
         "./tidemark doctor --repair" if wrong else "",
     )
     spark = version("pyspark")
-    others = [
-        jar.name for jar in sorted((jars.folder() / "spark").glob("spark-*.jar")) if not jar.stem.endswith(f"-{spark}")
-    ]
+    others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
     # Known and tested (include/services/ivy.xml), but nobody should have to find it out.
     yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
 
@@ -147,6 +148,18 @@ def _services() -> Iterator[Finding]:
         elif state.address:
             where = "" if name == "postgres" else f" at {state.address}"
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
+
+
+def _lake() -> Iterator[Finding]:
+    try:
+        found = lake.has_root()
+    except OSError as error:
+        refused = object_store.unreachable(lake.root(), str(error))
+        if refused is None:
+            raise
+        yield Finding(False, refused.message, refused.remedy)
+    else:
+        yield Finding(found, f"the lake at {lake.root()}", "" if found else "make the bucket")
 
 
 def _disagreements(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from include import object_store
 from include.errors import UsageError
 from include.settings import settings
 
@@ -47,6 +48,8 @@ def uri(*parts: str) -> str:
 def filesystem(location: str) -> tuple[fs.FileSystem, str]:
     """The file system of a URI and the path on it."""
     parts = urlsplit(location)
+    if object_store.holds(location):
+        return object_store.filesystem(location)
     if parts.scheme == "file":
         return fs.LocalFileSystem(), unquote(parts.path)
     found, path = fs.FileSystem.from_uri(location)
@@ -86,7 +89,8 @@ class Entry:
     """Path below the URI that was listed."""
     is_folder: bool
     bytes: int
-    modified: datetime
+    modified: datetime | None
+    """None for a folder of an object store, which is nothing but the names of its files."""
 
 
 def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
@@ -99,7 +103,7 @@ def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
                 info.path[len(path) :].lstrip("/"),
                 info.type == fs.FileType.Directory,
                 info.size or 0,
-                info.mtime or datetime.now(UTC),
+                info.mtime,
             )
             for info in found
         ),
@@ -119,18 +123,40 @@ def exists(location: str) -> bool:
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
 
 
+def has_root() -> bool:
+    """Whether there is a place for the lake: a bucket must be there, folders are made when they are first written."""
+    return not object_store.holds(root()) or exists("/".join(root().split("/")[:3]))
+
+
 def size(location: str) -> int:
     """Size of a file, bytes."""
     system, path = filesystem(location)
     return int(system.get_file_info(path).size)
 
 
+def make_parents(location: str) -> None:
+    """Make the folders above a file that is to be written; an object store has none to make."""
+    if not object_store.holds(location):
+        system, path = filesystem(location)
+        system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+
+
 def move(source: str, target: str) -> None:
-    """Move a file or folder; the target's parents are made."""
+    """Move a file or folder; the target's parents are made.
+
+    In an object store each file is copied, then deleted: a folder moves file by file, and a crash may leave some
+    of them at both places, never a file that is only half there.
+    """
     system, path = filesystem(source)
     _, target_path = filesystem(target)
-    system.create_dir(target_path.rsplit("/", 1)[0], recursive=True)
-    system.move(path, target_path)
+    make_parents(target)
+    if object_store.holds(source) and system.get_file_info(path).type == fs.FileType.Directory:
+        for entry in list_entries(source):
+            if not entry.is_folder:
+                system.move(f"{path}/{entry.name}", f"{target_path}/{entry.name}")
+        delete(source)
+    else:
+        system.move(path, target_path)
 
 
 def delete(location: str) -> None:
@@ -148,16 +174,20 @@ def delete(location: str) -> None:
 def delete_file(location: str) -> None:
     """Delete a file of Spark's together with the checksum that Hadoop keeps beside it."""
     folder, _, name = location.rpartition("/")
-    for each in (location, f"{folder}/.{name}.crc"):
-        delete(each)
+    delete(location)
+    if not object_store.holds(location):
+        delete(f"{folder}/.{name}.crc")
 
 
 def prune_empty(location: str, before: datetime) -> list[str]:
-    """Delete the folders below a URI that hold no file and did not change since `before`; their locations."""
+    """Delete the folders below a URI that hold no file and did not change since `before`; their locations.
+
+    None in an object store, where a folder is gone with its last file.
+    """
     entries = list_entries(location)
     files = [entry.name for entry in entries if not entry.is_folder]
     holding = {name.rsplit("/", depth)[0] for name in files for depth in range(1, name.count("/") + 1)}
-    empty = [e for e in entries if e.is_folder and e.name not in holding and e.modified < before]
+    empty = [e for e in entries if e.is_folder and e.name not in holding and e.modified and e.modified < before]
     for entry in sorted(empty, key=lambda entry: -entry.name.count("/")):
         if not list_entries(f"{location}/{entry.name}", recursive=False):
             delete(f"{location}/{entry.name}")
@@ -177,7 +207,7 @@ def sha256(location: str) -> str:
 def write_text(location: str, text: str) -> None:
     """Write a text file, replacing it."""
     system, path = filesystem(location)
-    system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+    make_parents(location)
     temporary = path + ".tmp"
     with system.open_output_stream(temporary) as file:
         file.write(text.encode())

@@ -24,7 +24,7 @@ class Folder:
 
     def add(self, entry: lake.Entry, name: str) -> None:
         """Count an entry of the folder; `name` is its path inside."""
-        self.newest = max(self.newest, entry.modified)
+        self.newest = max(self.newest, entry.modified or _BEGINNING)
         if not entry.is_folder and name:
             self.bytes += entry.bytes
             if lake.is_visible(name):
@@ -57,6 +57,7 @@ def scan_table(table: str) -> TableScan:
         elif not entry.is_folder:
             stray = _folder(scan.strays, root, parts)
             stray.add(entry, parts[-1])
+    scan.revisions, scan.unfinished = _with_content(scan.revisions), _with_content(scan.unfinished)
     return scan
 
 
@@ -73,7 +74,12 @@ def scan_landing(pipeline: str) -> dict[str, Folder]:
         batch, _, name = entry.name.partition("/")
         if batch != COMPACTED and (entry.is_folder or name):
             _folder(folders, root, [batch]).add(entry, name)
-    return folders
+    return _with_content(folders)
+
+
+def _with_content(folders: dict[str, Folder]) -> dict[str, Folder]:
+    """Without the bare names that an object store keeps of folders: of no age, and somebody may be about to write."""
+    return {location: folder for location, folder in folders.items() if folder.newest > _BEGINNING}
 
 
 def scan_files(*parts: str) -> dict[str, Folder]:
@@ -83,7 +89,10 @@ def scan_files(*parts: str) -> dict[str, Folder]:
     for entry in lake.list_entries(root):
         if not entry.is_folder and lake.is_visible(entry.name):
             found[f"{root}/{entry.name}"] = Folder(
-                f"{root}/{entry.name}", {entry.name.rsplit("/", 1)[-1]: entry.bytes}, entry.bytes, entry.modified
+                f"{root}/{entry.name}",
+                {entry.name.rsplit("/", 1)[-1]: entry.bytes},
+                entry.bytes,
+                entry.modified or _BEGINNING,
             )
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+_BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
 
 class Settings(BaseSettings):
@@ -49,6 +52,16 @@ class Settings(BaseSettings):
     def _absolute(cls, home: Path) -> Path:
         return home.expanduser().absolute()
 
+    @field_validator("lake")
+    @classmethod
+    def _names_a_bucket(cls, lake: str) -> str:
+        scheme, separator, rest = lake.rstrip("/").partition("://")
+        if not separator or scheme not in ("s3", "s3a"):
+            return lake
+        if not _BUCKET_PATH.fullmatch(rest):
+            raise ValueError("not a place in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
+        return f"s3a://{rest}"
+
     @field_validator("database_url")
     @classmethod
     def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
@@ -76,7 +89,7 @@ class Settings(BaseSettings):
 
     @property
     def lake_uri(self) -> str:
-        """URI of the lake without a trailing slash, e.g. `file:///srv/lake`."""
+        """URI of the lake without a trailing slash, e.g. `file:///srv/lake`, or `s3a://bucket/path`."""
         lake = self.lake or str(self.home / "lake")
         return (lake if "://" in lake else Path(lake).expanduser().absolute().as_uri()).rstrip("/")
 

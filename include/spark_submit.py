@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include import driver_folders
+from include import driver_folders, object_store
 from include.services import class_archive
-from include.services.jars import classpath, pyspark_home
+from include.services.jars import classpath, ensure_s3_connector, pyspark_home
 from include.settings import REPOSITORY, Settings, settings, write_private
 
 JOBS = REPOSITORY / "spark_jobs"
@@ -113,9 +113,10 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
     current = settings()
     driver_folders.sweep()
     folder = driver_folders.make(job)
-    jars = ",".join(
-        str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name
-    )
+    jars = [jar for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name]
+    if object_store.holds(current.lake_uri):
+        ensure_s3_connector(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+        jars += classpath("s3")
     options = " ".join(
         (
             f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_logging(current).as_uri()}",
@@ -128,7 +129,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
         )
     )
     conf = {
-        "spark.jars": jars,
+        "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
         "spark.driver.extraJavaOptions": options.strip(),
         "spark.driver.memory": current.driver_memory,

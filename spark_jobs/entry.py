@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from include import driver_folders, lake
+from include import driver_folders, lake, object_store
 from include.errors import (
     OffsetsLost,
     ReconciliationFailed,
@@ -35,6 +35,8 @@ _UNREADABLE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[^\]]*\][^\n]*?(
 def translate(error: Exception) -> TidemarkError | None:
     """Spark's words for what the error tree knows; None for anything else."""
     text = str(error)
+    if refused := object_store.unreachable(lake.root(), text):
+        return refused
     if unreadable := _UNREADABLE.search(text):
         return unreadable_file(unreadable[1], text)
     if undecodable := _FAILED_FAST.search(text):
@@ -88,7 +90,7 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
         code = main(argv)
     except TidemarkError as error:
         code = _fail(error)
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
         known = translate(error)
         if known is None:
             traceback.print_exc()

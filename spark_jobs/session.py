@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from include import lake
+from include import lake, object_store
 from include.settings import Settings, settings
 from include.spark_submit import SHUFFLE_PARTITIONS
 
@@ -32,6 +32,9 @@ def build_session(
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
     )
+    if object_store.holds(lake.root()):
+        for key, value in object_store.spark_properties().items():
+            builder = builder.config(key, value)
     if catalog or metastore:
         # Not on the command line and in no file: the driver reads the password from the settings.
         for key, value in (metastore or catalog_properties(settings())).items():

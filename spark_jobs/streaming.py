@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from include import generations
+from include import generations, lake, object_store
 from include.consumer_group import ConsumerGroup
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
 from include.ledger import micro_batches, writers
@@ -66,6 +66,9 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             _accept_losses(pipeline, lease)
         start = begin(pipeline)
         spark = open_session()
+        if object_store.holds(lake.root()):
+            for key, value in object_store.checkpoint_properties().items():
+                spark.conf.set(key, value)
         heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
         _say(

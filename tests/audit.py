@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +19,7 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from pyarrow import fs
 
 Coordinates = tuple[str, int, int]
 
@@ -75,19 +76,24 @@ def last_values(bootstrap: str, topic: str) -> dict[str, dict[str, Any]]:
     return {key: json.loads(value) for key, value in last.items() if value}
 
 
-def read_parquet(locations: Iterable[str]) -> pa.Table:
-    """The rows below the locations, file by file as they lie there."""
+def read_parquet(locations: Iterable[str], store: fs.FileSystem | None = None) -> pa.Table:
+    """The rows below the locations, file by file as they lie there: on the disk, or in a store."""
     tables = []
     for location in locations:
+        if store is not None:
+            below = store.get_file_info(fs.FileSelector(location.partition("://")[2], recursive=True))
+            paths = sorted(each.path for each in below if each.path.endswith(".parquet"))
+            tables += [pq.ParquetFile(path, filesystem=store).read() for path in paths]
+            continue
         folder = Path(unquote(urlsplit(location).path)) if "://" in location else Path(location)
         tables += [pq.ParquetFile(path).read() for path in sorted(folder.rglob("*.parquet"))]
     return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
 
 
-def read_files(paths: Iterable[Path]) -> pa.Table:
+def read_files(paths: Iterable[PurePath], store: fs.FileSystem | None = None) -> pa.Table:
     """The identity columns of the files."""
     columns = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
-    return pa.concat_tables([pq.ParquetFile(path).read(columns=columns) for path in paths])
+    return pa.concat_tables([pq.ParquetFile(str(path), filesystem=store).read(columns=columns) for path in paths])
 
 
 def cameras(value: bytes | None) -> list[dict[str, Any]] | None:
@@ -155,9 +161,10 @@ def in_ranges(records: dict[Coordinates, Record], ranges: Iterable[dict[str, Any
 def check_archive(
     bootstrap: str,
     database: str,
-    lake: Path,
+    lake: PurePath,
     topic: str = "nest-logs",
     fates_of: Callable[[dict[Coordinates, Record]], Fates] = expected,
+    store: fs.FileSystem | None = None,
 ) -> int:
     """Hold everything the archive query committed against the topic, record by record; how many records there are.
 
@@ -168,7 +175,7 @@ def check_archive(
     fates = fates_of(records)
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT outcome, path FROM landing_files ORDER BY id")
-        files: dict[str, list[Path]] = {"archived": [], "empty": [], "quarantined": []}
+        files: dict[str, list[PurePath]] = {"archived": [], "empty": [], "quarantined": []}
         for outcome, path in cursor.fetchall():
             files[outcome].append(lake / path)
         cursor.execute(
@@ -178,9 +185,9 @@ def check_archive(
             (topic,),
         )
         commits = cursor.fetchall()
-    assert identities(read_files(files["archived"])) == Counter(fates.rows.keys())
+    assert identities(read_files(files["archived"], store)) == Counter(fates.rows.keys())
     for outcome, wanted in (("empty", fates.empty), ("quarantined", fates.bad)):
-        landed = read_coordinates(files[outcome])
+        landed = read_coordinates(files[outcome], store)
         assert landed == Counter(wanted), f"{outcome}: {len(landed)} landed, {len(wanted)} in Kafka"
     at: dict[tuple[str, int], int] = {}
     counted: Counter[str] = Counter()
@@ -200,11 +207,12 @@ def check_archive(
     return len(records)
 
 
-def read_coordinates(paths: Iterable[Path]) -> Counter[Coordinates]:
+def read_coordinates(paths: Iterable[PurePath], store: fs.FileSystem | None = None) -> Counter[Coordinates]:
     """Coordinates of the files' rows."""
+    columns = ["kafka_topic", "kafka_partition", "kafka_offset"]
     found: Counter[Coordinates] = Counter()
     for path in paths:
-        found += coordinates_of(pq.ParquetFile(path).read(columns=["kafka_topic", "kafka_partition", "kafka_offset"]))
+        found += coordinates_of(pq.ParquetFile(str(path), filesystem=store).read(columns=columns))
     return found
 
 

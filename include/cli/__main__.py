@@ -9,8 +9,10 @@ from typing import Any
 
 import typer
 
+from include import object_store
 from include.cli import data, demo, develop, generations, housekeeping, jobs, quarantine, services, top
 from include.errors import TidemarkError, UsageError
+from include.settings import settings
 
 # Typer carries its own copy of Click; this is the class that all of that copy's usage errors share.
 _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -43,6 +45,14 @@ def main() -> int:
             traceback.print_exc()
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        refused = object_store.unreachable(settings().lake_uri, str(error))
+        if refused is None:
+            raise
+        if os.environ.get("TIDEMARK_DEBUG"):
+            traceback.print_exc()
+        print(f"tidemark: {refused}", file=sys.stderr)
+        return refused.exit_code
     except _WRONG_USAGE as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -27,11 +27,12 @@ def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_ca
         [[f"lake.{r.table}", r.partition, r.rows, r.content_hash] for r in result.registered],
     )
     console.print()
+    report = result.verdict["report"]
     archive = next((r for r in result.registered if r.table == declared.table), None)
     print_facts(
         {
             "Airflow": f"{result.airflow}  (user {result.user}, password {result.password})",
-            "Report": f"file://{result.verdict['report']}",
+            "Report": report if "://" in report else f"file://{report}",
             "Records": _sum(result.verdict["records"]),
             "Reconciled": _classes(result.verdict["reconciliation"]),
             "Where from": f"./tidemark explain {archive.table} {archive.partition}" if archive else "",

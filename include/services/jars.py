@@ -1,7 +1,7 @@
 """The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
 
-`python -m include.services.jars` fetches them; the launcher calls it at set-up. What only some pipelines need
-(the schema registry) is fetched when it is first started.
+`python -m include.services.jars` fetches them; the launcher calls it at set-up. What only some need (the schema
+registry, the connector of a lake in an S3-compatible store) is fetched when it is first used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+import fasteners
+
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
 
-Conf = Literal["spark", "broker", "registry"]
+Conf = Literal["spark", "broker", "registry", "s3"]
 
 SET_UP: tuple[Conf, ...] = ("spark", "broker")
 """What every pipeline needs."""
@@ -72,7 +74,7 @@ def checksums() -> dict[str, str]:
 
 def wanted() -> dict[str, str]:
     """The checksums of what must be there: everything of the set-up, and what was fetched since."""
-    confs = {conf for conf in ("registry",) if (folder() / conf).exists()} | set(SET_UP)
+    confs = {conf for conf in ("registry", "s3") if (folder() / conf).exists()} | set(SET_UP)
     return {name: digest for name, digest in checksums().items() if name.split("/")[0] in confs}
 
 
@@ -113,6 +115,17 @@ def registry_application(progress: Callable[[str], None]) -> Path:
             archive.extractall(partial, filter="data")
         partial.rename(unpacked)
     return unpacked
+
+
+def ensure_s3_connector(progress: Callable[[str], None]) -> None:
+    """Fetch what a lake in an S3-compatible store needs, once; raises as `ensure_jars`."""
+    if (folder() / "s3").exists():
+        return
+    # Of several jobs that start at once, one fetches.
+    with fasteners.InterProcessLock(folder().parent / "s3.lock"):
+        if not (folder() / "s3").exists():
+            progress("fetching Spark's connector to S3-compatible stores (12 MB), once")
+            _fetch("s3")
 
 
 def _fetch(conf: str) -> None:

@@ -214,7 +214,7 @@ def _read(location: str, columns: list[str]) -> pa.Table:
 
 def _write(location: str, table: pa.Table) -> None:
     system, path = lake.filesystem(location)
-    system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+    lake.make_parents(location)
     folder, name = path.rsplit("/", 1)
     # A name beginning with a dot is invisible to every reader until it is complete.
     temporary = f"{folder}/.{name}"

@@ -1,0 +1,202 @@
+"""nest_cameras with its lake in a bucket: every step against a real S3-compatible server, audited from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+
+from tests import audit, s3_server
+from tests.conftest import Home, end_of, iso, last_hours, wait_for
+
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(2400)]
+
+START = last_hours(3)
+EVENTS = 3000
+KILLED_AT = ("batch_planned", "landing_written", "quarantine_moved", "speed_written")
+
+
+@dataclass
+class S3Home(Home):
+    """A home whose lake is a bucket."""
+
+    server: s3_server.S3Server
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        lake = {"TIDEMARK_LAKE": f"s3://{s3_server.BUCKET}/tidemark", **self.server.environment}
+        return super().environment(**{**lake, **extra})
+
+    def produce(self, seed: int, hours: int) -> None:
+        arguments = ("--events", str(EVENTS), "--bad-fraction", "0.03", "--seed", str(seed))
+        self.run("produce", "nest_cameras", *arguments, "--start", iso(START), "--span", f"{hours}h")
+
+    def stream(self, expect: int | None = 0, **extra: str) -> str:
+        return self.run("stream", "nest_cameras", "--until-caught-up", expect=expect, **extra).stderr
+
+    def ledger(self, query: str) -> list[tuple[Any, ...]]:
+        with psycopg2.connect(self.database) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchall()
+
+    def audit_landing(self) -> int:
+        bucket = PurePosixPath(s3_server.BUCKET) / "tidemark"
+        return audit.check_archive(self.kafka, self.database, bucket, store=self.server.filesystem())
+
+    def audit_tables(self, verdicts: list[dict[str, Any]]) -> None:
+        every = audit.read_topic(self.kafka, "nest-logs")
+        records = {c: r for v in verdicts for c, r in audit.in_ranges(every, v["ranges"]).items()}
+        locations = [r["location"] for v in verdicts for r in v["registered"] if r["table"] == "nest_cameras"]
+        assert all(each.startswith(f"s3a://{s3_server.BUCKET}/tidemark/tables/nest_cameras/") for each in locations)
+        table = audit.read_parquet(locations, self.server.filesystem())
+        assert audit.identities(table) == Counter(audit.expected(records).rows.keys())
+        assert table.num_rows
+
+
+@pytest.fixture(scope="module")
+def landed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Home]:
+    """Two hours landed in a bucket by drivers that were killed at every step of a micro-batch."""
+    with s3_server.serving(tmp_path_factory.mktemp("s3")) as server:
+        made = S3Home(tmp_path_factory.mktemp("home"), server)
+        made.run("up")
+        made.produce(1, 2)
+        for point in KILLED_AT:
+            made.stream(expect=None, TIDEMARK_CRASH_AT=point)
+        made.stream()
+        yield made
+        made.run("down", expect=None)
+
+
+@pytest.fixture(scope="module")
+def verdicts(landed: S3Home) -> list[dict[str, Any]]:
+    return [landed.interval("nest_cameras", START + timedelta(hours=hour)) for hour in (0, 1)]
+
+
+def test_each_record_is_archived_once_when_drivers_were_killed_in_their_micro_batches(landed: S3Home) -> None:
+    assert landed.audit_landing() == EVENTS
+    # All of it is in the bucket: a driver on another machine would find it.
+    assert not landed.lake.exists()
+
+
+def test_each_row_is_in_the_registered_tables_once_when_intervals_were_published(
+    landed: S3Home, verdicts: list[dict[str, Any]]
+) -> None:
+    assert [v["reconciliation"]["unexplained"] for v in verdicts] == [0, 0]
+    assert all(v["validation"]["success"] for v in verdicts)
+    landed.audit_tables(verdicts)
+    assert verdicts[0]["report"].startswith(f"s3a://{s3_server.BUCKET}/tidemark/reports/nest_cameras/")
+    page = landed.server.filesystem().open_input_stream(verdicts[0]["report"].partition("://")[2]).read().decode()
+    assert "<html" in page
+
+
+def test_rerun_keeps_hash_and_revision(landed: S3Home, verdicts: list[dict[str, Any]]) -> None:
+    again = landed.interval("nest_cameras", START)
+    assert again["registered"] == verdicts[0]["registered"]
+    hashes = landed.ledger(
+        "SELECT table_name, count(DISTINCT content_hash), count(*) FROM revisions r JOIN intervals i "
+        f"ON i.id = r.interval_id WHERE i.from_time = '{iso(START)}' GROUP BY 1"
+    )
+    assert {(distinct, count) for _, distinct, count in hashes} == {(1, 2)}
+
+
+def test_publish_that_was_killed_is_finished_by_the_next_run(landed: S3Home, verdicts: list[dict[str, Any]]) -> None:
+    start = START + timedelta(hours=2)
+    bounds = ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
+    landed.produce(2, 1)
+    landed.stream()
+    landed.run("interval", "nest_cameras", *bounds, expect=None, TIDEMARK_CRASH_AT="partition_registered")
+    verdicts.append(landed.interval("nest_cameras", start))
+    landed.audit_tables(verdicts)
+
+
+def test_explain_sql_doctor_and_rebuild_read_the_bucket(landed: S3Home, verdicts: list[dict[str, Any]]) -> None:
+    archive = next(r for r in verdicts[0]["registered"] if r["table"] == "nest_cameras")
+    explained = landed.json("explain", "nest_cameras", archive["partition"], "--json")
+    assert archive["location"] in json.dumps(explained)
+    rows = landed.json("sql", "SELECT count(*) AS n FROM lake.nest_cameras", "--json")
+    registered = [r for v in verdicts for r in v["registered"] if r["table"] == "nest_cameras"]
+    assert rows == [{"n": sum(r["rows"] for r in registered)}]
+    rebuilt = landed.json("rebuild", "nest_cameras", archive["partition"], "--source", "archive", "--json")
+    assert rebuilt["equal"] is True
+    assert [f for f in findings(landed) if f.get("kind")] == []
+
+
+def test_foreign_file_is_moved_aside_by_the_doctor(landed: S3Home, verdicts: list[dict[str, Any]]) -> None:
+    store = landed.server.filesystem()
+    location = verdicts[0]["registered"][0]["location"].partition("://")[2]
+    own = next(e.path for e in store.get_file_info(audit.fs.FileSelector(location)) if e.path.endswith(".parquet"))
+    store.copy_file(own, f"{location}/foreign.parquet")
+    assert {f["kind"] for f in findings(landed) if f.get("kind")} == {"extra file"}
+    landed.run("doctor", "--repair")
+    assert [f for f in findings(landed) if f.get("kind")] == []
+    landed.audit_tables(verdicts)
+    below = audit.fs.FileSelector(f"{s3_server.BUCKET}/tidemark/lost+found", recursive=True)
+    assert [e.base_name for e in store.get_file_info(below) if e.is_file] == ["foreign.parquet"]
+
+
+def test_tables_stay_whole_when_housekeeping_removed_the_landing(
+    landed: S3Home, verdicts: list[dict[str, Any]]
+) -> None:
+    done = landed.json("housekeeping", "nest_cameras", "--older-than", "0s", "--json")[0]
+    assert done["deleted"]["files"] > 0
+    below = audit.fs.FileSelector(f"{s3_server.BUCKET}/tidemark/landing", recursive=True)
+    files = {e.path for e in landed.server.filesystem().get_file_info(below) if e.is_file}
+    noted = {path for (path,) in landed.ledger("SELECT path FROM landing_files WHERE removed_at IS NULL")}
+    # What killed drivers left is gone too: nothing lies there that no commit names.
+    assert {path.removeprefix(f"{s3_server.BUCKET}/tidemark/") for path in files} <= noted
+    landed.audit_tables(verdicts)
+    archive = next(r for r in verdicts[0]["registered"] if r["table"] == "nest_cameras")
+    rebuilt = landed.json("rebuild", "nest_cameras", archive["partition"], "--source", "archive", "--json")
+    assert rebuilt["equal"] is True
+
+
+def test_secret_is_on_no_command_line_and_in_no_file(landed: S3Home, verdicts: list[dict[str, Any]]) -> None:
+    running = landed.start("stream", "nest_cameras")
+    try:
+        wait_for("the driver's JVM", lambda: any("java" in line[0] for line in command_lines(running.pid) if line), 60)
+        lines = command_lines(running.pid)
+        assert running.stderr is not None
+        while "streaming from" not in (line := running.stderr.readline()):
+            assert landed.server.secret_key not in line
+            assert line, "the stream ended before it began"
+        lines += command_lines(running.pid)
+        running.send_signal(signal.SIGTERM)
+        _, errors = running.communicate(timeout=180)
+    finally:
+        end_of(running)
+    assert landed.server.secret_key not in f"{lines} {errors}"
+    written = [path for path in landed.path.rglob("*") if path.is_file() and path.stat().st_size < 50_000_000]
+    assert [path for path in written if landed.server.secret_key.encode() in path.read_bytes()] == []
+
+
+def test_command_says_which_store_does_not_answer_with_exit_code_6(
+    landed: S3Home, verdicts: list[dict[str, Any]]
+) -> None:
+    archive = next(r for r in verdicts[0]["registered"] if r["table"] == "nest_cameras")
+    explain = ("explain", "nest_cameras", archive["partition"])
+    refused = landed.run(*explain, expect=6, AWS_SECRET_ACCESS_KEY="wrong-canary")
+    assert f"the lake s3a://{s3_server.BUCKET}/tidemark: " in refused.stderr
+    assert "wrong-canary" not in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert "AWS_ENDPOINT_URL" in landed.run(*explain, expect=6, AWS_ENDPOINT_URL="http://127.0.0.1:1").stderr
+    assert "AWS_ENDPOINT_URL" in landed.stream(expect=6, AWS_SECRET_ACCESS_KEY="wrong-canary")
+
+
+def findings(home: Home) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(home.run("doctor", "--json", expect=None).stdout)["findings"]
+    return found
+
+
+def command_lines(pid: int) -> list[list[str]]:
+    try:
+        return [p.cmdline() for p in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
