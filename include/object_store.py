@@ -52,6 +52,8 @@ def spark_properties() -> dict[str, str]:
     properties = {
         # The newer kind reads through Netty, of which PySpark ships another version than the SDK was built with.
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
+        # Blocks wait for their upload in the folder that goes with the process (include/driver_folders.py).
+        "spark.hadoop.fs.s3a.buffer.dir": "${java.io.tmpdir}/s3a",
         "spark.hadoop.fs.s3a.committer.name": "magic",
         "spark.sql.sources.commitProtocolClass": f"{_CLOUD}.PathOutputCommitProtocol",
         "spark.sql.parquet.output.committer.class": f"{_CLOUD}.BindingParquetOutputCommitter",
