@@ -66,9 +66,10 @@ def write_revisions(
     for folder, names in _by_folder(staging).items():
         partition = "/".join(part for part in (folder, f"interval={interval.label}") if part)
         location = lake.uri("tables", table, partition, revision)
-        files: dict[str, Any] = {name: _describe(f"{staging}/{folder}/{name}") for name in names}
+        staged = f"{staging}/{folder}" if folder else staging
+        files: dict[str, Any] = {name: _describe(f"{staged}/{name}") for name in names}
         for name in names:
-            lake.move(f"{staging}/{folder}/{name}".replace("//_", "/_"), f"{location}/{name}")
+            lake.move(f"{staged}/{name}", f"{location}/{name}")
         count, digest = hashes[folder]
         built.append(BuiltRevision(table, partition, revision, location, count, digest, files))
     lake.delete(staging)
