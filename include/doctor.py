@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from include import lake, mending, object_store
+from include import lake, mending
 from include.class_training import ensure_class_archive
 from include.disagreements import Disagreement
 from include.errors import TidemarkError
@@ -153,11 +153,8 @@ def _services() -> Iterator[Finding]:
 def _lake() -> Iterator[Finding]:
     try:
         found = lake.has_root()
-    except OSError as error:
-        refused = object_store.unreachable(lake.root(), str(error))
-        if refused is None:
-            raise
-        yield Finding(False, refused.message, refused.remedy)
+    except TidemarkError as error:
+        yield Finding(False, error.message, error.remedy)
     else:
         yield Finding(found, f"the lake at {lake.root()}", "" if found else "make the bucket")
 

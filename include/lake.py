@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
@@ -56,6 +59,25 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
     return found, path
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _reaching(operation: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Raise ServiceUnreachable where a store refuses or does not answer: its files are neither missing nor damaged."""
+
+    @wraps(operation)
+    def reach(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return operation(*arguments, **options)
+        except OSError as error:
+            if refused := object_store.unreachable(root(), str(error)):
+                raise refused from error
+            raise
+
+    return reach
+
+
 @dataclass(frozen=True)
 class LakeFile:
     """A file found below a URI."""
@@ -65,6 +87,7 @@ class LakeFile:
     bytes: int
 
 
+@_reaching
 def list_files(location: str, *, suffix: str = ".parquet") -> list[LakeFile]:
     """Files below a URI whose name ends so, sorted; none when the folder does not exist."""
     system, path = filesystem(location)
@@ -93,6 +116,7 @@ class Entry:
     """None for a folder of an object store, which is nothing but the names of its files."""
 
 
+@_reaching
 def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
     """Everything below a URI, sorted; nothing when the folder does not exist."""
     system, path = filesystem(location)
@@ -117,6 +141,7 @@ def is_visible(name: str) -> bool:
     return base.endswith(".parquet") and not base.startswith((".", "_"))
 
 
+@_reaching
 def exists(location: str) -> bool:
     """Whether something lies there."""
     system, path = filesystem(location)
@@ -128,6 +153,7 @@ def has_root() -> bool:
     return not object_store.holds(root()) or exists("/".join(root().split("/")[:3]))
 
 
+@_reaching
 def size(location: str) -> int:
     """Size of a file, bytes."""
     system, path = filesystem(location)
@@ -141,6 +167,7 @@ def make_parents(location: str) -> None:
         system.create_dir(path.rsplit("/", 1)[0], recursive=True)
 
 
+@_reaching
 def move(source: str, target: str) -> None:
     """Move a file or folder; the target's parents are made.
 
@@ -159,6 +186,7 @@ def move(source: str, target: str) -> None:
         system.move(path, target_path)
 
 
+@_reaching
 def delete(location: str) -> None:
     """Delete a folder with all it holds; nothing happens when there is none. Only below the lake."""
     if not location.startswith(settings().lake_uri + "/"):
@@ -194,6 +222,7 @@ def prune_empty(location: str, before: datetime) -> list[str]:
     return [f"{location}/{entry.name}" for entry in empty]
 
 
+@_reaching
 def sha256(location: str) -> str:
     """The SHA-256 of a file's bytes, hexadecimal."""
     system, path = filesystem(location)
@@ -204,6 +233,7 @@ def sha256(location: str) -> str:
     return digest.hexdigest()
 
 
+@_reaching
 def write_text(location: str, text: str) -> None:
     """Write a text file, replacing it."""
     system, path = filesystem(location)
@@ -214,6 +244,7 @@ def write_text(location: str, text: str) -> None:
     system.move(temporary, path)
 
 
+@_reaching
 def read_text(location: str) -> str:
     """A text file's content. Raises FileNotFoundError."""
     system, path = filesystem(location)
@@ -221,6 +252,7 @@ def read_text(location: str) -> str:
         return bytes(file.read()).decode()
 
 
+@_reaching
 def footer(location: str) -> pq.FileMetaData:
     """The footer of a Parquet file: rows and column statistics without reading the data."""
     system, path = filesystem(location)

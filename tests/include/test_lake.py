@@ -14,7 +14,6 @@ from include import lake, object_store
 from include.errors import ServiceUnreachable, UsageError
 from include.lake_scan import scan_landing
 from include.settings import Settings, settings
-from spark_jobs.entry import translate
 from tests import s3_server
 
 
@@ -108,12 +107,11 @@ def test_store_that_refuses_is_named_without_its_secret(
     object_store._store.cache_clear()
     for name, value in {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong-canary", "TIDEMARK_LAKE": where}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(OSError, match="AWS Error") as raised:
-        lake.read_text(f"{where}/file")
-    error = translate(raised.value)
+    with pytest.raises(ServiceUnreachable) as raised:
+        lake.footer(f"{where}/file.parquet")
     settings.cache_clear()
     object_store._store.cache_clear()
-    assert isinstance(error, ServiceUnreachable)
+    error = raised.value
     assert f"the lake {where}: " in str(error)
     assert "wrong-canary" not in str(error)
 
