@@ -15,6 +15,7 @@ from include.ledger.database import session
 from include.ledger.models import Attempt, IntervalRange, IntervalRow, Revision
 from include.pipelines import all_pipelines
 from include.pipelines.spec import IDENTITY
+from include.pipelines.spec.lines import declared_name, no_offsets
 
 
 def explain(table: str, partition: str) -> dict[str, Any]:
@@ -26,6 +27,8 @@ def explain(table: str, partition: str) -> dict[str, Any]:
     """
     known = [name for pipeline in all_pipelines() for name in pipeline.tables]
     if table not in known:
+        if declared := declared_name(table, [pipeline.name for pipeline in all_pipelines()]):
+            raise no_offsets(table, declared)
         raise UsageError(f"unknown table {table!r}", remedy=f"one of: {', '.join(known)}")
     found = revisions.registered(table, partition)
     if not found:

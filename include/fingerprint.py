@@ -50,7 +50,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "event time": pipeline.archive.event_time,
         "archive rules": [str(rule) for rule in pipeline.archive.all_rules],
         **{f"reference {name}": _words(each.columns) for name, each in sorted(pipeline.references.items())},
-        **_transforms(pipeline.name, (pipeline.archive.rows, view.rows, view.aggregate)),
+        **_transforms(pipeline.code, (pipeline.archive.rows, view.rows, view.aggregate)),
     }
 
 

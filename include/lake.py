@@ -7,6 +7,7 @@ Layout:
     quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
     quarantine/<pipeline>/<day>-….parquet                  those of a closed day
     checkpoints/<pipeline>/g<generation>/<query>           Spark's; beside it <view>.base-<token>
+    received/<pipeline>/<connection>-<n>.lines             what a socket sent, as it came
     reports/<pipeline>/<interval>.html
     lost+found/<time>/…                                    what `doctor --repair` moved out of the way
 """
@@ -135,6 +136,16 @@ def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
     )
 
 
+@_reaching
+def state(location: str) -> tuple[int, datetime]:
+    """Size in bytes and modification time of a file. Raises FileNotFoundError."""
+    system, path = filesystem(location)
+    info = system.get_file_info(path)
+    if info.type != fs.FileType.File:
+        raise FileNotFoundError(location)
+    return info.size, info.mtime
+
+
 def is_visible(name: str) -> bool:
     """Whether readers of a folder take this file for data."""
     base = name.rsplit("/", 1)[-1]
@@ -151,6 +162,13 @@ def exists(location: str) -> bool:
 def has_root() -> bool:
     """Whether there is a place for the lake: a bucket must be there, folders are made when they are first written."""
     return not object_store.holds(root()) or exists("/".join(root().split("/")[:3]))
+
+
+@_reaching
+def is_folder(location: str) -> bool:
+    """Whether a folder lies there."""
+    system, path = filesystem(location)
+    return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
 
 @_reaching
@@ -233,14 +251,19 @@ def sha256(location: str) -> str:
     return digest.hexdigest()
 
 
-@_reaching
 def write_text(location: str, text: str) -> None:
     """Write a text file, replacing it."""
+    write_bytes(location, text.encode())
+
+
+@_reaching
+def write_bytes(location: str, content: bytes) -> None:
+    """Write a file, replacing it; it appears when it is whole."""
     system, path = filesystem(location)
     make_parents(location)
     temporary = path + ".tmp"
     with system.open_output_stream(temporary) as file:
-        file.write(text.encode())
+        file.write(content)
     system.move(temporary, path)
 
 

@@ -12,7 +12,7 @@ from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_
 from include import kafka, lake
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
 from include.intervals import Interval, parse_duration
-from include.ledger import intervals, landing
+from include.ledger import intervals, landing, lines
 from include.ledger.database import session
 from include.ledger.incarnations import closed
 from include.ledger.intervals import PinnedInterval
@@ -20,6 +20,7 @@ from include.ledger.micro_batches import files_covering, positions, stored_topic
 from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.pipelines.spec.lines import no_offsets
 from include.record_times import first_records_at
 from include.settings import settings
 from include.sources import describe_source, source_topic_partitions
@@ -47,6 +48,8 @@ def pin_interval(
     for topic, topic_id in stored_topics(pipeline.name).items():
         kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
     if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
+        if read := lines.sources_of(pipeline.name):
+            raise no_offsets(read[0], pipeline.name)
         raise OffsetsLost(
             f"topic {', '.join(sorted(missing))} does not exist"
             if missing

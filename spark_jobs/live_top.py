@@ -23,7 +23,7 @@ from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.settings import write_private
 from spark_jobs.decoding.records import load_references
 from spark_jobs.landing_source import read_landed
-from spark_jobs.streaming import Stop
+from spark_jobs.stream_queries import Stop
 from spark_jobs.view_parts import utc
 from spark_jobs.view_rows import aggregate_view
 

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 from include.cli.output import clean, print_json, print_table
 from include.errors import UsageError
-from include.pipelines import load_pipeline
+from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec import Pipeline
 from spark_jobs.entry import run_entry
+from spark_jobs.line_tables import LineTables
 from spark_jobs.live_tables import LiveTables
 from spark_jobs.run_sql import Result, run
 from spark_jobs.session import build_session
@@ -30,9 +31,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(argv)
-    pipeline = load_pipeline(arguments.pipeline)
+    lines = load_line_pipeline(arguments.pipeline)
+    pipeline = lines or load_pipeline(arguments.pipeline)
     spark = build_session(f"shell {pipeline.name}", catalog=True)
-    tables = LiveTables(spark, pipeline)
+    tables = LineTables(spark, lines) if lines else LiveTables(spark, pipeline)
     tables.start()
     if sys.stdin.isatty():
         return _converse(spark, pipeline, tables)
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _converse(spark: SparkSession, pipeline: Pipeline, tables: LiveTables) -> int:
+def _converse(spark: SparkSession, pipeline: Pipeline, tables: LiveTables | LineTables) -> int:
     """Read statements from the terminal until its end; a wrong one is told and the next one read."""
     print(f"{pipeline.name}: {', '.join(tables.names)} are live, lake.* is what was registered; Ctrl-D ends")
     while True:

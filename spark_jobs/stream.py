@@ -1,6 +1,6 @@
 """The continuous job of a pipeline: the archive query and its speed queries in one Spark application.
 
-spark-submit spark_jobs/stream.py --pipeline NAME [--until-caught-up]
+spark-submit spark_jobs/stream.py --pipeline NAME [--until-caught-up] [--from socket://HOST:PORT|FOLDER'S URI]
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import sys
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import launches
 from include.pipelines import load_pipeline
+from include.pipelines.spec.lines import parse_line_source
 from spark_jobs.entry import run_entry
 from spark_jobs.flag_query import task_slots
+from spark_jobs.line_streaming import run_line_stream
 from spark_jobs.session import build_session
 from spark_jobs.streaming import run_stream
 
@@ -23,8 +25,16 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--until-caught-up", action="store_true")
+    parser.add_argument("--from", dest="line_source")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
+    if arguments.line_source:
+        return run_line_stream(
+            lambda: build_session(f"stream {pipeline.name} from lines"),
+            pipeline,
+            parse_line_source(arguments.line_source),
+            until_caught_up=arguments.until_caught_up,
+        )
     try:
         code = run_stream(
             lambda: build_session(f"stream {pipeline.name}", task_slots=task_slots(pipeline)),

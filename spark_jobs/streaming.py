@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from types import FrameType
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import generations, lake, object_store
 from include.consumer_group import ConsumerGroup
-from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
+from include.errors import OffsetsLost, TidemarkError
 from include.ledger import micro_batches, writers
 from include.ledger.flags import FLAGS
 from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
-from include.settings import settings
 from include.stream_start import StreamStart, begin, check_retention, who
 from spark_jobs.decoding.avro_wire import is_unresolved
 from spark_jobs.decoding.records import archive_rows, decode, load_references
@@ -35,20 +27,9 @@ from spark_jobs.schema_restarts import SchemaRestarts
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.speed_restarts import SpeedRestarts
+from spark_jobs.stream_queries import Stop, StreamQueries, leased, say
 from spark_jobs.view_base import load_base
 from spark_jobs.view_rows import aggregate_view
-
-
-class Stop:
-    """Whether to stop: set by SIGTERM, SIGINT or a request in the ledger."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
 
 
 def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, until_caught_up: bool) -> int:
@@ -58,10 +39,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     The lease is taken before Spark starts: a second driver ends in a second.
     """
     stop = Stop()
-    lease = writers.acquire(pipeline.name)
-    heartbeat = Heartbeat(lease)
-    heartbeat.start()
-    try:
+    with leased(pipeline.name) as (lease, heartbeat):
         if not pipeline.source.fail_on_data_loss:
             _accept_losses(pipeline, lease)
         start = begin(pipeline)
@@ -71,7 +49,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
                 spark.conf.set(key, value)
         heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
-        _say(
+        say(
             f"{pipeline.name}: streaming from {pipeline.source} "
             f"(generation {start.generation.number}, fencing token {lease.token})"
         )
@@ -85,56 +63,11 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             if isinstance(error, PySparkException | TidemarkError):
                 raise _exactly(pipeline, start, error) from error
             raise
-        _say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
-    finally:
-        heartbeat.end()
-        writers.release(lease)
+        say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
     return 0
 
 
-class Heartbeat(threading.Thread):
-    """Renews the lease from the moment it is held, also while Spark starts.
-
-    A ledger that is away for a moment is borne as long as the lease lasts.
-    """
-
-    def __init__(self, lease: writers.Lease) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        self.application_id = ""
-        self._lease = lease
-        self._ended = threading.Event()
-        self._stop_requested = False
-        self._error: TidemarkError | None = None
-
-    def run(self) -> None:
-        """Renew until ended, or until the lease is lost."""
-        every = min(2.0, settings().lease_seconds / 5)
-        last = time.monotonic()
-        while not self._ended.wait(every):
-            try:
-                self._stop_requested = writers.renew(self._lease, self.application_id)
-                last = time.monotonic()
-            except ServiceUnreachable as error:
-                if time.monotonic() - last > settings().lease_seconds:
-                    self._error = error
-                    return
-            except TidemarkError as error:
-                self._error = error
-                return
-
-    def stop_requested(self) -> bool:
-        """Whether a stop was requested. Raises AnotherWriter or ServiceUnreachable when the lease is lost."""
-        if self._error is not None:
-            raise self._error
-        return self._stop_requested
-
-    def end(self) -> None:
-        """Renew no more."""
-        self._ended.set()
-        self.join(timeout=15)
-
-
-class _Queries:
+class _Queries(StreamQueries):
     """The running queries of a pipeline."""
 
     def __init__(
@@ -146,13 +79,7 @@ class _Queries:
         *,
         until_caught_up: bool,
     ) -> None:
-        self.committed = 0
-        self._spark = spark
-        self._pipeline = pipeline
-        self._lease = lease
-        self._generation = start.generation
-        self._until_caught_up = until_caught_up
-        self._errors: list[TidemarkError] = []
+        super().__init__(spark, pipeline, lease, start.generation, until_caught_up=until_caught_up)
         self._group = ConsumerGroup(pipeline.name)
         self._show_position(micro_batches.positions(pipeline.name))
         self._searching = threading.Event()
@@ -182,7 +109,7 @@ class _Queries:
                 raise self._errors[0] if self._errors else failed
             name = self._names[number]
             if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
-                _say(f"{self._pipeline.name}: {name} starts again without the records that were diverted")
+                say(f"{self._pipeline.name}: {name} starts again without the records that were diverted")
                 self._queries[number] = self._start_beside(name)
         if self._flags:
             self._queries[-1] = self._flags.tend(self._queries[-1])
@@ -192,37 +119,15 @@ class _Queries:
         """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
         query = self._names[number]
         if self._schemas.may_start(self._spark, query, self._generation.checkpoint(query)):
-            _say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
+            say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
             self._queries[number] = self._start_beside(query) if number else self._start_archive()
-
-    def wait(self, seconds: int) -> None:
-        """Wait so long, or until a query ends; `running` tells how it ended."""
-        with suppress(StreamingQueryException):
-            self._spark.streams.awaitAnyTermination(seconds)
-        self._spark.streams.resetTerminated()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
-        deadline = time.monotonic() + patience
         if self._flags:
             # Its batches are long, and nobody needs their end: flags that are raised twice are one.
             self._flags.stop(self._queries[-1])
-        for query in self._queries:
-            begun = query.lastProgress
-            while query.isActive and time.monotonic() < deadline:
-                status = query.status
-                idle = not status["isTriggerActive"] or status["message"] == "Waiting for data to arrive"
-                latest = query.lastProgress
-                if idle or (latest and begun != latest):
-                    break
-                query.awaitTermination(1)
-            query.stop()
-
-    def stop_now(self) -> None:
-        """Stop all queries, in the middle of their micro-batches if need be; those were not committed."""
-        for query in self._queries:
-            if query.isActive:
-                query.stop()
+        super().stop_at_batch_boundary(patience)
 
     def _read(self, query: str) -> DataFrame:
         return read_stream(self._spark, self._pipeline.source, self._begins[query])
@@ -265,56 +170,29 @@ class _Queries:
 
         return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
 
-    def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
-        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        try:
-            run(str(query_id), self._generation.checkpoint(query))
-        except TidemarkError as error:
-            # Spark hands back only the text of an exception; the exit code needs the error itself.
-            self._errors.append(error)
-            raise
-        except Py4JJavaError as error:
-            # Spark looks for Py4J's words in the text of what a batch function throws, by an expression that overflows
-            # the stack when the text is long: the query would end without an error. In other words it does not.
-            raise BatchFunctionFailed(str(error)) from None
-
-    def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
-        return (
-            writer.queryName(f"{self._pipeline.name}.{query}")
-            .option("checkpointLocation", self._generation.checkpoint(query))
-            .trigger(**trigger)
-            .foreachBatch(run)
-            .start()
-        )
-
     def _on_commit(self, batch: BatchCommit) -> None:
         records = sum(fates.records for fates in batch.fates.values())
         quarantined = sum(fates.quarantined for fates in batch.fates.values())
         self.committed += records
-        _say(
+        say(
             f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records, "
             f"{quarantined} quarantined, {batch.seconds:.1f} s"
         )
         self._show_position({each.topic_partition: each.until_offset for each in batch.ranges})
         for (topic, partition, offset), thrown in batch.diverted.items():
-            _say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
+            say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
 
     def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit the archive's position to the consumer group, where lag is watched. Its failure stops nothing."""
         if failed := self._group.commit(positions):
-            _say(f"{self._pipeline.name}: the position was not committed to the group {self._group.name}: {failed}")
+            say(f"{self._pipeline.name}: the position was not committed to the group {self._group.name}: {failed}")
 
 
 def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
     """Accept, record and tell what Kafka removed before it was read, where the pipeline declares it so."""
     reason = "declared: fail_on_data_loss=False"
     for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=who()):
-        _say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
-
-
-class BatchFunctionFailed(Exception):
-    """What Spark threw in a sink, as text."""
+        say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
 
 
 def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
@@ -325,7 +203,3 @@ def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Except
         except TidemarkError as exact:
             return exact
     return error
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -25,14 +25,25 @@ class PlannedBatch:
 
 def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
     """The exact ranges and the watermark of a micro-batch. Raises TidemarkError when the log lacks it."""
-    try:
-        metadata, until = _offsets(f"{checkpoint}/offsets/{batch_id}")
-        before = _offsets(f"{checkpoint}/offsets/{batch_id - 1}")[1] if batch_id else _initial(checkpoint)
-    except FileNotFoundError as error:
-        raise TidemarkError(f"the checkpoint {checkpoint} lacks batch {batch_id}: {error}") from error
-    milliseconds = int(metadata.get("batchWatermarkMs", 0))
-    watermark = datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
-    return PlannedBatch(ranges_between(before, until), watermark)
+    metadata, until = _entry(checkpoint, batch_id)
+    before = parse_offsets_json(_entry(checkpoint, batch_id - 1)[1]) if batch_id else _initial(checkpoint)
+    return PlannedBatch(ranges_between(before, parse_offsets_json(until)), _watermark(metadata))
+
+
+@dataclass(frozen=True)
+class PlannedLines:
+    """A micro-batch of lines as planned in the write-ahead log: files of the ledger behind one up to another."""
+
+    after_file: int
+    until_file: int
+    watermark: datetime | None
+
+
+def read_line_batch(checkpoint: str, batch_id: int, since: int) -> PlannedLines:
+    """What a micro-batch of lines reads; the first one begins behind file `since`."""
+    metadata, until = _entry(checkpoint, batch_id)
+    before = int(json.loads(_entry(checkpoint, batch_id - 1)[1])["file"]) if batch_id else since
+    return PlannedLines(before, int(json.loads(until)["file"]), _watermark(metadata))
 
 
 def checkpoint_id(checkpoint: str) -> str | None:
@@ -42,11 +53,27 @@ def checkpoint_id(checkpoint: str) -> str | None:
     return str(json.loads(lake.read_text(f"{checkpoint}/metadata"))["id"])
 
 
-def _offsets(location: str) -> tuple[dict[str, Any], dict[TopicPartition, int]]:
-    _, metadata, *sources = lake.read_text(location).split("\n")
-    return json.loads(metadata), parse_offsets_json(sources[0])
+def _entry(checkpoint: str, batch_id: int) -> tuple[dict[str, Any], str]:
+    """Metadata of a micro-batch, and where its source's read ends, as the source writes it."""
+    try:
+        _, metadata, *sources = lake.read_text(f"{checkpoint}/offsets/{batch_id}").split("\n")
+    except FileNotFoundError as error:
+        raise _lacking(checkpoint, error) from error
+    return json.loads(metadata), sources[0]
 
 
 def _initial(checkpoint: str) -> dict[TopicPartition, int]:
-    # The file begins with a zero byte for the sake of Spark 2.0.
-    return parse_offsets_json(lake.read_text(f"{checkpoint}/sources/0/0").lstrip("\0").split("\n", 1)[1])
+    try:
+        # The file begins with a zero byte for the sake of Spark 2.0.
+        return parse_offsets_json(lake.read_text(f"{checkpoint}/sources/0/0").lstrip("\0").split("\n", 1)[1])
+    except FileNotFoundError as error:
+        raise _lacking(checkpoint, error) from error
+
+
+def _lacking(checkpoint: str, error: FileNotFoundError) -> TidemarkError:
+    return TidemarkError(f"the checkpoint {checkpoint} lacks what a micro-batch needs: {error}")
+
+
+def _watermark(metadata: dict[str, Any]) -> datetime | None:
+    milliseconds = int(metadata.get("batchWatermarkMs", 0))
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None

@@ -10,7 +10,7 @@ from include import generations
 from include.cli.data import PipelineName
 from include.cli.output import print_facts, print_json, progress
 from include.cli.services import AsJson
-from include.pipelines import load_pipeline
+from include.pipelines import load_line_pipeline, load_pipeline
 from include.stream_start import who
 
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
@@ -25,12 +25,12 @@ def register(app: typer.Typer) -> None:
 
 def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
     """Begin with new checkpoints where the archive ends; speed views are built again from the archive."""
-    declared = load_pipeline(pipeline)
+    declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     number = generations.new_generation(declared, reason=reason, started_by=who())
     if as_json:
         print_json({"pipeline": declared.name, "generation": number})
     else:
-        progress(f"{declared.name}: generation {number} begins with the next ./tidemark stream {declared.name}")
+        progress(f"{declared.name}: generation {number} begins with the next ./tidemark stream {declared.code}")
 
 
 def accept_loss(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:

@@ -20,7 +20,8 @@ from include.cli.services import AsJson
 from include.intervals import parse_time
 from include.ledger import writers
 from include.ledger.intervals import load_attempt
-from include.pipelines import load_pipeline
+from include.pipelines import load_line_pipeline, load_pipeline
+from include.pipelines.spec.lines import parse_line_source, read_from_lines
 from include.run_spark import run_attached, run_job, run_stream_job
 from include.spark_submit import submission
 
@@ -45,15 +46,23 @@ def stream(
     pipeline: PipelineName,
     until_caught_up: Annotated[bool, typer.Option("--until-caught-up", help="process what is there, then end")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="ask the running driver to stop after its micro-batch")] = False,
+    line_source: Annotated[
+        str | None,
+        typer.Option("--from", help="not Kafka but lines of socket://HOST:PORT or of a folder's files, file:///FOLDER"),
+    ] = None,
 ) -> None:
     """Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully."""
     declared = load_pipeline(pipeline)
+    arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
+    name = declared.name
+    if line_source is not None:
+        name = read_from_lines(declared, parse_line_source(line_source).kind).name
+        arguments += ["--from", line_source]
     if stop:
-        found = writers.request_stop(declared.name)
+        found = writers.request_stop(name)
         progress("asked to stop" if found else "no driver is running")
         return
-    arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
-    raise typer.Exit(run_stream_job(submission("stream", *arguments, name=f"stream {declared.name}")))
+    raise typer.Exit(run_stream_job(submission("stream", *arguments, name=f"stream {name}")))
 
 
 def interval(
@@ -131,8 +140,9 @@ def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:
     """SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`.
 
     Each view is a table under its own name that follows the topic; the archive up to the last commit is
-    `<pipeline>_live`; registered tables are in the database `lake`.
+    `<pipeline>_live`; registered tables are in the database `lake`. `<pipeline>_files` and `<pipeline>_socket` are
+    what was read from lines instead of Kafka.
     """
-    declared = load_pipeline(pipeline)
+    declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     arguments = ["--pipeline", declared.name, *(["--json"] if as_json else [])]
     raise typer.Exit(run_attached(submission("open_shell", *arguments, name=f"shell {declared.name}", short=True)))

@@ -62,8 +62,9 @@ class BatchCommit:
     query: str
     query_id: str
     batch_id: int
-    ranges: Sequence[OffsetRange]
-    topics: Mapping[str, TopicIdentity]
+    ranges: Sequence[OffsetRange] = ()
+    """None where lines were read (`include/ledger/lines.py`)."""
+    topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     fates: Mapping[TopicPartition, Fates] = field(default_factory=dict)
     files: Sequence[LandedFile] = ()
     rows: int = 0
@@ -100,20 +101,7 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
     with session() as ledger:
         writers.check(ledger, lease)
         _check_topics(ledger, batch.pipeline, batch.topics)
-        row = MicroBatch(
-            pipeline=batch.pipeline,
-            query=batch.query,
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            token=lease.token,
-            records=sum(fates.records for fates in batch.fates.values()),
-            rows=batch.rows,
-            seconds=batch.seconds,
-            watermark=batch.watermark,
-            decoder_version=batch.decoder_version,
-        )
-        ledger.add(row)
-        ledger.flush()
+        row = write(ledger, lease, batch, records=sum(fates.records for fates in batch.fates.values()))
         for (topic, partition, offset), reason in batch.diverted.items():
             ledger.add(
                 DivertedRecord(
@@ -143,21 +131,40 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
                     gaps=len(each) - fates.records if batch.query == ARCHIVE else 0,
                 )
             )
-        for file in batch.files:
-            low, high = file.event_times or (None, None)
-            ledger.add(
-                LandingFile(
-                    micro_batch_id=row.id,
-                    outcome=file.outcome,
-                    path=file.path,
-                    rows=file.rows,
-                    bytes=file.bytes,
-                    event_time_min=low,
-                    event_time_max=high,
-                )
-            )
         ledger.flush()
         crash_point("commit_written")
+
+
+def write(ledger: Session, lease: writers.Lease, batch: BatchCommit, *, records: int) -> MicroBatch:
+    """Write the row of a micro-batch and those of its files; what it read is the caller's."""
+    row = MicroBatch(
+        pipeline=batch.pipeline,
+        query=batch.query,
+        query_id=batch.query_id,
+        batch_id=batch.batch_id,
+        token=lease.token,
+        records=records,
+        rows=batch.rows,
+        seconds=batch.seconds,
+        watermark=batch.watermark,
+        decoder_version=batch.decoder_version,
+    )
+    ledger.add(row)
+    ledger.flush()
+    for file in batch.files:
+        low, high = file.event_times or (None, None)
+        ledger.add(
+            LandingFile(
+                micro_batch_id=row.id,
+                outcome=file.outcome,
+                path=file.path,
+                rows=file.rows,
+                bytes=file.bytes,
+                event_time_min=low,
+                event_time_max=high,
+            )
+        )
+    return row
 
 
 def _check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:

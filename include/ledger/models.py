@@ -489,3 +489,82 @@ class FlagRunStart(Base):
     topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id")
     topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
     from_offset: Mapped[int] = mapped_column(comment="First offset, included")
+
+
+class LineSourceRow(Base):
+    """A pipeline that was read from lines instead of Kafka."""
+
+    __tablename__ = "line_sources"
+    __table_args__ = {"comment": "Pipelines run over lines of files or a socket: nothing of them has Kafka offsets"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name that the run goes under")
+    declared_as: Mapped[str] = mapped_column(index=True, comment="Name of the declared pipeline")
+    kind: Mapped[str] = mapped_column(comment="files or socket")
+    guarantee: Mapped[str] = mapped_column(comment="What holds for its records, in words")
+    first_started_at: Mapped[datetime] = _now("When it was first started")
+
+
+class LineConnection(Base):
+    """A connection to a socket."""
+
+    __tablename__ = "line_connections"
+    __table_args__ = {"comment": "Connections over which lines were received, and how each ended"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were opened")
+    pipeline: Mapped[str] = mapped_column(index=True, comment="Name that the run goes under")
+    address: Mapped[str] = mapped_column(comment="socket://host:port")
+    opened_at: Mapped[datetime] = _now("When it was opened")
+    closed_at: Mapped[datetime | None] = mapped_column(comment="When its end was noted")
+    lines: Mapped[int] = mapped_column(default=0, comment="Lines received and written to files of the lake")
+    cut_bytes: Mapped[int] = mapped_column(default=0, comment="Bytes behind the last whole line when it ended; dropped")
+    ended: Mapped[str | None] = mapped_column(comment="How it ended, and whether something may be lost")
+
+
+class LineFile(Base):
+    """A file of lines."""
+
+    __tablename__ = "line_files"
+    __table_args__ = (
+        UniqueConstraint("pipeline", "location"),
+        Index("ix_line_files_order", "pipeline", "id"),
+        {"comment": "Files of lines in the order in which they are read, noted before anything reads them"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order of reading; grows under the pipeline's lease")
+    pipeline: Mapped[str] = mapped_column(comment="Name that the run goes under")
+    location: Mapped[str] = mapped_column(comment="URI of the file")
+    bytes: Mapped[int] = mapped_column(comment="Its size when it was noted, bytes; it must not change")
+    modified_at: Mapped[datetime] = mapped_column(comment="Its modification time then: the arrival of its lines")
+    noted_at: Mapped[datetime] = _now("When it was noted")
+    source_name: Mapped[str] = mapped_column(comment="What its lines are counted in: the file, or the connection")
+    first_line: Mapped[int] = mapped_column(comment="Number of its first line there; lines are counted from 1")
+
+
+class LineSpan(Base):
+    """The files that a micro-batch read."""
+
+    __tablename__ = "line_spans"
+    __table_args__ = {"comment": "Which files of lines each micro-batch read; a query's spans follow each other"}
+
+    micro_batch_id: Mapped[int] = mapped_column(
+        ForeignKey("micro_batches.id", ondelete="CASCADE"), primary_key=True, comment="The micro-batch"
+    )
+    after_file: Mapped[int] = mapped_column(comment="Files of the pipeline behind this one were read ...")
+    until_file: Mapped[int] = mapped_column(comment="... up to this one, included")
+
+
+class LineCount(Base):
+    """The lines of one source in a micro-batch of the archive query."""
+
+    __tablename__ = "line_counts"
+    __table_args__ = {"comment": "Lines of committed micro-batches with the fate of each; these are no Kafka offsets"}
+
+    micro_batch_id: Mapped[int] = mapped_column(
+        ForeignKey("micro_batches.id", ondelete="CASCADE"), primary_key=True, comment="The micro-batch"
+    )
+    source_name: Mapped[str] = mapped_column(primary_key=True, comment="URI of the file, or the connection")
+    from_line: Mapped[int] = mapped_column(comment="First line, included; counted from 1")
+    until_line: Mapped[int] = mapped_column(comment="Last line, excluded")
+    archived: Mapped[int] = mapped_column(comment="Lines with at least one archive row")
+    empty: Mapped[int] = mapped_column(comment="Valid lines with nothing to archive")
+    quarantined: Mapped[int] = mapped_column(comment="Lines in quarantine")

@@ -8,6 +8,7 @@ from functools import cache
 
 from include.errors import UsageError
 from include.pipelines.spec import Pipeline
+from include.pipelines.spec.lines import declared_name, no_offsets, read_from_lines
 
 _NOT_PIPELINES = frozenset({"spec"})
 
@@ -19,13 +20,21 @@ def pipeline_names() -> tuple[str, ...]:
 
 @cache
 def load_pipeline(name: str) -> Pipeline:
-    """The declared pipeline of that name. Raises UsageError when there is none."""
+    """The declared pipeline of that name. Raises UsageError when there is none, or it is one read from lines."""
     if name not in pipeline_names():
+        if declared := declared_name(name, pipeline_names()):
+            raise no_offsets(name, declared)
         raise UsageError(f"unknown pipeline {name!r}", remedy=f"one of: {', '.join(pipeline_names())}")
     pipeline = importlib.import_module(f"{__name__}.{name}").PIPELINE
     if not isinstance(pipeline, Pipeline) or pipeline.name != name:
         raise UsageError(f"include/pipelines/{name}.py declares no PIPELINE named {name!r}")
     return pipeline
+
+
+def load_line_pipeline(name: str) -> Pipeline | None:
+    """The pipeline that runs under this name when it reads lines, e.g. `isp_hits_files`; None for other names."""
+    declared = None if name in pipeline_names() else declared_name(name, pipeline_names())
+    return read_from_lines(load_pipeline(declared), name.removeprefix(f"{declared}_")) if declared else None
 
 
 def all_pipelines() -> tuple[Pipeline, ...]:

@@ -40,7 +40,7 @@ COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestam
 
 def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
     """The pipeline's transform of that name (`spark_jobs/transforms/<pipeline>.py`)."""
-    function: Callable[..., Any] = getattr(importlib.import_module(f"spark_jobs.transforms.{pipeline.name}"), name)
+    function: Callable[..., Any] = getattr(importlib.import_module(f"spark_jobs.transforms.{pipeline.code}"), name)
     return function
 
 

@@ -60,4 +60,5 @@ class KafkaMessagesTarget:
             messages = values.select("key", value_json(self.view, version).alias("value"))
         if self.sink.topic:
             messages = messages.withColumn("topic", F.lit(self.sink.topic))
-        return messages.select(*(F.col(name).cast("string") for name in ("key", "value", "topic")))
+        named = messages.withColumn("topic", F.concat(F.col("topic").cast("string"), F.lit(self.sink.topic_suffix)))
+        return named.select(*(F.col(name).cast("string") for name in ("key", "value", "topic")))

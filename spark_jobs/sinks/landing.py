@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -80,7 +80,7 @@ class LandingSink:
         crash_point("landing_written")
         files, fates = self._count(folder)
         _check_counts(self.pipeline, planned.ranges, fates)
-        files = self._move_quarantined(files, name)
+        files = move_quarantined(self.pipeline, files, name, QUARANTINE_COLUMNS)
         crash_point("quarantine_moved")
         topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
         for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
@@ -113,7 +113,7 @@ class LandingSink:
         """
         for _ in range(TRIES):
             try:
-                _write_parquet(decoded, folder)
+                write_landing(decoded, folder)
             except SPARK_FAILURES as error:
                 if translate(error) is not None:
                     raise
@@ -145,44 +145,53 @@ class LandingSink:
                 remedy=f"nothing was committed; see to {lake.root()} (room, permissions) and start again",
                 pipeline=self.pipeline.name,
             )
-        _write_parquet(decoded(ranges, withhold(poison)), folder)
+        write_landing(decoded(ranges, withhold(poison)), folder)
         return poison
 
     def _count(self, folder: str) -> tuple[list[LandedFile], dict[TopicPartition, Fates]]:
         """What the written files really hold: files with rows and event times, records per topic partition."""
         counts: dict[TopicPartition, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         files = []
-        for found in lake.list_files(folder):
-            location = f"{folder}/{found.name}"
-            outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
-            table = _read(location, ["kafka_topic", "kafka_partition", "kafka_element"])
+        for file, table in read_back(self.pipeline, folder, ["kafka_topic", "kafka_partition", "kafka_element"]):
             firsts = table.filter(pc.equal(table["kafka_element"], 0))
             for group in firsts.group_by(["kafka_topic", "kafka_partition"]).aggregate([([], "count_all")]).to_pylist():
                 tp = TopicPartition(group["kafka_topic"], group["kafka_partition"])
-                counts[tp][outcome] += group["count_all"]
-            bounds = lake.column_bounds(lake.footer(location), self.pipeline.archive.event_time)
-            files.append(
-                LandedFile(outcome, _below_lake(location), table.num_rows, found.bytes, bounds and _utc(*bounds))
-            )
+                counts[tp][file.outcome] += group["count_all"]
+            files.append(file)
         return files, {tp: Fates(**by_outcome) for tp, by_outcome in counts.items()}
 
-    def _move_quarantined(self, files: list[LandedFile], name: str) -> list[LandedFile]:
-        """Rewrite quarantined records with only their own columns into `quarantine/<pipeline>/`."""
-        kept = [file for file in files if file.outcome != QUARANTINED]
-        quarantined = sorted((file for file in files if file.outcome == QUARANTINED), key=lambda file: file.path)
-        for number, file in enumerate(quarantined):
-            target = lake.uri("quarantine", self.pipeline.name, f"{name}-{number:04d}.parquet")
-            table = _read(lake.uri(file.path), QUARANTINE_COLUMNS)
-            _write(target, table)
-            lake.delete(lake.uri(file.path))
-            size = lake.size(target)
-            kept.append(LandedFile(QUARANTINED, _below_lake(target), table.num_rows, size))
-        return kept
 
-
-def _write_parquet(decoded: DataFrame, folder: str) -> None:
+def write_landing(decoded: DataFrame, folder: str) -> None:
+    """Write decoded records to a folder of the landing, by outcome and date; what lay there is replaced."""
     lake.delete(folder)
     decoded.write.partitionBy("outcome", "date").parquet(folder)
+
+
+def read_back(pipeline: Pipeline, folder: str, columns: list[str]) -> Iterator[tuple[LandedFile, pa.Table]]:
+    """What a folder of the landing really holds: each file with its rows and event times, and some columns of it."""
+    for found in lake.list_files(folder):
+        location = f"{folder}/{found.name}"
+        outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
+        table = _read(location, columns)
+        bounds = lake.column_bounds(lake.footer(location), pipeline.archive.event_time)
+        times = bounds and _utc(*bounds)
+        yield LandedFile(outcome, _below_lake(location), table.num_rows, found.bytes, times), table
+
+
+def move_quarantined(
+    pipeline: Pipeline, files: Sequence[LandedFile], name: str, columns: list[str]
+) -> list[LandedFile]:
+    """Rewrite quarantined records with only these columns into `quarantine/<pipeline>/`."""
+    kept = [file for file in files if file.outcome != QUARANTINED]
+    quarantined = sorted((file for file in files if file.outcome == QUARANTINED), key=lambda file: file.path)
+    for number, file in enumerate(quarantined):
+        target = lake.uri("quarantine", pipeline.name, f"{name}-{number:04d}.parquet")
+        table = _read(lake.uri(file.path), columns)
+        _write(target, table)
+        lake.delete(lake.uri(file.path))
+        size = lake.size(target)
+        kept.append(LandedFile(QUARANTINED, _below_lake(target), table.num_rows, size))
+    return kept
 
 
 def _check_counts(pipeline: Pipeline, ranges: list[OffsetRange], fates: dict[TopicPartition, Fates]) -> None:

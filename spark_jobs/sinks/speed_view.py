@@ -7,7 +7,7 @@ declared order, then the ledger. In a generation that began with a base, base an
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
@@ -74,7 +74,6 @@ class SpeedViewSink:
             # Emitted before; but Spark, which lost its own note of that, wants the batch's state written.
             aggregates.write.format("noop").mode("overwrite").save()
             return
-        planned = read_batch(self.checkpoint, batch_id)
         values = self._with_base(aggregates.select(key_json(self.view).alias("key"), *self.view.measures)).persist()
         emitted = values.count()
         if emitted:
@@ -83,22 +82,25 @@ class SpeedViewSink:
                 crash_point("speed_written")
         values.unpersist()
         crash_point("speed_emitted")
-        micro_batches.commit(
-            self.lease,
-            BatchCommit(
-                pipeline=self.pipeline.name,
-                query=self.view.name,
-                query_id=self.query_id,
-                batch_id=version,
-                ranges=planned.ranges,
-                topics=kafka.describe_topics(r.topic_partition.topic for r in planned.ranges),
-                rows=emitted,
-                seconds=time.monotonic() - started,
-                watermark=planned.watermark,
-                decoder_version=decoder_version(self.pipeline.name),
-            ),
+        batch = BatchCommit(
+            pipeline=self.pipeline.name,
+            query=self.view.name,
+            query_id=self.query_id,
+            batch_id=version,
+            rows=emitted,
+            seconds=time.monotonic() - started,
+            decoder_version=decoder_version(self.pipeline.code),
         )
+        self._commit(batch, batch_id)
         crash_point("speed_committed")
+
+    def _commit(self, batch: BatchCommit, batch_id: int) -> None:
+        """Commit the micro-batch with what it read, by the write-ahead log."""
+        planned = read_batch(self.checkpoint, batch_id)
+        topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
+        micro_batches.commit(
+            self.lease, replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
+        )
 
     def _with_base(self, state: DataFrame) -> DataFrame:
         if self.base is None:

@@ -31,6 +31,8 @@ class Pipeline:
     reports: tuple[Threshold | Top | Listing, ...] = ()
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
+    declared_as: str = ""
+    """Name of the declaration, where the pipeline runs under another one (`include/pipelines/spec/lines.py`)."""
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "pipeline")
@@ -51,6 +53,11 @@ class Pipeline:
                         remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
                         pipeline=self.name,
                     )
+
+    @property
+    def code(self) -> str:
+        """Name of its declaration and of the modules with its functions."""
+        return self.declared_as or self.name
 
     @property
     def table(self) -> str:

@@ -34,6 +34,8 @@ class KafkaMessages:
     row_topics: tuple[str, ...] = ()
     """The topics that rows may name; created like `topic` if missing."""
     topic_partitions: int = 2
+    topic_suffix: str = ""
+    """Appended to the names of all topics, those that rows name included; for a pipeline that reads lines."""
 
     def __post_init__(self) -> None:
         for topic in self.topics:
@@ -47,7 +49,7 @@ class KafkaMessages:
     @property
     def topics(self) -> tuple[str, ...]:
         """All topics that the sink may write to."""
-        return (self.topic,) if self.topic else self.row_topics
+        return tuple(f"{topic}{self.topic_suffix}" for topic in ((self.topic,) if self.topic else self.row_topics))
 
 
 @dataclass(frozen=True)

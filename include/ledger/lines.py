@@ -1,0 +1,228 @@
+"""Lines of files and sockets in the ledger: which there are, in what order, and the fate of each.
+
+They have no Kafka offsets, so nothing of them is in the tables of offsets, and no interval can be pinned over them.
+A file is noted here before anything reads it; the order in which files were noted is the order in which every
+query reads them, and a micro-batch is a span of that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger import micro_batches, writers
+from include.ledger.database import session
+from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.models import (
+    LandingFile,
+    LineConnection,
+    LineCount,
+    LineFile,
+    LineSourceRow,
+    LineSpan,
+    MicroBatch,
+)
+from include.pipelines.spec import Pipeline
+
+DRIVER_ENDED = "the driver ended before it closed the connection: what it received last may be lost"
+
+
+@dataclass(frozen=True)
+class NotedFile:
+    """A file of lines as it was when it was noted."""
+
+    location: str
+    """URI."""
+    bytes: int
+    modified_at: datetime
+    source_name: str
+    """The file itself, or the connection that its lines came over."""
+    first_line: int = 1
+
+
+@dataclass(frozen=True)
+class LinesRead:
+    """What a micro-batch read: the files behind one up to another, and the lines of each source in them."""
+
+    after_file: int
+    until_file: int
+    first_lines: Mapping[str, int] = field(default_factory=dict)
+    """By source: the number of its first line, from which on every line has a fate."""
+    fates: Mapping[str, Fates] = field(default_factory=dict)
+    """By source; empty for a query that archives nothing."""
+
+
+def note_source(lease: writers.Lease, pipeline: Pipeline, kind: str, guarantee: str) -> None:
+    """Note that the pipeline is read from lines, with what holds for them; connections left open were cut."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        row = ledger.get(LineSourceRow, pipeline.name) or LineSourceRow(pipeline=pipeline.name)
+        row.declared_as, row.kind, row.guarantee = pipeline.code, kind, guarantee
+        ledger.add(row)
+        ledger.execute(
+            update(LineConnection)
+            .where(LineConnection.pipeline == pipeline.name, LineConnection.closed_at.is_(None))
+            .values(closed_at=func.now(), ended=DRIVER_ENDED)
+        )
+
+
+def sources_of(declared: str) -> list[str]:
+    """Names under which a declared pipeline was read from lines."""
+    with session() as ledger:
+        wanted = select(LineSourceRow.pipeline).where(LineSourceRow.declared_as == declared)
+        return sorted(ledger.scalars(wanted))
+
+
+def noted(pipeline: str) -> dict[str, tuple[int, datetime]]:
+    """Size and modification time of every file that was noted, by location."""
+    with session() as ledger:
+        wanted = select(LineFile.location, LineFile.bytes, LineFile.modified_at).where(LineFile.pipeline == pipeline)
+        return {location: (size, modified) for location, size, modified in ledger.execute(wanted)}
+
+
+def note_files(lease: writers.Lease, files: Sequence[NotedFile]) -> None:
+    """Note files behind all others of the pipeline. Raises AnotherWriter: the lease keeps their order."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        for file in files:
+            _add_file(ledger, lease.pipeline, file)
+
+
+def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> None:
+    ledger.add(
+        LineFile(
+            pipeline=pipeline,
+            location=file.location,
+            bytes=file.bytes,
+            modified_at=file.modified_at,
+            source_name=file.source_name,
+            first_line=file.first_line,
+        )
+    )
+    # One by one: their numbers follow their order.
+    ledger.flush()
+
+
+def open_connection(lease: writers.Lease, address: str) -> int:
+    """Note a connection; its number."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        row = LineConnection(pipeline=lease.pipeline, address=address)
+        ledger.add(row)
+        ledger.flush()
+        return row.id
+
+
+def note_received(lease: writers.Lease, connection: int, file: NotedFile, lines: int) -> None:
+    """Note a file of received lines and, in the same transaction, how many came over its connection."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        _add_file(ledger, lease.pipeline, file)
+        ledger.get_one(LineConnection, connection, with_for_update=True).lines += lines
+
+
+def close_connection(lease: writers.Lease, connection: int, ended: str, cut_bytes: int) -> None:
+    """Note how a connection ended."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        row = ledger.get_one(LineConnection, connection, with_for_update=True)
+        row.ended, row.cut_bytes, row.closed_at = ended, cut_bytes, func.now()
+
+
+def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
+    """The number of the last file behind `after` so that at most so many bytes lie between, but one file at least.
+
+    `after` when nothing was noted since.
+    """
+    size = func.sum(LineFile.bytes).over(order_by=LineFile.id)
+    place = func.row_number().over(order_by=LineFile.id)
+    counted = (
+        select(LineFile.id, size.label("so_far"), place.label("place"))
+        .where(LineFile.pipeline == pipeline, LineFile.id > after)
+        .subquery()
+    )
+    wanted = select(func.max(counted.c.id))
+    if most_bytes is not None:
+        wanted = wanted.where((counted.c.so_far <= most_bytes) | (counted.c.place == 1))
+    with session() as ledger:
+        return ledger.scalar(wanted) or after
+
+
+def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
+    """The files behind one up to and with another, in order."""
+    wanted = (
+        select(LineFile)
+        .where(LineFile.pipeline == pipeline, LineFile.id > after, LineFile.id <= until)
+        .order_by(LineFile.id)
+    )
+    with session() as ledger:
+        rows = ledger.scalars(wanted)
+        return [NotedFile(r.location, r.bytes, r.modified_at, r.source_name, r.first_line) for r in rows]
+
+
+def position(pipeline: str, query: str, query_id: str | None = None) -> int:
+    """The last file that a query has committed, with one id or with any; 0 before its first commit."""
+    wanted = (
+        select(LineSpan.until_file)
+        .join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)
+        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        .order_by(MicroBatch.id.desc())
+        .limit(1)
+    )
+    if query_id is not None:
+        wanted = wanted.where(MicroBatch.query_id == query_id)
+    with session() as ledger:
+        return ledger.scalar(wanted) or 0
+
+
+def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
+    """Commit a micro-batch of lines in one transaction: the lease, what came before, what it read, its files.
+
+    Raises AnotherWriter, or TidemarkError when the span does not continue the last one or a line has no fate.
+    """
+    # The archive goes on over checkpoints; a view's state is its checkpoint's alone.
+    reached = position(batch.pipeline, batch.query, None if batch.query == ARCHIVE else batch.query_id)
+    if reached != read.after_file:
+        raise TidemarkError(
+            f"micro-batch {batch.batch_id} of {batch.query} begins behind file {read.after_file}, but the last commit "
+            f"ended with {reached}: checkpoint and ledger do not belong together; nothing was committed",
+            remedy=f'begin without the checkpoint: ./tidemark new-generation {batch.pipeline} --reason "…"',
+            pipeline=batch.pipeline,
+        )
+    with session() as ledger:
+        writers.check(ledger, lease)
+        row = micro_batches.write(ledger, lease, batch, records=sum(each.records for each in read.fates.values()))
+        ledger.add(LineSpan(micro_batch_id=row.id, after_file=read.after_file, until_file=read.until_file))
+        for source, fates in read.fates.items():
+            first = read.first_lines[source]
+            ledger.add(
+                LineCount(
+                    micro_batch_id=row.id,
+                    source_name=source,
+                    from_line=first,
+                    until_line=first + fates.records,
+                    archived=fates.archived,
+                    empty=fates.empty,
+                    quarantined=fates.quarantined,
+                )
+            )
+        ledger.flush()
+        crash_point("commit_written")
+
+
+def landed(pipeline: str, outcome: str) -> list[str]:
+    """Paths below the lake of the committed files with that outcome."""
+    wanted = (
+        select(LandingFile.path)
+        .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
+        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE, LandingFile.outcome == outcome)
+        .order_by(LandingFile.id)
+    )
+    with session() as ledger:
+        return list(ledger.scalars(wanted))

@@ -1,0 +1,225 @@
+"""What brings lines to a stream that does not read Kafka: new files of a folder, or what a socket sends.
+
+A feed runs in a thread of the driver and does one thing: it notes files in the ledger, whole ones only. All
+queries read those files, in the order of the ledger; none looks into the folder or opens a connection itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import datetime
+from urllib.parse import quote
+
+from include import lake
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
+from include.ledger import lines
+from include.ledger.lines import NotedFile
+from include.ledger.writers import Lease
+from include.pipelines.spec.lines import LineSource, SocketLines, TextFiles
+
+LOOK_EVERY = 1.0
+"""Seconds from one look at a folder to the next, and the most that a received line waits for its file."""
+
+ROLL_BYTES = 8 * 1024 * 1024
+"""So many received bytes are written at once, whatever the time."""
+
+MOST_BYTES = 64 * 1024 * 1024
+"""A longer line ends its connection: it is nobody's message."""
+
+
+class Feed(threading.Thread):
+    """A thread that notes files until it is stopped."""
+
+    def __init__(self, lease: Lease, *, until_end: bool) -> None:
+        super().__init__(name="feed", daemon=True)
+        self.lease = lease
+        self.until_end = until_end
+        self.stopping = threading.Event()
+        self._error: TidemarkError | None = None
+
+    def run(self) -> None:
+        """Feed until stopped, or until there is no more."""
+        try:
+            self.feed()
+        except TidemarkError as error:
+            self._error = error
+        except OSError as error:
+            self._error = TidemarkError(
+                f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"see to {lake.root()}"
+            )
+
+    def feed(self) -> None:
+        """Note what comes, until stopped, or with `until_end` until there is no more now."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise what the feed failed with. A feed that is dead without being asked has failed."""
+        if self._error is not None:
+            raise self._error
+        if self.ident is not None and not (self.is_alive() or self.until_end or self.stopping.is_set()):
+            raise TidemarkError("lines are no longer taken in, the log above says why", remedy="start the stream again")
+
+    def end(self) -> None:
+        """Note what is there and feed no more."""
+        self.stopping.set()
+        if self.is_alive():
+            self.join(timeout=30)
+
+
+def feed_of(source: LineSource, lease: Lease, *, until_end: bool) -> Feed:
+    """The feed of a source. Raises UsageError for a folder that is not there."""
+    if isinstance(source, TextFiles):
+        return FolderFeed(source, lease, until_end=until_end)
+    return SocketFeed(source, lease, until_end=until_end)
+
+
+class FolderFeed(Feed):
+    """Notes each file of a folder once; names that begin with `.` or `_`, and folders in it, are left alone."""
+
+    def __init__(self, source: TextFiles, lease: Lease, *, until_end: bool) -> None:
+        super().__init__(lease, until_end=until_end)
+        self._folder = source.folder
+        self._noted = lines.noted(lease.pipeline)
+        self._last_look: dict[str, tuple[int, datetime]] = {}
+        if not lake.is_folder(self._folder):
+            raise UsageError(f"there is no folder {self._folder}", remedy="create it; files may appear in it later")
+
+    def feed(self) -> None:
+        """Look once a second; the end is when all files there are noted. Raises TidemarkError for a changed file."""
+        while True:
+            growing = self._look()
+            if (self.until_end and not growing) or self.stopping.wait(LOOK_EVERY):
+                return
+
+    def _look(self) -> bool:
+        """Note new files that have not changed since the last look; whether others must be looked at again."""
+        found = {
+            f"{self._folder}/{quote(entry.name)}": (entry.bytes, entry.modified)
+            for entry in lake.list_entries(self._folder, recursive=False)
+            if not entry.is_folder and not entry.name.startswith((".", "_"))
+        }
+        for location in found.keys() & self._noted.keys():
+            if found[location] != self._noted[location]:
+                raise changed(location, self._noted[location], found[location], self.lease.pipeline)
+        new = {at: state for at, state in found.items() if at not in self._noted}
+        still = {at: state for at, state in new.items() if self._last_look.get(at) == state}
+        # Those that came first go first.
+        for at, (size, modified) in sorted(still.items(), key=lambda item: (item[1][1], item[0])):
+            lines.note_files(self.lease, [NotedFile(at, size, modified, at)])
+            self._noted[at] = (size, modified)
+        self._last_look = new
+        return len(still) < len(new)
+
+
+def changed(location: str, noted: tuple[int, datetime], found: tuple[int, datetime], pipeline: str) -> TidemarkError:
+    """The error of a file that is no longer what was noted: which of its lines were read cannot be told."""
+    return TidemarkError(
+        f"{location} was changed after it was noted ({noted[0]} bytes of {noted[1]:%Y-%m-%dT%H:%M:%SZ}, now {found[0]} "
+        f"of {found[1]:%Y-%m-%dT%H:%M:%SZ}): a file is read once, and whole",
+        remedy="put it back as it was, or take it out of the folder once it was read; what was added goes into a file "
+        "of its own, moved into the folder when it is complete",
+        pipeline=pipeline,
+    )
+
+
+def check_unchanged(file: NotedFile, pipeline: str) -> None:
+    """Raise TidemarkError unless the file is still what was noted."""
+    try:
+        found = lake.entry(file.location)
+    except FileNotFoundError:
+        raise TidemarkError(
+            f"{file.location} was noted and is gone before it was read", remedy="put it back", pipeline=pipeline
+        ) from None
+    if (found.bytes, found.modified) != (file.bytes, file.modified_at):
+        noted_then = (file.bytes, file.modified_at)
+        raise changed(file.location, noted_then, (found.bytes, found.modified), pipeline)
+
+
+class SocketFeed(Feed):
+    """Writes what a server sends to files of the lake and notes them; connects again when it is cut off."""
+
+    def __init__(self, source: SocketLines, lease: Lease, *, until_end: bool) -> None:
+        super().__init__(lease, until_end=until_end)
+        self._source = source
+
+    def feed(self) -> None:
+        """Receive connection after connection; the end is when the first one is closed.
+
+        Raises ServiceUnreachable when not even the first can be opened.
+        """
+        pause = 0.0
+        reached = False
+        while not self.stopping.wait(pause):
+            try:
+                connected = socket.create_connection((self._source.host, self._source.port), timeout=10)
+            except OSError as error:
+                if not reached:
+                    raise ServiceUnreachable(
+                        f"{self._source}: {one_line(str(error))}", remedy="is the server listening there?"
+                    ) from None
+                pause = min(30.0, pause * 2)
+                continue
+            reached, pause = True, 1.0
+            with connected:
+                _Connection(connected, str(self._source), self.lease).receive(self.stopping)
+            if self.until_end:
+                return
+
+
+class _Connection:
+    """One connection: its lines are counted from 1."""
+
+    def __init__(self, connected: socket.socket, address: str, lease: Lease) -> None:
+        self._socket = connected
+        self._lease = lease
+        self._number = lines.open_connection(lease, address)
+        self._name = f"{address}#{self._number}"
+        self._lines = 0
+        self._files = 0
+        self._buffer = bytearray()
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.settimeout(0.2)
+
+    def receive(self, stopping: threading.Event) -> None:
+        """Receive until the other side closes, or the feed stops; note how it ended."""
+        ended = "stopped"
+        written = time.monotonic()
+        while not stopping.is_set():
+            try:
+                received = self._socket.recv(1 << 16)
+            except TimeoutError:
+                received = None
+            except OSError as error:
+                ended = f"broken: {one_line(str(error))}"
+                break
+            if received == b"":
+                ended = "closed by the other side"
+                break
+            self._buffer += received or b""
+            due = time.monotonic() - written > LOOK_EVERY or len(self._buffer) > ROLL_BYTES
+            if due:
+                self._write()
+                written = time.monotonic()
+            if len(self._buffer) > MOST_BYTES:
+                ended = f"given up: a line of more than {MOST_BYTES} bytes"
+                break
+        self._write()
+        lines.close_connection(self._lease, self._number, ended, len(self._buffer))
+
+    def _write(self) -> None:
+        """Write the whole lines in the buffer to a file and note it; what was begun stays in the buffer."""
+        end = self._buffer.rfind(b"\n") + 1
+        if not end:
+            return
+        content = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        location = lake.uri("received", self._lease.pipeline, f"{self._number:06d}-{self._files:09d}.lines")
+        lake.write_bytes(location, content)
+        found = lake.entry(location)
+        count = content.count(b"\n")
+        file = NotedFile(location, found.bytes, found.modified, self._name, self._lines + 1)
+        lines.note_received(self._lease, self._number, file, count)
+        self._lines += count
+        self._files += 1

@@ -1,0 +1,84 @@
+"""isp_hits from files and from a socket instead of Kafka: the same archive and views, and no offsets claimed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import hits
+from tests.conftest import Home, iso, last_hours
+from tests.hits import check_archive, fates, ledger, move_in
+
+pytestmark = pytest.mark.services
+
+START = last_hours(3)
+GOOD = [*hits.good(START, 1500, seed=3), *hits.naughty(START)]
+BAD = hits.bad(START)
+
+
+@pytest.fixture(scope="module")
+def from_files(home: Home, tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Path]:
+    """Three files, good and hostile lines mixed, read until there are no more."""
+    folder = tmp_path_factory.mktemp("in coming")
+    move_in(folder, "one.jsonl", GOOD[:900] + BAD[:20])
+    move_in(folder, "two ü%20.jsonl", BAD[20:] + GOOD[900:], end=b"")
+    move_in(folder, "windows.jsonl", [line + b"\r" for line in hits.good(START, 30, seed=4)])
+    (folder / "empty.jsonl").touch()
+    (folder / "_SUCCESS").write_text("left alone")
+    (folder / "older").mkdir()
+    (folder / "older" / "x.jsonl").write_bytes(GOOD[0])
+    done = home.run("stream", "isp_hits", "--from", folder.as_uri(), "--until-caught-up")
+    assert "no Kafka offsets" in done.stderr
+    return home, folder
+
+
+def test_every_line_of_every_file_has_one_fate_and_the_views_count_it(from_files: tuple[Home, Path]) -> None:
+    home, _ = from_files
+    check_archive(home, "isp_hits_files", GOOD + hits.good(START, 30, seed=4), BAD)
+    found = {source.rpartition("/")[2]: fate for source, fate in fates(home, "isp_hits_files").items()}
+    assert found == {
+        "one.jsonl": (1, 921, 900, 20),
+        "two%20%C3%BC%2520.jsonl": (1, len(GOOD) + len(BAD) - 919, len(GOOD) - 900, len(BAD) - 20),
+        "windows.jsonl": (1, 31, 30, 0),
+    }
+
+
+def test_ledger_says_that_there_are_no_offsets(from_files: tuple[Home, Path]) -> None:
+    home, _ = from_files
+    ((pipeline, declared, kind, guarantee),) = ledger(
+        home, "SELECT pipeline, declared_as, kind, guarantee FROM line_sources"
+    )
+    assert (pipeline, declared, kind) == ("isp_hits_files", "isp_hits", "files")
+    assert "each line of a file once" in guarantee
+    assert "no Kafka offsets" in guarantee
+    for table in ("micro_batch_ranges", "positions", "topics", "interval_ranges", "intervals"):
+        assert ledger(home, f"SELECT count(*) FROM {table}") == [(0,)], table
+    # The queries of the views say how far they have read, too.
+    spans = "SELECT query, max(until_file), min(after_file) FROM line_spans s JOIN micro_batches b"
+    found = ledger(home, f"{spans} ON b.id = s.micro_batch_id GROUP BY query ORDER BY query")
+    last = ledger(home, "SELECT max(id) FROM line_files")[0][0]
+    assert found == [(query, last, 0) for query in ("archive", "by_isp", "by_zip")]
+    assert ledger(home, "SELECT count(*) FROM line_files") == [(4,)]
+
+
+@pytest.mark.parametrize("verb", ["interval", "ranges", "explain", "rebuild"])
+def test_nothing_is_pinned_over_lines_and_the_way_on_is_named(from_files: tuple[Home, Path], verb: str) -> None:
+    home, _ = from_files
+    bounds = ["--from", iso(START), "--to", iso(last_hours(2))]
+    arguments = {"interval": bounds, "ranges": []}.get(verb, ["date=2026-11-20/interval=2026-11-20T05"])
+    for name in ("isp_hits_files", "isp_hits") if verb == "interval" else ("isp_hits_files",):
+        refused = home.run(verb, name, *arguments, expect=64)
+        assert "its records have no offsets, so no interval can be pinned over them" in refused.stderr
+        assert "produce the lines into Kafka" in refused.stderr
+        assert refused.stderr.count("\n") == 1 + refused.stderr.count("pinning")
+
+
+def test_stream_stops_when_a_file_that_was_noted_is_changed(from_files: tuple[Home, Path]) -> None:
+    home, folder = from_files
+    with (folder / "one.jsonl").open("ab") as file:
+        file.write(GOOD[0] + b"\n")
+    stopped = home.run("stream", "isp_hits", "--from", folder.as_uri(), "--until-caught-up", expect=1)
+    assert "one.jsonl was changed after it was noted" in stopped.stderr
+    assert "a file of its own" in stopped.stderr
+    assert fates(home, "isp_hits_files")[f"{folder.as_uri()}/one.jsonl"] == (1, 921, 900, 20)

@@ -1,0 +1,150 @@
+"""Streams from files and a socket that are killed or cut off: what was noted is there once, what was not is told."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import hits
+from tests.conftest import Home, end_of, last_hours, wait_for
+from tests.hits import check_archive, fates, ledger, move_in
+
+pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow]
+
+START = last_hours(3)
+GOOD = [*hits.good(START, 600, seed=3), *hits.naughty(START)]
+BAD = hits.bad(START)
+
+
+def committed(home: Home, name: str) -> int:
+    """Lines that the archive has committed, once both views have read them too; 0 before that."""
+    counts = "FROM line_counts JOIN micro_batches b ON b.id = micro_batch_id"
+    reached = ledger(
+        home,
+        "SELECT count(DISTINCT until_file) FROM (SELECT query, max(until_file) AS until_file FROM line_spans "
+        f"JOIN micro_batches b ON b.id = micro_batch_id WHERE pipeline = '{name}' GROUP BY query) AS reached",
+    )
+    lines = ledger(home, f"SELECT sum(until_line - from_line)::int {counts} WHERE pipeline = '{name}'")
+    return lines[0][0] or 0 if reached == [(1,)] else 0
+
+
+@contextmanager
+def server(*connections: bytes) -> Iterator[tuple[str, threading.Event]]:
+    """A server that sends one content after the other, each to one client, and hangs up; the last time when told to."""
+    hang_up = threading.Event()
+
+    def serve() -> None:
+        for number, content in enumerate(connections, 1):
+            client, _ = listener.accept()
+            with client:
+                client.sendall(content)
+                if number == len(connections):
+                    hang_up.wait(300)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield f"socket://127.0.0.1:{listener.getsockname()[1]}", hang_up
+        hang_up.set()
+        serving.join(60)
+
+
+def ended(stream: subprocess.Popen[str], number: int) -> None:
+    stream.send_signal(number)
+    _, said = stream.communicate(timeout=120)
+    assert stream.returncode == (0 if number == signal.SIGTERM else -number), said[-2000:]
+
+
+def test_each_line_of_a_folder_is_there_once_when_the_driver_is_killed_and_files_keep_coming(
+    home: Home, tmp_path: Path
+) -> None:
+    source = ("--from", tmp_path.as_uri())
+    move_in(tmp_path, "a", GOOD[:300])
+    for at in ("landing_written", "batch_committed", "speed_written"):
+        killed = home.run("stream", "isp_hits", *source, "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=at)
+        assert killed.returncode not in range(8)
+    stream = home.start("stream", "isp_hits", *source)
+    try:
+        wait_for("the first file", lambda: committed(home, "isp_hits_files") == 300)
+        move_in(tmp_path, "b", BAD)
+        wait_for("the second file", lambda: committed(home, "isp_hits_files") == 300 + len(BAD))
+        move_in(tmp_path, "c", GOOD[300:])
+        wait_for("the third file to be noted", lambda: ledger(home, "SELECT count(*) FROM line_files") == [(3,)])
+        ended(stream, signal.SIGKILL)
+    finally:
+        end_of(stream)
+    home.run("stream", "isp_hits", *source, "--until-caught-up")
+    check_archive(home, "isp_hits_files", GOOD, BAD)
+    found = fates(home, "isp_hits_files")
+    assert {name.rpartition("/")[2]: fate[:2] for name, fate in found.items()} == {
+        "a": (1, 301),
+        "b": (1, len(BAD) + 1),
+        "c": (1, len(GOOD) - 299),
+    }
+    # A new generation archives nothing again and counts everything anew.
+    home.run("new-generation", "isp_hits_files", "--reason", "a test")
+    again = home.run("stream", "isp_hits", *source, "--until-caught-up")
+    assert "0 records committed" in again.stderr
+    check_archive(home, "isp_hits_files", GOOD, BAD)
+
+
+def test_socket_is_connected_again_and_the_ledger_tells_what_was_cut_off(home: Home) -> None:
+    cut = GOOD[-1][:20]
+    first, second = [*GOOD[:300], *BAD], GOOD[300:]
+    with server(b"\n".join([*first, cut]), b"\n".join([*second, b""])) as (address, _):
+        stream = home.start("stream", "isp_hits", "--from", address)
+        try:
+            total = len(GOOD) + len(BAD)
+            wait_for("all lines", lambda: committed(home, "isp_hits_socket") == total)
+            ended(stream, signal.SIGTERM)
+        finally:
+            end_of(stream)
+    check_archive(home, "isp_hits_socket", GOOD, BAD)
+    connections = ledger(home, "SELECT id, address, lines, cut_bytes, ended FROM line_connections ORDER BY id")
+    (one, *told), (two, *told_then) = connections
+    assert told == [address, len(first), len(cut), "closed by the other side"]
+    assert told_then == [address, len(second), 0, "stopped"]
+    assert {name: fate[:2] for name, fate in fates(home, "isp_hits_socket").items()} == {
+        f"{address}#{one}": (1, len(first) + 1),
+        f"{address}#{two}": (1, len(second) + 1),
+    }
+    ((guarantee,),) = ledger(home, "SELECT guarantee FROM line_sources WHERE kind = 'socket'")
+    assert guarantee.startswith("at most once")
+
+
+def test_connection_of_a_killed_driver_is_told_and_what_was_noted_is_there_once(home: Home) -> None:
+    before = committed(home, "isp_hits_socket")
+    more = hits.good(START, 200, seed=9)
+    with server(b"\n".join([*more, b""])) as (address, _):
+        stream = home.start("stream", "isp_hits", "--from", address)
+        try:
+            noted = "SELECT lines FROM line_connections WHERE closed_at IS NULL"
+            wait_for("the lines to be noted", lambda: ledger(home, noted) == [(len(more),)])
+            ended(stream, signal.SIGKILL)
+        finally:
+            end_of(stream)
+    with server(b"") as (address, hang_up):
+        hang_up.set()
+        done = home.run("stream", "isp_hits", "--from", address, "--until-caught-up")
+    assert "at most once" in done.stderr
+    assert committed(home, "isp_hits_socket") == before + len(more)
+    check_archive(home, "isp_hits_socket", GOOD + more, BAD)
+    connections = ledger(home, "SELECT lines, ended FROM line_connections ORDER BY id")[2:]
+    assert connections == [
+        (len(more), "the driver ended before it closed the connection: what it received last may be lost"),
+        (0, "closed by the other side"),
+    ]
+
+
+def test_stream_ends_with_exit_code_6_when_nobody_listens(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    refused = home.run("stream", "isp_hits", "--from", f"socket://127.0.0.1:{port}", "--until-caught-up", expect=6)
+    assert f"socket://127.0.0.1:{port}" in refused.stderr
