@@ -83,6 +83,9 @@ class FolderFeed(Feed):
         self._folder = source.folder
         self._noted = lines.noted(lease.pipeline)
         self._last_look: dict[str, tuple[int, datetime]] = {}
+        self._check_folder()
+
+    def _check_folder(self) -> None:
         if not lake.is_folder(self._folder):
             raise UsageError(f"there is no folder {self._folder}", remedy="create it; files may appear in it later")
 
@@ -95,6 +98,7 @@ class FolderFeed(Feed):
 
     def _look(self) -> bool:
         """Note new files that have not changed since the last look; whether others must be looked at again."""
+        self._check_folder()
         found = {
             f"{self._folder}/{quote(entry.name)}": (entry.bytes, entry.modified)
             for entry in lake.list_entries(self._folder, recursive=False)
@@ -161,9 +165,10 @@ class SocketFeed(Feed):
                     ) from None
                 pause = min(30.0, pause * 2)
                 continue
-            reached, pause = True, 1.0
+            reached = True
             with connected:
-                _Connection(connected, str(self._source), self.lease).receive(self.stopping)
+                received = _Connection(connected, str(self._source), self.lease).receive(self.stopping)
+            pause = 1.0 if received else min(30.0, max(1.0, pause * 2))
             if self.until_end:
                 return
 
@@ -182,9 +187,10 @@ class _Connection:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connected.settimeout(0.2)
 
-    def receive(self, stopping: threading.Event) -> None:
-        """Receive until the other side closes, or the feed stops; note how it ended."""
+    def receive(self, stopping: threading.Event) -> int:
+        """Receive until the other side closes, or the feed stops; note how it ended. How many lines came."""
         ended = "stopped"
+        ends_line = False
         written = time.monotonic()
         while not stopping.is_set():
             try:
@@ -198,15 +204,17 @@ class _Connection:
                 ended = "closed by the other side"
                 break
             self._buffer += received or b""
-            due = time.monotonic() - written > LOOK_EVERY or len(self._buffer) > ROLL_BYTES
-            if due:
+            # A line that goes on and on is not searched for its end again and again.
+            ends_line = ends_line or b"\n" in (received or b"")
+            if ends_line and (time.monotonic() - written > LOOK_EVERY or len(self._buffer) > ROLL_BYTES):
                 self._write()
-                written = time.monotonic()
+                written, ends_line = time.monotonic(), False
             if len(self._buffer) > MOST_BYTES:
                 ended = f"given up: a line of more than {MOST_BYTES} bytes"
                 break
         self._write()
         lines.close_connection(self._lease, self._number, ended, len(self._buffer))
+        return self._lines
 
     def _write(self) -> None:
         """Write the whole lines in the buffer to a file and note it; what was begun stays in the buffer."""

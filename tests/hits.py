@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+import pyarrow.parquet as pq
 
 from include.producers import isp_hits
 from tests import audit
@@ -87,15 +88,20 @@ def move_in(folder: Path, name: str, lines: list[bytes], end: bytes = b"\n") -> 
     hidden.rename(folder / name)
 
 
+def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The rows of the files, as they lie there."""
+    return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+
+
 def archived(home: Home, name: str) -> list[dict[str, Any]]:
     """Rows of the landing files that the ledger lists."""
     wanted = "SELECT path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id"
     paths = ledger(home, f"{wanted} WHERE pipeline = '{name}' AND outcome = 'archived'")
-    return audit.read_files([home.lake / path for (path,) in paths]).to_pylist()
+    return read_rows(home.lake / path for (path,) in paths)
 
 
 def quarantined(home: Home, name: str) -> list[dict[str, Any]]:
-    return audit.read_files(sorted((home.lake / "quarantine" / name).glob("*.parquet"))).to_pylist()
+    return read_rows(sorted((home.lake / "quarantine" / name).glob("*.parquet")))
 
 
 def fates(home: Home, name: str) -> dict[str, tuple[int, int, int, int]]:

