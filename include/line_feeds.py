@@ -110,9 +110,10 @@ class FolderFeed(Feed):
         new = {at: state for at, state in found.items() if at not in self._noted}
         still = {at: state for at, state in new.items() if self._last_look.get(at) == state}
         # Those that came first go first.
-        for at, (size, modified) in sorted(still.items(), key=lambda item: (item[1][1], item[0])):
-            lines.note_files(self.lease, [NotedFile(at, size, modified, at)])
-            self._noted[at] = (size, modified)
+        ordered = sorted(still.items(), key=lambda item: (item[1][1], item[0]))
+        if ordered:
+            lines.note_files(self.lease, [NotedFile(at, size, modified, at) for at, (size, modified) in ordered])
+        self._noted |= still
         self._last_look = new
         return len(still) < len(new)
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from include.errors import UsageError
 from include.pipelines import pipeline_names
+from include.pipelines.spec.lines import declared_name
 from include.pipelines.spec import TOPIC, check_identifier
 from include.scaffold.schema import Sample, quoted, read_sample
 from include.settings import REPOSITORY
@@ -79,6 +80,8 @@ def _check_name(name: str) -> None:
     check_identifier(name, "pipeline")
     if keyword.iskeyword(name) or name in ("spec", "samples"):
         raise UsageError(f"{name!r} cannot be the name of a pipeline", remedy="choose another one")
+    if declared := declared_name(name, pipeline_names()):
+        raise UsageError(f"{name} is the name of {declared} when it reads lines", remedy="choose another name")
     if name in pipeline_names():
         raise UsageError(f"there is a pipeline {name} already", remedy="./tidemark pipelines")
 
