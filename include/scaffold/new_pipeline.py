@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from include.errors import UsageError
 from include.pipelines import pipeline_names
-from include.pipelines.spec.lines import declared_name
 from include.pipelines.spec import TOPIC, check_identifier
+from include.pipelines.spec.lines import declared_name
 from include.scaffold.schema import Sample, quoted, read_sample
 from include.settings import REPOSITORY
 
