@@ -48,7 +48,7 @@ def run_line_stream(
         say(f"{pipeline.name}: {declared.name} from {source}; {source.guarantee}, and no interval over it")
         feed.start()
         try:
-            while until_caught_up and feed.is_alive() and not stop.requested:
+            while until_caught_up and feed.is_alive() and not (stop.requested or heartbeat.stop_requested()):
                 feed.join(0.2)
             feed.check()
             spark = open_session()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import hits
-from tests.conftest import Home, iso, last_hours
+from tests.conftest import REPOSITORY, Home, iso, last_hours
 from tests.hits import check_archive, fates, ledger, move_in
 
 pytestmark = pytest.mark.services
@@ -71,6 +73,22 @@ def test_nothing_is_pinned_over_lines_and_the_way_on_is_named(from_files: tuple[
         refused = home.run(verb, name, *arguments, expect=64)
         assert "its records have no offsets, so no interval can be pinned over them" in refused.stderr
         assert "produce the lines into Kafka" in refused.stderr
+
+
+@pytest.mark.slow
+def test_shell_shows_archive_quarantine_and_views_of_lines(from_files: tuple[Home, Path]) -> None:
+    home, _ = from_files
+    statements = (
+        "SELECT count(*) AS n FROM isp_hits_files_live; SELECT count(*) AS n FROM isp_hits_files_quarantine; "
+        "SELECT sum(hits) AS n FROM by_zip; SELECT sum(hits) AS n FROM by_isp"
+    )
+    done = subprocess.run(
+        home.command("shell", "isp_hits_files", "--json"), input=statements, env=home.environment(),
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    live = len(GOOD) + 30
+    assert [int(n) for n in re.findall(r'"n": (\d+)', done.stdout)] == [live, len(BAD), 2 * live, live]
 
 
 def test_stream_stops_when_a_file_that_was_noted_is_changed(from_files: tuple[Home, Path]) -> None:
