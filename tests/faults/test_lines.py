@@ -69,17 +69,18 @@ def test_each_line_of_a_folder_is_there_once_when_the_driver_is_killed_and_files
     home: Home, tmp_path: Path
 ) -> None:
     source = ("--from", tmp_path.as_uri())
-    move_in(tmp_path, "a", GOOD[:300])
-    for at in ("landing_written", "batch_committed", "speed_written"):
+    for number, at in enumerate(("landing_written", "batch_committed", "speed_written")):
+        # A new file before each kill, so that every kill hits a micro-batch with work in it.
+        move_in(tmp_path, f"a{number}", GOOD[100 * number : 100 * number + 100])
         killed = home.run("stream", "isp_hits", *source, "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=at)
         assert killed.returncode not in range(8)
     stream = home.start("stream", "isp_hits", *source)
     try:
-        wait_for("the first file", lambda: committed(home, "isp_hits_files") == 300)
+        wait_for("the first files", lambda: committed(home, "isp_hits_files") == 300)
         move_in(tmp_path, "b", BAD)
         wait_for("the second file", lambda: committed(home, "isp_hits_files") == 300 + len(BAD))
         move_in(tmp_path, "c", GOOD[300:])
-        wait_for("the third file to be noted", lambda: ledger(home, "SELECT count(*) FROM line_files") == [(3,)])
+        wait_for("the third file to be noted", lambda: ledger(home, "SELECT count(*) FROM line_files") == [(5,)])
         kill(stream)
     finally:
         end_of(stream)
@@ -87,7 +88,7 @@ def test_each_line_of_a_folder_is_there_once_when_the_driver_is_killed_and_files
     check_archive(home, "isp_hits_files", GOOD, BAD)
     found = fates(home, "isp_hits_files")
     assert {name.rpartition("/")[2]: fate[:2] for name, fate in found.items()} == {
-        "a": (1, 301),
+        **{f"a{number}": (1, 101) for number in range(3)},
         "b": (1, len(BAD) + 1),
         "c": (1, len(GOOD) - 299),
     }
