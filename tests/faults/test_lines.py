@@ -26,14 +26,10 @@ BAD = hits.bad(START)
 
 def committed(home: Home, name: str) -> int:
     """Lines that the archive has committed, once both views have read them too; 0 before that."""
-    counts = "FROM line_counts JOIN micro_batches b ON b.id = micro_batch_id"
-    reached = ledger(
-        home,
-        "SELECT count(DISTINCT until_file) FROM (SELECT query, max(until_file) AS until_file FROM line_spans "
-        f"JOIN micro_batches b ON b.id = micro_batch_id WHERE pipeline = '{name}' GROUP BY query) AS reached",
-    )
-    lines = ledger(home, f"SELECT sum(until_line - from_line)::int {counts} WHERE pipeline = '{name}'")
-    return lines[0][0] or 0 if reached == [(1,)] else 0
+    of = f"JOIN micro_batches b ON b.id = micro_batch_id WHERE pipeline = '{name}'"
+    reached = ledger(home, f"SELECT query, max(until_file) FROM line_spans {of} GROUP BY query")
+    lines = ledger(home, f"SELECT sum(until_line - from_line)::int FROM line_counts {of}")
+    return lines[0][0] if len(reached) == 3 and len({until for _, until in reached}) == 1 else 0
 
 
 @contextmanager
