@@ -21,6 +21,14 @@ JOBS = REPOSITORY / "spark_jobs"
 SHUFFLE_PARTITIONS = 2
 """Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
 
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Of a table's log that is being read: its commits are small.
+    "spark.databricks.delta.snapshotPartitions": str(SHUFFLE_PARTITIONS),
+}
+"""What lets a session read and write Delta tables; their jars must be there when it starts."""
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -104,8 +112,8 @@ def spark_submit_binary() -> str:
     return str(Path(sys.executable).parent / "spark-submit")
 
 
-def submission(job: str, *arguments: str, name: str, short: bool = False) -> SparkSubmission:
-    """What starts the job with this process's settings.
+def submission(job: str, *arguments: str, name: str, short: bool = False, delta: bool = False) -> SparkSubmission:
+    """What starts the job with this process's settings; `delta`: one that reads or writes Delta tables.
 
     A `short` one is over before the JVM's second compiler pays for itself: without it, it costs half the CPU time.
     The folders of drivers that died are removed, and the job's driver gets one of its own.
@@ -113,7 +121,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
     current = settings()
     driver_folders.sweep()
     folder = driver_folders.make(job)
-    jars = [jar for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name]
+    jars = classpath("spark") + (classpath("delta") if delta else [])
     if object_store.holds(current.lake_uri):
         ensure_s3_connector(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
         jars += classpath("s3")
@@ -129,6 +137,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False) -> Spa
         )
     )
     conf = {
+        **(DELTA if delta else {}),
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
         "spark.driver.extraJavaOptions": options.strip(),

@@ -185,7 +185,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from include.services.jars import classpath
 
     folder = tmp_path_factory.mktemp("spark")
-    jars = [str(jar) for jar in classpath("spark") if "delta" not in jar.name and "unitycatalog" not in jar.name]
+    jars = [str(jar) for jar in classpath("spark")]
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.session.timeZone", "UTC")

@@ -22,10 +22,10 @@ import fasteners
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
 
-Conf = Literal["spark", "broker", "registry", "s3"]
+Conf = Literal["spark", "delta", "broker", "registry", "s3"]
 
-SET_UP: tuple[Conf, ...] = ("spark", "broker")
-"""What every pipeline needs."""
+SET_UP: tuple[Conf, ...] = ("spark", "delta", "broker")
+"""What the set-up fetches."""
 
 IVY = Path(__file__).with_name("ivy.xml")
 IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
@@ -95,7 +95,7 @@ def ensure_jars(progress: Callable[[str], None]) -> None:
     confs = sorted({name.split("/")[0] for name in damaged()})
     if not confs:
         return
-    progress("fetching jars (Spark's Kafka connector, the broker, the PostgreSQL driver): about a minute")
+    progress("fetching jars (Spark's Kafka connector, Delta, the broker, the PostgreSQL driver): about a minute")
     for conf in confs:
         _fetch(conf)
     progress(f"jars complete: {len(wanted())}")
