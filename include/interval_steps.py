@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Literal
 
-from include import lake, notifications
+from include import delta_tables, lake, notifications
 from include.code_version import code_version
 from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
@@ -65,7 +65,8 @@ def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
     """
     offsets = sum(len(r) for r in intervals.load_attempt(attempt).pinned.ranges)
     arguments = ("--pipeline", pipeline, "--attempt", str(attempt))
-    return submission(job, *arguments, name=f"{job} {pipeline}", short=offsets < SHORT)
+    delta = job == "publish" and delta_tables.is_kept(load_pipeline(pipeline))
+    return submission(job, *arguments, name=f"{job} {pipeline}", short=offsets < SHORT, delta=delta)
 
 
 def judge_reconciliation(attempt: int) -> None:
@@ -124,6 +125,7 @@ def assemble_verdict(spec: AttemptSpec) -> Verdict:
     verdict.revision_differences = found.get("revision_differences", [])
     verdict.validation = found.get("validation", verdict.validation)
     verdict.expectations = found.get("expectations", [])
+    verdict.delta = found.get("delta", {})
     verdict.registered = (
         [r.as_registered() for r in revisions.registered_of_interval(pinned.id)]
         if verdict.validation["success"]

@@ -6,6 +6,7 @@ Layout:
     landing/<pipeline>/compacted/<outcome>/<day>-….parquet files of many micro-batches of a closed day
     quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
     quarantine/<pipeline>/<day>-….parquet                  those of a closed day
+    delta/<pipeline>                                       a Delta table; its log says which files are its own
     checkpoints/<pipeline>/g<generation>/<query>           Spark's; beside it <view>.base-<token>
     received/<pipeline>/<connection>-<n>.lines             what a socket sent, as it came
     reports/<pipeline>/<interval>.html

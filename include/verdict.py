@@ -35,6 +35,8 @@ class Verdict:
     expectations: list[dict[str, Any]] = field(default_factory=list)
     """Every expectation: table, expectation, column, words, success, observed, unexpected_count."""
     registered: list[dict[str, Any]] = field(default_factory=list)
+    delta: dict[str, Any] = field(default_factory=dict)
+    """view, version: of a Delta archive, the view and the version of the table that it shows from now on."""
     report: str = ""
 
     def as_json(self) -> dict[str, Any]:

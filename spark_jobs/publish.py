@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from include import delta_tables
 from include.ledger.intervals import load_attempt
 from include.pipelines import load_pipeline
+from spark_jobs.delta_publication import publish_delta
 from spark_jobs.entry import run_entry
 from spark_jobs.publication import publish
 from spark_jobs.session import build_session
@@ -25,7 +27,10 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
-    publish(build_session(f"publish {pipeline.name}", catalog=True), pipeline, attempt)
+    spark = build_session(f"publish {pipeline.name}", catalog=True)
+    publish(spark, pipeline, attempt)
+    if delta_tables.is_kept(pipeline):
+        publish_delta(spark, pipeline, attempt)
     return 0
 
 

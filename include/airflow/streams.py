@@ -23,8 +23,10 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from include import delta_tables
 from include.ledger import launches, writers
 from include.ledger.models import StreamLaunch
+from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark_submit import JOBS, submission
 
@@ -157,7 +159,8 @@ class StreamOperator(SparkSubmitOperator):
         log = settings().home / "logs" / "streams" / f"{self.pipeline}-{launch[:8]}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         launches.note_intent(launch, self.pipeline, socket.gethostname(), str(log))
-        resolved = submission("stream", "--pipeline", self.pipeline, name=f"stream {self.pipeline}")
+        delta = delta_tables.is_kept(load_pipeline(self.pipeline))
+        resolved = submission("stream", "--pipeline", self.pipeline, name=f"stream {self.pipeline}", delta=delta)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 resolved.command(),

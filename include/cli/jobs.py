@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from include import interval_steps
+from include import delta_tables, interval_steps
 from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
@@ -62,7 +62,8 @@ def stream(
         found = writers.request_stop(name)
         progress("asked to stop" if found else "no driver is running")
         return
-    raise typer.Exit(run_stream_job(submission("stream", *arguments, name=f"stream {name}")))
+    job = submission("stream", *arguments, name=f"stream {name}", delta=delta_tables.is_kept(declared))
+    raise typer.Exit(run_stream_job(job))
 
 
 def interval(
@@ -125,7 +126,8 @@ def sql(
     with tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
-        job = submission("run_sql", "--query", str(statement), "--result", str(result), name="sql", short=True)
+        arguments = ("--query", str(statement), "--result", str(result))
+        job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.are_kept())
         if code := run_job(job):
             raise typer.Exit(code)
         found: dict[str, Any] = json.loads(result.read_text())
@@ -145,4 +147,5 @@ def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:
     """
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     arguments = ["--pipeline", declared.name, *(["--json"] if as_json else [])]
-    raise typer.Exit(run_attached(submission("open_shell", *arguments, name=f"shell {declared.name}", short=True)))
+    job = submission("open_shell", *arguments, name=f"shell {declared.name}", short=True, delta=delta_tables.are_kept())
+    raise typer.Exit(run_attached(job))

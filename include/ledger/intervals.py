@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -52,6 +53,14 @@ class AttemptSpec:
 def lock_pinning(ledger: Session, pipeline: str) -> None:
     """Let one transaction at a time pin intervals of the pipeline."""
     ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"pin:{pipeline}"})
+
+
+@contextmanager
+def publishing_delta(pipeline: str) -> Iterator[None]:
+    """Wait for another that pins the pipeline's Delta view, and keep others waiting meanwhile."""
+    with session() as ledger:
+        ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"delta:{pipeline}"})
+        yield
 
 
 def _load(ledger: Session, row: IntervalRow) -> PinnedInterval:

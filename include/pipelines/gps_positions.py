@@ -47,6 +47,7 @@ PIPELINE = Pipeline(
             EventTimeWithin(behind="30d", ahead="1h"),
         ),
         description="one row per position; altitude and accuracy in metres, speed in km/h",
+        delta=True,
     ),
     views=(
         AdditiveView(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from include import kafka, lake
+from include import delta_tables, kafka, lake
 from include.code_version import decoder_version
 from include.crash_points import crash_point
 from include.errors import TidemarkError
@@ -23,10 +23,11 @@ from include.ledger.batch_failures import note_failure
 from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
-from spark_jobs.decoding.records import QUARANTINED, decode, withhold
+from spark_jobs.decoding.records import ARCHIVED, QUARANTINED, decode, withhold
 from spark_jobs.entry import root_cause, translate
 from spark_jobs.kafka_source import read_ranges
 from spark_jobs.poison import SPARK_FAILURES, find_poison, thrown_by
+from spark_jobs.sinks.delta_archive import append_batch
 from spark_jobs.write_ahead_log import read_batch
 
 IDENTICAL = 3
@@ -66,8 +67,8 @@ class LandingSink:
         Order: exact ranges from the write-ahead log; one write, partitioned by outcome and date, without
         a record that makes it throw;
         what was written is read back and counted per topic partition; quarantined records move to the
-        quarantine under a name that a replay would overwrite; the ledger's transaction. Until that,
-        nothing of the batch is part of the archive.
+        quarantine under a name that a replay would overwrite; the Delta table's transaction, which a replay
+        finds done; the ledger's transaction. Until that, nothing of the batch is part of the archive.
         """
         started = time.monotonic()
         if micro_batches.is_committed(self.query_id, batch_id):
@@ -85,6 +86,8 @@ class LandingSink:
         topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
         for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
             kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
+        if delta_tables.is_kept(self.pipeline):
+            self._append_to_delta(decoded.sparkSession, files, batch_id)
         batch = BatchCommit(
             pipeline=self.pipeline.name,
             query=ARCHIVE,
@@ -102,6 +105,13 @@ class LandingSink:
         micro_batches.commit(self.lease, batch)
         crash_point("batch_committed")
         self.on_commit(batch)
+
+    def _append_to_delta(self, spark: SparkSession, files: Sequence[LandedFile], batch_id: int) -> None:
+        # Delta knows no lease: a driver that has lost its own gets no further than this.
+        writers.renew(self.lease)
+        landed = [file.path for file in files if file.outcome == ARCHIVED]
+        append_batch(spark, self.pipeline, landed, self.query_id, batch_id)
+        crash_point("delta_committed")
 
     def _write(
         self, decoded: DataFrame, batch_id: int, ranges: list[OffsetRange], folder: str

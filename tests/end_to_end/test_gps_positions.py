@@ -20,7 +20,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from include.pipelines.gps_positions import VERSIONS
 from include.producers.gps_positions import encode
 from include.schema_registry import SchemaRegistry
+from tests import audit
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
+from tests.delta_log import read_delta, validated
 from tests.registry_gate import Gate, open_gate
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
@@ -135,6 +137,11 @@ def test_three_versions_and_every_broken_form_through_stream_and_interval(home: 
 
     decoded = [(decode(message.value()), message.timestamp()[1]) for message in messages]
     bad = sum(record is None or not is_plausible(record, arrived) for record, arrived in decoded)
+    table = home.lake / "delta" / "gps_positions"
+    assert audit.identities(read_delta(table)).total() == len(messages) - bad
+    pinned = validated(read_delta(table, verdict["delta"]["version"]))
+    assert pinned.num_rows == len(expected)
+    assert set(zip(pinned["kafka_partition"].to_pylist(), pinned["kafka_offset"].to_pylist(), strict=True)) == set(rows)
     assert sum(quarantined(home).values()) == bad
     assert quarantined(home).keys() >= {
         *("null_value", "too_short", "wrong_magic_byte", "unknown_schema", "truncated", "malformed_avro"),

@@ -53,5 +53,6 @@ def test_version_changes_with_the_declared_rules_and_not_with_views_or_reports(
     stricter = replace(pipeline.archive, rules=(*pipeline.archive.rules, Required("name")))
     assert version(replace(pipeline, archive=stricter), monkeypatch) != before
     assert version(replace(pipeline, views=(), reports=()), monkeypatch) == before
+    assert version(replace(pipeline, archive=replace(pipeline.archive, delta=True)), monkeypatch) == before
     (checkout / "spark_jobs" / "table_writer.py").write_text("")
     assert version(pipeline, monkeypatch) == before

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from include import delta_tables
+from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark_submit import DELTA, submission
 
@@ -25,3 +27,11 @@ def test_delta_and_its_jars_are_there_only_for_applications_that_need_them(delta
     assert ("delta-spark" in conf["spark.jars"]) is delta
     assert "spark-sql-kafka" in conf["spark.jars"]
     assert (conf.keys() >= DELTA.keys()) is delta
+
+
+def test_no_delta_table_is_kept_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert delta_tables.is_kept(load_pipeline("gps_positions"))
+    assert not delta_tables.is_kept(load_pipeline("nest_cameras"))
+    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
+    settings.cache_clear()
+    assert not delta_tables.are_kept()

@@ -83,6 +83,9 @@ class Archive:
     """Further partition columns of the table below `date`: name in the path to path inside a row, e.g.
     `{"zip": "zip_code"}`. Values must be safe as the name of a folder, else their record goes to quarantine."""
     description: str = ""
+    # Not in the repr, of which the decoder's version is made: it changes no row.
+    delta: bool = field(default=False, kw_only=True, repr=False)
+    """Also kept as the Delta table `<lake>/delta/<pipeline>`; the view `<pipeline>_delta` shows its validated rows."""
 
     def __post_init__(self) -> None:
         for name in self.partition_by:

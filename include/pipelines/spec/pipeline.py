@@ -39,6 +39,8 @@ class Pipeline:
         for view in self.views:
             check_identifier(view.name, "view")
         names = {view.name for view in self.views}
+        if self.archive.delta and self.delta_view in self.tables:
+            raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
         if self.flags and not names.issuperset(self.flags.learned_from):
             raise UsageError(f"flags learn from views that are not declared: {self.flags.learned_from}")
         for report in self.reports:
@@ -75,6 +77,11 @@ class Pipeline:
     def view_table(self, view: AdditiveView) -> str:
         """Name of a batch view's table in the catalog database `lake`."""
         return f"{self.name}_{view.name}"
+
+    @property
+    def delta_view(self) -> str:
+        """Name in the catalog database `lake` of what is validated of the Delta archive."""
+        return f"{self.name}_delta"
 
     @property
     def tables(self) -> tuple[str, ...]:

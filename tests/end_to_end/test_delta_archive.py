@@ -1,0 +1,189 @@
+"""The Delta table of gps_positions: written by streams and intervals, each row once, and what of it is validated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from include.spark_submit import submission
+from tests import audit
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.delta_log import actions, latest_version, read_delta, validated
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+FIRST = last_hours(3)
+SECOND = FIRST + timedelta(hours=1)
+VIEW = "lake.gps_positions_delta"
+IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
+
+
+def delta(home: Home) -> Path:
+    return home.lake / "delta" / "gps_positions"
+
+
+def sql(home: Home, query: str) -> dict[str, Any]:
+    """The one row that a query finds; `TABLE` in it is the Delta table."""
+    (found,) = home.json("sql", query.replace("TABLE", f"delta.`file://{delta(home)}`"), "--json")
+    return dict(found)
+
+
+def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    names = sorted(set(table.column_names) - {"interval"})
+    return Counter(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def registered(*verdicts: dict[str, Any]) -> Counter[tuple[Any, ...]]:
+    every = [each for verdict in verdicts for each in verdict["registered"] if each["table"] == "gps_positions"]
+    return rows_of(audit.read_parquet(each["location"] for each in every))
+
+
+def ledger(home: Home, query: str) -> list[Any]:
+    """The one column of a query."""
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return [row[0] for row in cursor.fetchall()]
+
+
+def committed_batches(home: Home) -> list[int]:
+    return ledger(home, "SELECT batch_id FROM micro_batches WHERE query = 'archive' ORDER BY batch_id")
+
+
+def appended_batches(home: Home) -> list[int]:
+    return [action["version"] for kind, action in actions(delta(home)) if kind == "txn"]
+
+
+@pytest.fixture(scope="module")
+def streamed(in_process: Home) -> Home:
+    """Two hours, streamed by a driver killed between Delta's commit and the ledger's, and by the one after it."""
+    home = in_process
+    home.run("up", "registry")
+    times = ("--start", iso(FIRST), "--span", "2h", "--bad-fraction", "0.05")
+    home.run("produce", "gps_positions", "--events", "800", *times)
+    stream = ("stream", "gps_positions", "--until-caught-up")
+    small = {"TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "300"}
+    killed = home.run(*stream, expect=None, TIDEMARK_CRASH_AT="delta_committed:2", **small)
+    assert killed.returncode != 0
+    assert (committed_batches(home), appended_batches(home)) == ([0], [0, 1])
+    home.run(*stream, **small)
+    assert committed_batches(home) == appended_batches(home) == [0, 1, 2]
+    return home
+
+
+@pytest.fixture(scope="module")
+def first(streamed: Home) -> dict[str, Any]:
+    return streamed.interval("gps_positions", FIRST)
+
+
+def test_each_row_is_there_once_when_the_driver_died_between_the_two_commits(streamed: Home) -> None:
+    appended = read_delta(delta(streamed), 2)
+    paths = ledger(streamed, "SELECT path FROM landing_files WHERE outcome = 'archived'")
+    landed = pa.concat_tables(pq.ParquetFile(streamed.lake / path).read() for path in paths)
+    assert rows_of(appended) == rows_of(landed.select(appended.drop(["interval"]).column_names))
+    assert set(audit.identities(appended).values()) == {1}
+
+
+def test_view_shows_the_validated_version_of_registered_intervals_alone(streamed: Home, first: dict[str, Any]) -> None:
+    assert first["delta"] == {"view": VIEW, "version": latest_version(delta(streamed))}
+    everything = read_delta(delta(streamed))
+    assert rows_of(validated(everything)) == registered(first)
+    assert everything.num_rows > validated(everything).num_rows
+    columns = ", ".join(everything.column_names)
+    table = f"SELECT {columns} FROM lake.gps_positions"
+    found = sql(
+        streamed,
+        f"SELECT count(*) AS rows, (SELECT count(*) FROM ({table} EXCEPT ALL SELECT * FROM {VIEW})) AS missing, "
+        f"(SELECT count(*) FROM (SELECT * FROM {VIEW} EXCEPT ALL {table})) AS more, "
+        f"(SELECT count(*) FROM TABLE VERSION AS OF 0) AS of_the_first_append FROM {VIEW}",
+    )
+    appended = read_delta(delta(streamed), 0).num_rows
+    assert found == {"rows": registered(first).total(), "missing": 0, "more": 0, "of_the_first_append": appended}
+
+
+def test_interval_restores_what_was_validated_after_update_delete_and_merge(
+    streamed: Home, first: dict[str, Any]
+) -> None:
+    """Of its own rows and of those of another interval; the view never showed anything else."""
+    before, pinned = read_delta(delta(streamed)), first["delta"]["version"]
+    assert sql(streamed, "UPDATE TABLE SET speed = -7 WHERE deviceId < 40")["num_affected_rows"] > 0
+    assert sql(streamed, "DELETE FROM TABLE WHERE deviceId >= 40 AND deviceId < 60")["num_affected_rows"] > 0
+    same = " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY)
+    merged = sql(
+        streamed,
+        f"MERGE INTO TABLE t USING (SELECT * FROM TABLE VERSION AS OF {pinned} WHERE deviceId < 50) s ON {same} "
+        "WHEN MATCHED AND t.deviceId < 20 THEN UPDATE SET speed = s.speed WHEN NOT MATCHED THEN INSERT *",
+    )
+    assert merged["num_updated_rows"] > 0
+    assert merged["num_inserted_rows"] > 0
+    changed = read_delta(delta(streamed))
+    assert rows_of(validated(changed)) != registered(first)
+    found = sql(
+        streamed,
+        f"SELECT count(*) AS rows, count_if(speed < 0) AS changed, (SELECT count_if(speed < 0) FROM TABLE) AS there, "
+        f"(SELECT count(*) FROM TABLE VERSION AS OF {pinned}) AS before FROM {VIEW}",
+    )
+    there = sum(speed < 0 for speed in changed["speed"].to_pylist())
+    assert found == {"rows": registered(first).total(), "changed": 0, "there": there, "before": before.num_rows}
+
+    second = streamed.interval("gps_positions", SECOND)
+    version = second["delta"]["version"]
+    assert rows_of(validated(read_delta(delta(streamed), version))) == registered(first, second)
+    assert rows_of(read_delta(delta(streamed))) == registered(first, second)
+    again = streamed.interval("gps_positions", FIRST)
+    assert again["registered"] == first["registered"]
+    assert rows_of(validated(read_delta(delta(streamed), again["delta"]["version"]))) == registered(first, second)
+
+
+def test_two_instances_append_at_once_each_row_once_and_a_column_of_the_newer_one_appears(
+    streamed: Home, first: dict[str, Any]
+) -> None:
+    """Each appends every micro-batch twice, as after a kill, and one has newer code with a column more."""
+    before = read_delta(delta(streamed))
+    job = submission("stream", name="instance", short=True, delta=True)
+    command = [*job.command()[:-1], str(REPOSITORY / "tests" / "append_to_delta.py")]
+    instances = [
+        subprocess.Popen(
+            [*command, *arguments],
+            env={**os.environ, **job.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for arguments in (["0", "6"], ["1", "6", "heading INT"])
+    ]
+    try:
+        for instance in instances:
+            said, _ = instance.communicate(timeout=300)
+            assert instance.returncode == 0, said[-3000:]
+    finally:
+        for instance in instances:
+            end_of(instance)
+    after = read_delta(delta(streamed))
+    appended = {("other-gps", partition, offset, 0): 1 for partition in (0, 1) for offset in range(120)}
+    assert audit.identities(after) == audit.identities(before) + Counter(appended)
+    of_newer = after.filter(pc.equal(after["kafka_partition"], 1)).filter(after["heading"].is_valid())
+    assert set(of_newer["heading"].to_pylist()) == {7}
+    assert of_newer.num_rows == 120 == after.num_rows - after["heading"].null_count
+    found = sql(streamed, f"SELECT count(*) AS rows, (SELECT count(heading) FROM TABLE) AS headings FROM {VIEW}")
+    assert found == {"rows": validated(before).num_rows, "headings": 120}
+
+
+def test_housekeeping_and_doctor_leave_the_table_alone(streamed: Home, first: dict[str, Any]) -> None:
+    before = sorted(path for path in delta(streamed).rglob("*"))
+    (done,) = streamed.json("housekeeping", "gps_positions", "--older-than", "0s", "--json")
+    assert done["deleted"]["files"] > 0
+    assert not [path for path in done["orphans"] if "delta" in path]
+    findings = json.loads(streamed.run("doctor", "--json", expect=None).stdout)["findings"]
+    assert not [each for each in findings if each["kind"]]
+    assert sorted(path for path in delta(streamed).rglob("*")) == before
