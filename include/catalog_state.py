@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import TextClause, create_engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from include.errors import ServiceUnreachable
@@ -27,6 +28,26 @@ _PARTITIONS = text(
 )
 
 
+_STORAGE = text(
+    """
+    SELECT p."PARAM_KEY", p."PARAM_VALUE"
+    FROM "DBS" d
+    JOIN "TBLS" t ON t."DB_ID" = d."DB_ID"
+    JOIN "TABLE_PARAMS" p ON p."TBL_ID" = t."TBL_ID"
+    WHERE d."NAME" = :database AND t."TBL_NAME" = :table AND p."PARAM_KEY" LIKE 'spark.sql.sources.%'
+    """
+)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the catalog says that a table's files are to be read."""
+
+    file_format: str
+    columns: str
+    """Spark's JSON of the columns, partition columns last."""
+
+
 @dataclass(frozen=True)
 class CatalogPartition:
     """A table partition as the catalog has it."""
@@ -38,11 +59,28 @@ class CatalogPartition:
 
 def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]:
     """The catalog's partitions of the tables, by table and partition. Raises ServiceUnreachable."""
+    rows = _read(_PARTITIONS, {"database": DATABASE, "tables": list(tables)})
+    found = [CatalogPartition(table, _unescaped(name), normalised(location or "")) for table, name, location in rows]
+    return {(each.table, each.partition): each for each in found}
+
+
+def storage(table: str) -> Storage | None:
+    """How the catalog has a table stored; None when it has no such table. Raises ServiceUnreachable."""
+    rows = _read(_STORAGE, {"database": DATABASE, "table": table})
+    found = {key.removeprefix("spark.sql.sources."): value for key, value in rows}
+    if "provider" not in found:
+        return None
+    # Spark cuts what is longer than a field of the metastore.
+    parts = [found[f"schema.part.{n}"] for n in range(int(found.get("schema.numParts", 0)))]
+    return Storage(found["provider"].lower(), "".join(parts) or found.get("schema", ""))
+
+
+def _read(query: TextClause, values: Mapping[str, object]) -> Sequence[Any]:
     url = settings().database("catalog")
     engine = create_engine(url, connect_args={"connect_timeout": 10})
     try:
         with engine.connect().execution_options(postgresql_readonly=True) as connection:
-            rows = connection.execute(_PARTITIONS, {"database": DATABASE, "tables": list(tables)}).all()
+            return connection.execute(query, dict(values)).all()
     except (OperationalError, ProgrammingError) as error:
         reason = str(error.orig).strip().splitlines()[0]
         raise ServiceUnreachable(
@@ -50,8 +88,6 @@ def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]
         ) from None
     finally:
         engine.dispose()
-    found = [CatalogPartition(table, _unescaped(name), normalised(location or "")) for table, name, location in rows]
-    return {(each.table, each.partition): each for each in found}
 
 
 def _unescaped(name: str) -> str:

@@ -15,6 +15,7 @@ from include.ledger.database import session
 from include.ledger.models import Attempt, IntervalRange, IntervalRow, Revision
 from include.pipelines import all_pipelines
 from include.pipelines.spec import IDENTITY
+from include.pipelines.spec.file_formats import format_of
 from include.pipelines.spec.lines import declared_name, no_offsets
 
 
@@ -118,8 +119,13 @@ def _files(revision: Revision) -> list[dict[str, Any]]:
 
 
 def _footer(location: str) -> dict[str, Any]:
-    """Rows, bytes and offset bounds of a file as it lies there; empty when it is missing or no Parquet file."""
+    """A file as it lies there: bytes, and rows and offset bounds by its footer; empty when it is missing or damaged.
+
+    Formats other than Parquet have none for that: of their files the bytes' hash tells whether they are as noted.
+    """
     try:
+        if format_of(location) != "parquet":
+            return {"sha256": lake.sha256(location), "bytes": lake.size(location)}
         footer = lake.footer(location)
         found: dict[str, Any] = {"rows": footer.num_rows, "bytes": lake.size(location)}
     except (OSError, ArrowInvalid):

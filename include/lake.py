@@ -1,7 +1,7 @@
 """The lake: where everything lies below its URI, and the only file operations on it outside Spark.
 
 Layout:
-    tables/<table>/<partition path>/<revision>/*.parquet   registered data and revisions on their way
+    tables/<table>/<partition path>/<revision>/*           registered data and revisions on their way
     landing/<pipeline>/<batch>/outcome=…/…                 files of micro-batches
     landing/<pipeline>/compacted/<outcome>/<day>-….parquet files of many micro-batches of a closed day
     quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
@@ -90,17 +90,15 @@ class LakeFile:
 
 
 @_reaching
-def list_files(location: str, *, suffix: str = ".parquet") -> list[LakeFile]:
-    """Files below a URI whose name ends so, sorted; none when the folder does not exist."""
+def list_files(location: str) -> list[LakeFile]:
+    """Files below a URI that readers take for data, sorted; none when the folder does not exist."""
     system, path = filesystem(location)
     found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
     return sorted(
         (
             LakeFile(info.path[len(path) :].lstrip("/"), info.size)
             for info in found
-            if info.type == fs.FileType.File
-            and info.base_name.endswith(suffix)
-            and not info.base_name.startswith((".", "_"))
+            if info.type == fs.FileType.File and is_visible(info.base_name)
         ),
         key=lambda file: file.name,
     )
@@ -149,8 +147,7 @@ def state(location: str) -> tuple[int, datetime]:
 
 def is_visible(name: str) -> bool:
     """Whether readers of a folder take this file for data."""
-    base = name.rsplit("/", 1)[-1]
-    return base.endswith(".parquet") and not base.startswith((".", "_"))
+    return not name.rsplit("/", 1)[-1].startswith((".", "_"))
 
 
 @_reaching

@@ -17,7 +17,7 @@ class Folder:
 
     location: str
     files: dict[str, int] = field(default_factory=dict)
-    """Visible Parquet files: name to bytes."""
+    """Visible files: name to bytes."""
     bytes: int = 0
     newest: datetime = _BEGINNING
     """The last change of anything in it."""

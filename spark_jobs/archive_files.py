@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
@@ -13,7 +14,9 @@ from include import lake
 from include.ledger import micro_batches
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
+from include.pipelines.spec.file_formats import FileFormat, format_of
 from spark_jobs.decoding.records import QUARANTINED
+from spark_jobs.file_formats import read_format
 from spark_jobs.local_frames import empty_frame
 from spark_jobs.schemas import struct_of
 
@@ -35,10 +38,12 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
 
 
 def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files (URIs, or paths below the lake) with that schema; none for no files."""
-    if not paths:
-        return empty_frame(spark, schema)
-    return spark.read.schema(schema).parquet(*(path if "://" in path else lake.uri(path) for path in paths))
+    """The rows of files (URIs, or paths below the lake), each of its own format, with that schema; none for none."""
+    by_format: dict[FileFormat, list[str]] = defaultdict(list)
+    for path in paths:
+        by_format[format_of(path)].append(path if "://" in path else lake.uri(path))
+    parts = [read_format(spark, file_format, files, schema) for file_format, files in sorted(by_format.items())]
+    return reduce(DataFrame.unionByName, parts) if parts else empty_frame(spark, schema)
 
 
 def read_quarantined(

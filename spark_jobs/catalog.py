@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+import json
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from include import lake
+from include import catalog_state, lake
 from include.catalog_state import DATABASE, normalised
+from include.errors import UsageError
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
+from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
+from spark_jobs.file_formats import using
+from spark_jobs.table_writer import archive_schema
+
+
+def check_storage(pipeline: Pipeline) -> None:
+    """Raise UsageError when the registered archive table has files of another format than the declared one.
+
+    All partitions of a table are read in one format. Of files that do not say of which types their columns are,
+    those must be the registered ones too.
+    """
+    stored, declared = catalog_state.storage(pipeline.table), pipeline.archive.file_format
+    if stored is None:
+        return
+    if stored.file_format != declared:
+        raise _another_format(pipeline, stored.file_format)
+    if declared in TEXT_FORMATS:
+        fields = StructType.fromJson(json.loads(stored.columns)).fields
+        before = {field.name: field.dataType.simpleString() for field in fields}
+        now = {field.name: field.dataType.simpleString() for field in archive_schema(pipeline).fields}
+        for name in {*pipeline.archive.partition_columns, "interval"}:
+            before.pop(name, None)
+        if list(before.items()) != list(now.items()):
+            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            raise UsageError(
+                f"lake.{pipeline.table} has registered {declared} files with other columns: "
+                f"{', '.join(changed) or 'their order'}",
+                remedy="take the change of the columns back, or declare a pipeline of another name",
+                pipeline=pipeline.name,
+            )
+
+
+def _another_format(pipeline: Pipeline, found: str) -> UsageError:
+    return UsageError(
+        f"lake.{pipeline.table} has registered {found} files, declared is {pipeline.archive.file_format}",
+        remedy=f'declare file_format="{found}" again, or a pipeline of another name',
+        pipeline=pipeline.name,
+    )
 
 
 class Catalog:
@@ -32,14 +74,21 @@ class Catalog:
 
     def _create(self, table: str, columns: str, partition_by: tuple[str, ...], comment: str) -> None:
         partitions = ", ".join(f"{name} STRING" for name in partition_by)
+        files = using(self._pipeline.file_format(table))
         self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {DATABASE}.{table} ({columns}, {partitions}) USING PARQUET "
+            f"CREATE TABLE IF NOT EXISTS {DATABASE}.{table} ({columns}, {partitions}) {files} "
             f"PARTITIONED BY ({', '.join(partition_by)}) LOCATION '{lake.uri('tables', table)}' "
             f"COMMENT '{comment.replace(chr(39), '')}'"
         )
 
     def point_at(self, revision: BuiltRevision) -> None:
-        """Register the partition at the revision's location, or swap its pointer to it."""
+        """Register the partition at the revision's location, or swap its pointer to it.
+
+        Raises UsageError for files of another format than the table's.
+        """
+        for name in revision.files:
+            if format_of(name) != self._pipeline.file_format(revision.table):
+                raise _another_format(self._pipeline, format_of(name))
         table, partition = f"{DATABASE}.{revision.table}", _clause(revision.partition)
         self._spark.sql(f"ALTER TABLE {table} ADD IF NOT EXISTS PARTITION ({partition}) LOCATION '{revision.location}'")
         if self.location(revision) != revision.location:

@@ -17,13 +17,15 @@ def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
     return F.xxhash64(text), F.xxhash64(F.lit("tidemark"), text)
 
 
-def sums(first: str = "hash_1", second: str = "hash_2") -> list[Column]:
+def sums(first: Column | str = "hash_1", second: Column | str = "hash_2") -> list[Column]:
     """Aggregates of rows and both hashes; sums do not depend on the order, and count every duplicate."""
     exact = "DECIMAL(38,0)"
     return [
         F.count(F.lit(1)).alias("rows"),
-        F.sum(F.col(first).cast(exact)).alias("sum_1"),
-        F.sum(F.col(second).cast(exact)).alias("sum_2"),
+        *(
+            F.sum((F.col(each) if isinstance(each, str) else each).cast(exact)).alias(f"sum_{n}")
+            for n, each in enumerate((first, second), 1)
+        ),
     ]
 
 

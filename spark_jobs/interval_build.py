@@ -13,6 +13,7 @@ from include.offsets import TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
 from spark_jobs.archive_reader import read_archived
+from spark_jobs.catalog import check_storage
 from spark_jobs.decoding.records import load_references
 from spark_jobs.flag_reconciliation import reconcile_flags
 from spark_jobs.interval_reading import Reading, read_from_archive, read_from_kafka
@@ -32,8 +33,10 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
     The ranges are read from Kafka once. The batch views are computed from that; the archive table's files
     are written from the landing files, or from the same read where other code landed them; both are
     compared before anybody may register them. Rows that replays put into the interval are added to both.
-    Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
+    Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
+    when the registered files are of another format.
     """
+    check_storage(pipeline)
     pinned, found = attempt.pinned, Reconciliation()
     damaged: Damaged = "decode again" if attempt.source == "kafka" else "refuse"
     landed = read_archived(spark, pipeline, pinned.ranges, damaged)
@@ -70,6 +73,8 @@ def _write_archive(pipeline: Pipeline, attempt: AttemptSpec, landed: DataFrame) 
         partition_by=pipeline.archive.partition_columns,
         interval=attempt.pinned.interval,
         attempt=attempt.id,
+        file_format=pipeline.archive.file_format,
+        event_time=pipeline.archive.event_time,
     )
 
 

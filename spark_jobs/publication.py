@@ -16,7 +16,9 @@ from include.ledger.intervals import AttemptSpec
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.revision_files import damaged_files
-from spark_jobs.catalog import Catalog
+from spark_jobs.archive_files import read_files
+from spark_jobs.catalog import Catalog, check_storage
+from spark_jobs.table_writer import table_schema
 
 
 def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
@@ -32,6 +34,7 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
             remedy="run the interval again and read its report",
             pipeline=pipeline.name,
         )
+    check_storage(pipeline)
     finish_registrations(spark, pipeline)
     built = revisions.of_attempt(attempt.id)
     tables = [table for table in pipeline.tables if any(r.table == table for r in built)]
@@ -47,7 +50,8 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
             if len(validated) == len(built):
                 register(spark, pipeline, attempt, built)
 
-        frame = named_for_suite(pipeline, table, spark.read.parquet(*(r.location for r in mine)))
+        files = [f"{r.location}/{name}" for r in mine for name in r.files]
+        frame = named_for_suite(pipeline, table, read_files(spark, files, table_schema(pipeline, table)))
         success, found = run_checkpoint(pipeline, table, sum(r.rows for r in mine), frame, on_pass)
         outcomes += found
         passed &= success

@@ -107,7 +107,9 @@ def _files_with_event_times(
     for revision in revisions:
         # Footers of all candidates, bytes of those alone that are read.
         damage = next(damaged_files(revision.location, revision.files, deep=False), None)
-        found = [] if damage else [path for path in _files_of(revision) if _may_hold(pipeline, path, low, high)]
+        found = (
+            [] if damage else [path for path in _files_of(revision) if _may_hold(pipeline, revision, path, low, high)]
+        )
         if found:
             damage = next(damaged_files(revision.location, revision.files, deep=True), None)
         if damage:
@@ -116,10 +118,15 @@ def _files_with_event_times(
     return chosen, ""
 
 
-def _may_hold(pipeline: Pipeline, path: str, low: datetime, high: datetime) -> bool:
+def _may_hold(pipeline: Pipeline, revision: Revision, path: str, low: datetime, high: datetime) -> bool:
+    noted = revision.files[path.rsplit("/", 1)[-1]].get("event_time")
     try:
-        bounds = lake.column_bounds(lake.footer(path), pipeline.archive.event_time)
-    except (pa.ArrowException, OSError):
+        if noted is None:
+            # Built before event times were noted: Parquet.
+            bounds = lake.column_bounds(lake.footer(path), pipeline.archive.event_time)
+        else:
+            bounds = datetime.fromisoformat(noted[0]), datetime.fromisoformat(noted[1])
+    except (pa.ArrowException, OSError, ValueError):
         # No footer that can be read: what is wrong with the file is for its hash to tell.
         return True
     if bounds is None:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from include.errors import UsageError
 from include.ledger import revisions
 from include.pipelines import load_pipeline
-from spark_jobs.catalog import Catalog
+from spark_jobs.catalog import Catalog, check_storage
 from spark_jobs.entry import run_entry
 from spark_jobs.session import build_session
 
@@ -30,6 +30,7 @@ def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:
         pipeline, table, partition = load_pipeline(change["pipeline"]), change["table"], change["partition"]
         if table not in pipeline.tables:
             raise UsageError(f"unknown table {table!r}", pipeline=pipeline.name)
+        check_storage(pipeline)
         catalog = Catalog(spark, pipeline)
         catalog.create_tables()
         registered = revisions.registered(table, partition)

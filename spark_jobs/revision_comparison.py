@@ -7,11 +7,15 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from include import lake
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import IDENTITY, Pipeline
+from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.content_hash import row_hashes
+from spark_jobs.file_formats import read_format
+from spark_jobs.table_writer import table_schema
 
 EXAMPLES = 5
 """How many changed rows are named per table partition."""
@@ -41,7 +45,7 @@ def compare_revisions(
             "partition": partition,
             "from_revision": old.revision if old else None,
             "to_revision": new.revision if new else None,
-            **_compare(spark, _key(pipeline, table), old, new),
+            **_compare(spark, pipeline, table, old, new),
         }
         for (table, partition), old, new in differing
     ]
@@ -52,7 +56,7 @@ def _key(pipeline: Pipeline, table: str) -> tuple[str, ...]:
 
 
 def _compare(
-    spark: SparkSession, key: Sequence[str], old: BuiltRevision | None, new: BuiltRevision | None
+    spark: SparkSession, pipeline: Pipeline, table: str, old: BuiltRevision | None, new: BuiltRevision | None
 ) -> dict[str, Any]:
     if old is None or new is None:
         only = old or new
@@ -66,7 +70,9 @@ def _compare(
     if {file.name for file in lake.list_files(old.location)} != old.files.keys():
         # A rerun is the way to mend that, so it must not fail of it.
         return {"added": None, "removed": None, "changed": None, "examples": []}
-    compared = _hashed(spark, key, new, "now").join(_hashed(spark, key, old, "before"), "key", "full_outer")
+    key, schema = _key(pipeline, table), table_schema(pipeline, table)
+    now, before = _hashed(spark, key, schema, new, "now"), _hashed(spark, key, schema, old, "before")
+    compared = now.join(before, "key", "full_outer")
     change = (
         F.when(F.col("before").isNull(), "added")
         .when(F.col("now").isNull(), "removed")
@@ -81,9 +87,12 @@ def _compare(
     return {**{name: counts.get(name, 0) for name in ("added", "removed", "changed")}, "examples": examples}
 
 
-def _hashed(spark: SparkSession, key: Sequence[str], revision: BuiltRevision, name: str) -> DataFrame:
-    """The rows by key, as JSON, with a hash of all their columns as the file has them."""
-    rows = spark.read.parquet(revision.location)
+def _hashed(
+    spark: SparkSession, key: Sequence[str], schema: StructType, revision: BuiltRevision, name: str
+) -> DataFrame:
+    """The rows by key, as JSON, with a hash of all their columns as the file has them; text files do not say."""
+    file_format = format_of(next(iter(revision.files)))
+    rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
     hash_1, hash_2 = row_hashes(rows.columns)
     columns: list[Column] = [F.to_json(F.struct(*key)).alias("key"), F.struct(hash_1, hash_2).alias(name)]
     return rows.select(*columns)

@@ -51,4 +51,4 @@ class SchemaRestarts:
 
 def _last_batch(checkpoint: str) -> int:
     """The newest micro-batch in the write-ahead log: the one that failed."""
-    return max(int(file.name) for file in lake.list_files(f"{checkpoint}/offsets", suffix="") if file.name.isdigit())
+    return max(int(file.name) for file in lake.list_files(f"{checkpoint}/offsets") if file.name.isdigit())

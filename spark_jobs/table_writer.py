@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include import lake
 from include.crash_points import crash_point
+from include.errors import TidemarkError
 from include.intervals import Interval
 from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import IDENTITY, KAFKA_COLUMNS, Pipeline
+from include.pipelines.spec.file_formats import FileFormat
 from spark_jobs.content_hash import content_hash, row_hashes, sums
+from spark_jobs.file_formats import read_format, write_files
 from spark_jobs.schemas import struct_of
+
+_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 
 def archive_schema(pipeline: Pipeline) -> StructType:
     """The archive table's columns without its partition columns."""
     return struct_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
+
+
+def table_schema(pipeline: Pipeline, table: str) -> StructType:
+    """The columns of one of the pipeline's tables without its partition columns."""
+    columns = (view.columns for view in pipeline.views if pipeline.view_table(view) == table)
+    return archive_schema(pipeline) if table == pipeline.table else struct_of(next(columns))
 
 
 def with_partition_columns(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
@@ -35,6 +48,15 @@ def revision_name(attempt: int, now: datetime) -> str:
     return f"r{now.strftime('%Y%m%dT%H%M%S')}-{attempt}"
 
 
+@dataclass(frozen=True)
+class _Written:
+    """A file that lies there, by its rows."""
+
+    rows: int
+    sums: tuple[int, int]
+    bounds: Mapping[str, Any]
+
+
 def write_revisions(
     rows: DataFrame,
     *,
@@ -44,11 +66,15 @@ def write_revisions(
     partition_by: Sequence[str],
     interval: Interval,
     attempt: int,
+    file_format: FileFormat = "parquet",
+    event_time: str = "",
 ) -> list[BuiltRevision]:
     """Write rows to a new revision directory per table partition, sorted, and hash what lies there.
 
-    Same rows, same bytes: columns are cast to the declared schema, rows totally ordered inside one
-    file per table partition. The files appear under their final name only when all are complete.
+    Same rows, same bytes (but for Avro, whose files have a random mark each): columns are cast to the declared
+    schema, rows totally ordered inside one file per table partition. The files appear under their final name only
+    when all are complete. `event_time` is the path of the event time in a row, whose bounds are noted then.
+    Raises TidemarkError when rows do not come back from the files as they were.
     """
     revision = revision_name(attempt, datetime.now(UTC))
     staging = lake.uri("tables", table, f"_staging-{attempt}")
@@ -57,60 +83,97 @@ def write_revisions(
     prepared = rows.select(*partition_by, *declared)
     # One file per table partition: shuffled by its columns only where there are any.
     gathered = prepared.repartition(*partition_by) if partition_by else prepared.coalesce(1)
-    ordered = gathered.sortWithinPartitions(*partition_by, *order)
-    writer = ordered.write.option("compression", "zstd")
-    (writer.partitionBy(*partition_by) if partition_by else writer).parquet(staging)
+    meant = Observation() if file_format != "parquet" else None
+    observed = gathered.observe(meant, *sums(*row_hashes(schema.names))) if meant else gathered
+    ordered = observed.sortWithinPartitions(*partition_by, *order)
+    writer = ordered.write
+    write_files(writer.partitionBy(*partition_by) if partition_by else writer, file_format, staging)
     crash_point("revision_staged")
-    hashes = _hash_written(rows.sparkSession, staging, schema, partition_by)
-    built = []
-    for folder, names in _by_folder(staging).items():
-        partition = "/".join(part for part in (folder, f"interval={interval.label}") if part)
-        location = lake.uri("tables", table, partition, revision)
-        staged = f"{staging}/{folder}" if folder else staging
-        files: dict[str, Any] = {name: _describe(f"{staged}/{name}") for name in names}
-        for name in names:
-            lake.move(f"{staged}/{name}", f"{location}/{name}")
-        count, digest = hashes[folder]
-        built.append(BuiltRevision(table, partition, revision, location, count, digest, files))
+    partitioned = StructType([*schema.fields, *(StructField(name, StringType()) for name in partition_by)])
+    lying = read_format(rows.sparkSession, file_format, [staging], partitioned)
+    files = _written(lying, schema, partition_by, event_time)
+    if meant:
+        _check_kept(meant.get, files.values(), prepared, lying, schema, file_format)
+    built = [
+        _move(staging, folder, names, table, revision, interval, schema) for folder, names in _by_folder(files).items()
+    ]
     lake.delete(staging)
     crash_point("revision_written")
     return built
 
 
-def _by_folder(staging: str) -> dict[str, list[str]]:
-    folders: dict[str, list[str]] = {}
-    for file in lake.list_files(staging):
-        folder, _, name = file.name.rpartition("/")
-        if lake.footer(f"{staging}/{file.name}").num_rows:
-            folders.setdefault(folder, []).append(name)
+def _by_folder(files: Mapping[str, _Written]) -> dict[str, dict[str, _Written]]:
+    folders: dict[str, dict[str, _Written]] = defaultdict(dict)
+    for path, written in sorted(files.items()):
+        folder, _, name = path.rpartition("/")
+        folders[folder][name] = written
     return folders
 
 
-def _describe(location: str) -> dict[str, Any]:
-    """Rows and offset bounds of a file from its footer, and its bytes with their hash."""
-    footer = lake.footer(location)
-    found: dict[str, Any] = {
-        "rows": footer.num_rows,
-        "bytes": lake.size(location),
-        "sha256": lake.sha256(location),
-    }
-    for column in IDENTITY[:3]:
-        bounds = lake.column_bounds(footer, column)
-        if bounds:
-            found[column] = [bounds[0], bounds[1]]
-    return found
+def _move(
+    staging: str,
+    folder: str,
+    files: Mapping[str, _Written],
+    table: str,
+    revision: str,
+    interval: Interval,
+    schema: StructType,
+) -> BuiltRevision:
+    """Move a table partition's files to their revision directory."""
+    partition = "/".join(part for part in (folder, f"interval={interval.label}") if part)
+    location = lake.uri("tables", table, partition, revision)
+    noted: dict[str, Any] = {}
+    for name, written in files.items():
+        source = "/".join(part for part in (staging, folder, name) if part)
+        noted[name] = {
+            "rows": written.rows,
+            "bytes": lake.size(source),
+            "sha256": lake.sha256(source),
+            **written.bounds,
+        }
+        lake.move(source, f"{location}/{name}")
+    count = sum(written.rows for written in files.values())
+    total_1, total_2 = (sum(written.sums[n] for written in files.values()) for n in (0, 1))
+    digest = content_hash(schema.names, count, total_1, total_2)
+    return BuiltRevision(table, partition, revision, location, count, digest, noted)
 
 
-def _hash_written(
-    spark: SparkSession, staging: str, schema: StructType, partition_by: Sequence[str]
-) -> dict[str, tuple[int, str]]:
-    names = schema.names
-    partitioned = StructType([*schema.fields, *(StructField(name, StringType()) for name in partition_by)])
-    hash_1, hash_2 = row_hashes(names)
-    written = spark.read.schema(partitioned).parquet(staging)
-    hashed = written.select(*partition_by, hash_1.alias("hash_1"), hash_2.alias("hash_2"))
+def _written(lying: DataFrame, schema: StructType, partition_by: Sequence[str], event_time: str) -> dict[str, _Written]:
+    """Rows, hashes and bounds of each file that holds a row, by its path below the staging folder."""
+    bounded = [name for name in IDENTITY[:3] if name in schema.names]
+    of = {name: (F.min(name), F.max(name)) for name in bounded}
+    if event_time:
+        # As text: Python knows fewer years than Spark.
+        first, last = F.min(event_time), F.max(event_time)
+        of["event_time"] = (F.date_format(first, _TIME), F.date_format(last, _TIME))
+    bounds = [F.array(*pair).alias(f"bounds_{name}") for name, pair in of.items()]
+    files = lying.groupBy(*partition_by, F.col("_metadata.file_name").alias("_file"))
     found = {}
-    for row in hashed.groupBy(*partition_by).agg(*sums()).collect():
-        folder = "/".join(f"{name}={row[name]}" for name in partition_by)
-        found[folder] = (row["rows"], content_hash(names, row["rows"], row["sum_1"], row["sum_2"]))
+    for row in files.agg(*sums(*row_hashes(schema.names)), *bounds).collect():
+        path = "/".join([*(f"{name}={row[name]}" for name in partition_by), row["_file"]])
+        noted = {name: row[f"bounds_{name}"] for name in of if None not in row[f"bounds_{name}"]}
+        found[path] = _Written(row["rows"], (int(row["sum_1"]), int(row["sum_2"])), noted)
     return found
+
+
+def _check_kept(
+    meant: Mapping[str, Any],
+    files: Iterable[_Written],
+    rows: DataFrame,
+    lying: DataFrame,
+    schema: StructType,
+    file_format: FileFormat,
+) -> None:
+    """Raise TidemarkError, naming the columns, unless the files hold the rows that were written."""
+    wanted = [int(meant.get(name) or 0) for name in ("rows", "sum_1", "sum_2")]
+    found = [sum(numbers) for numbers in zip(*((file.rows, *file.sums) for file in files), strict=True)] or [0, 0, 0]
+    if wanted == found:
+        return
+    hashes = [sums(*row_hashes([name]))[1].alias(name) for name in schema.names]
+    before, after = (frame.agg(*hashes).collect()[0] for frame in (rows, lying))
+    differing = [name for name in schema.names if before[name] != after[name]]
+    raise TidemarkError(
+        f"{wanted[0]} rows were written as {file_format}, {found[0]} come back, not as they were in the columns "
+        f"{', '.join(differing) or 'none'}; nothing was registered",
+        remedy='declare file_format="parquet", and report this',
+    )

@@ -17,6 +17,7 @@ from include.pipelines.spec import (
     Avro,
     Between,
     EventTimeWithin,
+    Fits,
     MaxBytes,
     Pipeline,
     Reference,
@@ -24,6 +25,7 @@ from include.pipelines.spec import (
     SafeValue,
 )
 from spark_jobs.decoding.decoders import decoding_of, prepare
+from spark_jobs.decoding.fitting import changed_column
 from spark_jobs.local_frames import frame_of
 from spark_jobs.schemas import struct_of
 
@@ -172,6 +174,7 @@ def _is_missing(pipeline: Pipeline, row: Column, path: str) -> Column:
 
 def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
     """The first rule a row breaks, as struct<reason, detail>; null when all rows keep all rules."""
+    columns = struct_of(pipeline.archive.columns)
 
     def violation(row: Column) -> Column:
         broken = F.lit(None)
@@ -194,6 +197,11 @@ def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
                         F.lit(f"{column} has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}")
                     )
                     found = failure("value_too_long", words)
+                case Fits(file_format):
+                    column_changed = changed_column(row, columns, file_format)
+                    condition = column_changed.isNotNull()
+                    words = F.lit(f" has a value that a file of the format {file_format} does not hold")
+                    found = failure("value_does_not_fit", F.concat(column_changed, words))
                 case Between(column, low, high):
                     value = _path(row, column)
                     # NaN is greater than every number.

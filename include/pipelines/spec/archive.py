@@ -9,6 +9,7 @@ from pathlib import Path
 
 from include.errors import UsageError
 from include.intervals import parse_duration
+from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns
 from include.pipelines.spec.names import check_identifier
 
 
@@ -62,7 +63,14 @@ class Between:
     high: float
 
 
-Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between
+@dataclass(frozen=True)
+class Fits:
+    """All values of an archive row come back from files of the format as they were."""
+
+    file_format: FileFormat
+
+
+Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between | Fits
 
 
 @dataclass(frozen=True)
@@ -82,12 +90,15 @@ class Archive:
     partition_by: Mapping[str, str] = field(default_factory=dict)
     """Further partition columns of the table below `date`: name in the path to path inside a row, e.g.
     `{"zip": "zip_code"}`. Values must be safe as the name of a folder, else their record goes to quarantine."""
+    file_format: FileFormat = field(default="parquet", kw_only=True)
+    """Of the registered table's files: parquet, orc, avro, csv or json. Landing, quarantine and views are Parquet."""
     description: str = ""
     # Not in the repr, of which the decoder's version is made: it changes no row.
     delta: bool = field(default=False, kw_only=True, repr=False)
     """Also kept as the Delta table `<lake>/delta/<pipeline>`; the view `<pipeline>_delta` shows its validated rows."""
 
     def __post_init__(self) -> None:
+        check_columns(self.file_format, self.columns)
         for name in self.partition_by:
             check_identifier(name, "partition column")
             if name in ("date", "interval", "outcome"):
@@ -100,8 +111,9 @@ class Archive:
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The declared rules, and what the partition columns ask for."""
-        return (*self.rules, *(SafeValue(column) for column in self.partition_by.values()))
+        """The declared rules, and what the partition columns and the files' format ask for."""
+        safe = (SafeValue(column) for column in self.partition_by.values())
+        return (*self.rules, *safe, *([Fits(self.file_format)] if self.file_format in CHANGING else []))
 
 
 @dataclass(frozen=True)

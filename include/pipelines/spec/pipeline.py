@@ -9,6 +9,7 @@ from include.errors import UsageError
 from include.intervals import Schedule, hourly
 from include.pipelines.spec.archive import Archive, Reference, Retention
 from include.pipelines.spec.decoders import Decoder
+from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.flags import Flags
 from include.pipelines.spec.names import check_identifier
 from include.pipelines.spec.reports import Listing, Threshold, Top
@@ -73,6 +74,10 @@ class Pipeline:
             if isinstance(report, Top):
                 return report
         raise UsageError(f"{self.name} declares no report of the kind Top", remedy="add one to its reports")
+
+    def file_format(self, table: str) -> FileFormat:
+        """The format of a table's files."""
+        return self.archive.file_format if table == self.table else "parquet"
 
     def view_table(self, view: AdditiveView) -> str:
         """Name of a batch view's table in the catalog database `lake`."""

@@ -1,0 +1,109 @@
+"""Columns as Spark's DDL declares them, read without Spark: names and types, down into nested ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from include.errors import UsageError
+
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|'(?:[^'\\]|\\.)*'|(\w+)|([<>(),:]))")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column, or a part of one; a list's element and a map's key and value have no name."""
+
+    name: str
+    kind: str
+    """The type's word in upper case, e.g. DECIMAL, and whatever follows that is not NOT NULL or a comment."""
+    inner: tuple[Field, ...] = ()
+
+
+def fields_of(columns: str) -> tuple[Field, ...]:
+    """The declared columns. Raises UsageError for text that is no list of columns."""
+    reader = _Reader(columns)
+    found = reader.fields()
+    reader.expect("")
+    return found
+
+
+class _Reader:
+    """Reads tokens from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text.rstrip(), 0
+        self.current, self.is_word = "", False
+        self.step()
+
+    def step(self) -> str:
+        """The current token; the next one becomes current, empty at the end."""
+        before = self.current
+        if self._at == len(self._text):
+            self.current, self.is_word = "", False
+            return before
+        match = _TOKEN.match(self._text, self._at)
+        if not match:
+            raise self.error()
+        self._at = match.end()
+        quoted, word, sign = match.groups()
+        self.current, self.is_word = (quoted or "").replace("``", "`") or word or sign or "''", not sign
+        return before
+
+    def error(self) -> UsageError:
+        return UsageError(f"not a list of columns near {self.current!r}: {' '.join(self._text.split())[:80]}")
+
+    def expect(self, *tokens: str) -> str:
+        if self.current not in tokens:
+            raise self.error()
+        return self.step()
+
+    def fields(self) -> tuple[Field, ...]:
+        found = [self.field()]
+        while self.current == ",":
+            self.step()
+            found.append(self.field())
+        return tuple(found)
+
+    def field(self) -> Field:
+        if not self.is_word:
+            raise self.error()
+        name = self.step()
+        if self.current == ":":
+            self.step()
+        return self.type_of(name)
+
+    def type_of(self, name: str = "") -> Field:
+        if not self.is_word:
+            raise self.error()
+        kind = self.step().upper()
+        inner: tuple[Field, ...] = ()
+        if self.current == "<":
+            self.step()
+            inner = self.inner(kind)
+            self.expect(">")
+        if self.current == "(":
+            while self.step() != ")":
+                if not self.current:
+                    raise self.error()
+        return Field(name, " ".join([kind, *self.rest()]), inner)
+
+    def inner(self, kind: str) -> tuple[Field, ...]:
+        if kind == "STRUCT":
+            return () if self.current == ">" else self.fields()
+        found = [self.type_of()]
+        if kind == "MAP":
+            self.expect(",")
+            found.append(self.type_of())
+        return tuple(found)
+
+    def rest(self) -> list[str]:
+        """What follows a type, e.g. DAY TO SECOND, without NOT NULL and COMMENT '…'."""
+        found = []
+        while self.is_word:
+            word = self.step().upper()
+            if word in ("NOT", "COMMENT"):
+                self.step()
+            else:
+                found.append(word)
+        return found

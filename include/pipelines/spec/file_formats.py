@@ -1,0 +1,79 @@
+"""Formats of an archive table's files: which there are, what each holds exactly, and which a file has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from include.errors import TidemarkError, UsageError
+from include.pipelines.spec.ddl import Field, fields_of
+
+FileFormat = Literal["parquet", "orc", "avro", "csv", "json"]
+
+FILE_FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
+
+TEXT_FORMATS: frozenset[FileFormat] = frozenset({"csv", "json"})
+"""Formats whose files do not say of which types their columns are."""
+
+CSV_NULL = r"\N"
+"""How a CSV file writes null; a text that is the same cannot be told from it."""
+
+_PLAIN = frozenset(
+    {"STRING", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "REAL", "DOUBLE", "DECIMAL"}
+    | {"DEC", "NUMERIC", "BYTE", "TINYINT", "SHORT", "SMALLINT", "INT", "INTEGER", "LONG", "BIGINT"}
+)
+_NESTED = _PLAIN | {"BINARY", "STRUCT", "ARRAY", "MAP"}
+
+_HOLDS: dict[FileFormat, frozenset[str]] = {
+    "orc": _NESTED,
+    "avro": _NESTED - {"BYTE", "TINYINT", "SHORT", "SMALLINT"},
+    "json": _NESTED,
+    "csv": _PLAIN,
+}
+"""Types whose values come back from a file as they were; of Parquet nothing is asked, Spark keeps all in it."""
+
+CHANGING: frozenset[FileFormat] = frozenset({"orc", "csv", "json"})
+"""Formats that would change some values of types that they hold; records with such a value go to quarantine."""
+
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def format_of(name: str) -> FileFormat:
+    """The format of a file, by the end of its name."""
+    ending = name.removesuffix(".gz").rsplit(".", 1)[-1]
+    for file_format in FILE_FORMATS:
+        if ending == file_format:
+            return file_format
+    raise TidemarkError(f"{name} is a file of no known format", remedy="./tidemark doctor")
+
+
+def check_columns(file_format: FileFormat, columns: str) -> None:
+    """Raise UsageError, naming the column, when files of the format do not hold a column's values exactly."""
+    if file_format not in FILE_FORMATS:
+        raise UsageError(f"unknown file format {file_format!r}", remedy=f"one of: {', '.join(FILE_FORMATS)}")
+    if file_format == "parquet":
+        return
+    for path, field in _all(fields_of(columns)):
+        if field.kind not in _HOLDS[file_format]:
+            raise _refused(file_format, path, f"{field.kind} does not come back as it was", _remedy(file_format))
+        if field.kind == "MAP" and file_format != "orc" and field.inner[0].kind != "STRING":
+            raise _refused(file_format, path, "keys of maps are text", "declare the key as STRING")
+        if file_format == "avro" and field.name and not _AVRO_NAME.fullmatch(field.name):
+            raise _refused(file_format, path, "a name is letters, digits and _", "rename it in the rows function")
+
+
+def _all(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:
+    for field in fields:
+        path = ".".join(part for part in (above, field.name) if part)
+        yield path, field
+        yield from _all(field.inner, path)
+
+
+def _remedy(file_format: FileFormat) -> str:
+    instead = "make it text in the rows function, e.g. with to_json or base64, or" if file_format == "csv" else ""
+    return f"{instead} choose another file_format, e.g. parquet".strip()
+
+
+def _refused(file_format: FileFormat, path: str, why: str, remedy: str) -> UsageError:
+    return UsageError(f"column {path!r} does not fit files of the format {file_format}: {why}", remedy=remedy)

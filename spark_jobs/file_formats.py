@@ -1,0 +1,69 @@
+"""How Spark writes and reads files of each format, such that every value comes back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.types import StructType
+
+from include.pipelines.spec.file_formats import CSV_NULL, FileFormat
+
+_COMPRESSION: dict[FileFormat, str] = {
+    "parquet": "zstd",
+    "orc": "zstd",
+    # What readers of Avro, CSV and JSON have without further libraries.
+    "avro": "deflate",
+    "csv": "gzip",
+    "json": "gzip",
+}
+
+_TEXT = {
+    # Of Spark's own formats, one cuts microseconds off.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "mode": "FAILFAST",
+}
+
+_OPTIONS: dict[FileFormat, Mapping[str, str]] = {
+    "json": _TEXT,
+    "csv": {
+        **_TEXT,
+        "header": "true",
+        # Else columns are taken by their position, whatever the header names.
+        "enforceSchema": "false",
+        "nullValue": CSV_NULL,
+        "emptyValue": "",
+        # RFC 4180: every value in quotes, a quote doubled, line breaks as they are.
+        "quoteAll": "true",
+        "escape": '"',
+        "multiLine": "true",
+        "lineSep": "\n",
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+    },
+}
+
+
+def write_files(writer: DataFrameWriter, file_format: FileFormat, location: str) -> None:
+    """Write what the writer holds to a new folder."""
+    options = _OPTIONS.get(file_format, {})
+    writer.format(file_format).options(compression=_COMPRESSION[file_format], **options).save(location)
+
+
+def read_format(
+    spark: SparkSession, file_format: FileFormat, locations: Sequence[str], schema: StructType | None
+) -> DataFrame:
+    """The rows of files or folders of one format; without a schema, with the columns that the files have."""
+    reader = spark.read.format(file_format).options(**_OPTIONS.get(file_format, {}))
+    return (reader.schema(schema) if schema is not None else reader).load(list(locations))
+
+
+def using(file_format: FileFormat) -> str:
+    """How a CREATE TABLE says that its files are of the format."""
+    options = ", ".join(f"'{name}' '{_quoted(value)}'" for name, value in _OPTIONS.get(file_format, {}).items())
+    return f"USING {file_format.upper()}" + (f" OPTIONS ({options})" if options else "")
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
