@@ -103,7 +103,10 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
             session.sparkContext.setLogLevel("OFF")
             session.stop()
     sys.stdout.flush()
-    sys.exit(code)
+    sys.stderr.flush()
+    # Not by sys.exit: libraries have threads that outlive the interpreter, and one of them has crashed a job that was
+    # done while Python took itself apart. Everything is committed, or was not.
+    os._exit(code)
 
 
 def _fail(error: TidemarkError) -> int:
