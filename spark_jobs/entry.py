@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from include import driver_folders, lake, object_store
@@ -86,6 +87,8 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     """Run an entry's main and end the process with its exit code."""
     code = 1
     driver_folders.hold()
+    # It would tell every error of a query a second time, as JSON with a stack trace.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         code = main(argv)
     except TidemarkError as error:

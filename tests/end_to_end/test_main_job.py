@@ -169,6 +169,11 @@ def test_sql_and_explain_agree_with_the_verdict(landed: Home, verdict: dict[str,
     assert [r["from_offset"] for r in found["ranges"]] == [r["from_offset"] for r in verdict["ranges"]]
 
 
+def test_wrong_query_is_one_line(landed: Home, verdict: dict[str, Any]) -> None:
+    (line,) = landed.run("sql", "SELECT nonsense FROM nothing", expect=64).stderr.splitlines()
+    assert line.startswith("tidemark: [TABLE_OR_VIEW_NOT_FOUND]")
+
+
 def test_report_is_written_and_names_the_busy_zip_code(landed: Home, verdict: dict[str, Any]) -> None:
     page = Path(verdict["report"]).read_text()
     assert "94103" in page
