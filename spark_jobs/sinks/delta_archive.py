@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,6 +37,18 @@ OWN = "tidemark"
 
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 """Operations that change no row, whoever runs them."""
+
+_CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""What a commit fails with when another came first; in Python none of them is a kind of another."""
 
 _MEANWHILE = 100
 """Commits that may be added to the history while it is read."""
@@ -65,7 +86,7 @@ def _unvalidated(rows: DataFrame) -> DataFrame:
 
 @retry(
     # Another committed first, and their commit and this one do not go together: seen from behind it, they do.
-    retry=retry_if_exception_type(DeltaConcurrentModificationException),
+    retry=retry_if_exception_type(_CONFLICTS),
     stop=stop_after_attempt(10),
     wait=wait_random(max=1),
     reraise=True,
