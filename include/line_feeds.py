@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from datetime import datetime
 from urllib.parse import quote
 
@@ -29,7 +30,7 @@ MOST_BYTES = 64 * 1024 * 1024
 """A longer line ends its connection: it is nobody's message."""
 
 
-class Feed(threading.Thread):
+class Feed(threading.Thread, ABC):
     """A thread that notes files until it is stopped."""
 
     def __init__(self, lease: Lease, *, until_end: bool) -> None:
@@ -50,9 +51,9 @@ class Feed(threading.Thread):
                 f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"see to {lake.root()}"
             )
 
+    @abstractmethod
     def feed(self) -> None:
         """Note what comes, until stopped, or with `until_end` until there is no more now."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Raise what the feed failed with. A feed that is dead without being asked has failed."""

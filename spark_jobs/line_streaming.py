@@ -19,14 +19,14 @@ from include.line_feeds import Feed, feed_of
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.lines import LineSource, read_from_lines
 from include.stream_start import create_written_topics, who
-from spark_jobs.decoding.records import archive_rows, decode, load_references
+from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.line_source import decode_lines, read_lines
 from spark_jobs.local_frames import empty_frame
 from spark_jobs.schemas import struct_of
 from spark_jobs.sinks.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.stream_queries import Heartbeat, Stop, StreamQueries, leased, say
-from spark_jobs.view_rows import aggregate_view
+from spark_jobs.view_rows import aggregate_stream
 from spark_jobs.write_ahead_log import checkpoint_id
 
 _READER_FAILED = re.compile(r"include\.errors\.TidemarkError: ([^\n]+)")
@@ -144,9 +144,7 @@ class _LineQueries(StreamQueries):
         if self._generation.number and checkpoint_id(self._generation.checkpoint(view.name)) is None:
             self._clear(view)
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_lines(self._spark, self._pipeline, since=0)))
-        if view.mode == "update":
-            rows = rows.withWatermark("event_time", view.speed.watermark)
-        aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
+        aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
 
         def emit(batch: DataFrame, batch_id: int) -> None:
             self._sinks_of(

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -90,7 +91,7 @@ def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
         writers.release(lease)
 
 
-class StreamQueries:
+class StreamQueries(ABC):
     """The running queries of a pipeline; the first one is the archive query."""
 
     def __init__(
@@ -111,9 +112,9 @@ class StreamQueries:
         self._errors: list[TidemarkError] = []
         self._queries: list[StreamingQuery] = []
 
+    @abstractmethod
     def running(self) -> bool:
         """Whether any query still runs. Raises what a query failed with."""
-        raise NotImplementedError
 
     def wait(self, seconds: int) -> None:
         """Wait so long, or until a query ends; `running` tells how it ended."""

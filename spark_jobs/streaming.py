@@ -19,7 +19,7 @@ from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.stream_start import StreamStart, begin, check_retention, who
 from spark_jobs.decoding.avro_wire import is_unresolved
-from spark_jobs.decoding.records import archive_rows, decode, load_references
+from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.entry import translate
 from spark_jobs.flag_query import FlagQuery
 from spark_jobs.kafka_source import read_stream
@@ -29,7 +29,7 @@ from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.speed_restarts import SpeedRestarts
 from spark_jobs.stream_queries import Stop, StreamQueries, leased, say
 from spark_jobs.view_base import load_base
-from spark_jobs.view_rows import aggregate_view
+from spark_jobs.view_rows import aggregate_stream
 
 
 def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, until_caught_up: bool) -> int:
@@ -155,9 +155,7 @@ class _Queries(StreamQueries):
     def _start_speed(self, view: AdditiveView) -> StreamingQuery:
         decoded = decode(self._pipeline, self._read(view.name), self._restarts.withheld(view.name))
         rows = archive_rows(self._pipeline, decoded)
-        if view.mode == "update":
-            rows = rows.withWatermark("event_time", view.speed.watermark)
-        aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
+        aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
 
         def emit(batch: DataFrame, batch_id: int) -> None:
             self._sinks_of(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from include.pipelines.spec import AdditiveView, Pipeline
-from spark_jobs.decoding.records import transform
+from spark_jobs.decoding.records import load_references, transform
 
 
 def aggregate_view(
@@ -20,3 +20,9 @@ def aggregate_view(
     counted = transform(pipeline, view.rows)(rows, references)
     aggregated: DataFrame = transform(pipeline, view.aggregate)(counted)
     return aggregated
+
+
+def aggregate_stream(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
+    """The view of a stream of archive rows, which drops what comes after its watermark unless it is always whole."""
+    timed = rows.withWatermark("event_time", view.speed.watermark) if view.mode == "update" else rows
+    return aggregate_view(pipeline, view, timed, load_references(spark, pipeline))

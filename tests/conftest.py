@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -159,22 +160,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     made.run("down", expect=None)
 
 
-@pytest.fixture(scope="module")
-def in_process(home: Home) -> Iterator[Home]:
-    """The home, with this process's settings and ledger connection in it."""
+@contextmanager
+def settings_of(home: Home, **extra: str) -> Iterator[Home]:
+    """The home, while this process's settings and ledger connection are in it."""
     from include.ledger.database import engine
     from include.settings import settings
 
-    ours = {name: value for name, value in home.environment().items() if name.startswith("TIDEMARK_")}
-    os.environ.update(ours)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in home.environment(**extra).items():
+            if name.startswith("TIDEMARK_"):
+                patch.setenv(name, value)
+        settings.cache_clear()
+        engine.cache_clear()
+        yield home
+        engine().dispose()
     settings.cache_clear()
     engine.cache_clear()
-    yield home
-    engine().dispose()
-    for name in ours:
-        del os.environ[name]
-    settings.cache_clear()
-    engine.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def in_process(home: Home) -> Iterator[Home]:
+    """The home, with this process's settings and ledger connection in it."""
+    with settings_of(home):
+        yield home
 
 
 @pytest.fixture(scope="session")

@@ -197,7 +197,7 @@ def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
         )
     with session() as ledger:
         writers.check(ledger, lease)
-        row = micro_batches.write(ledger, lease, batch, records=sum(each.records for each in read.fates.values()))
+        row = micro_batches.write(ledger, lease.token, batch, records=sum(each.records for each in read.fates.values()))
         ledger.add(LineSpan(micro_batch_id=row.id, after_file=read.after_file, until_file=read.until_file))
         for source, fates in read.fates.items():
             first = read.first_lines[source]

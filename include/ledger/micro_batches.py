@@ -101,7 +101,7 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
     with session() as ledger:
         writers.check(ledger, lease)
         _check_topics(ledger, batch.pipeline, batch.topics)
-        row = write(ledger, lease, batch, records=sum(fates.records for fates in batch.fates.values()))
+        row = write(ledger, lease.token, batch, records=sum(fates.records for fates in batch.fates.values()))
         for (topic, partition, offset), reason in batch.diverted.items():
             ledger.add(
                 DivertedRecord(
@@ -135,14 +135,14 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
         crash_point("commit_written")
 
 
-def write(ledger: Session, lease: writers.Lease, batch: BatchCommit, *, records: int) -> MicroBatch:
+def write(ledger: Session, token: int, batch: BatchCommit, *, records: int = 0) -> MicroBatch:
     """Write the row of a micro-batch and those of its files; what it read is the caller's."""
     row = MicroBatch(
         pipeline=batch.pipeline,
         query=batch.query,
         query_id=batch.query_id,
         batch_id=batch.batch_id,
-        token=lease.token,
+        token=token,
         records=records,
         rows=batch.rows,
         seconds=batch.seconds,
@@ -212,17 +212,7 @@ def move(ledger: Session, token: int, batch: BatchCommit) -> None:
 
     The micro-batch is written like one that read the ranges. The caller has checked the lease in this transaction.
     """
-    row = MicroBatch(
-        pipeline=batch.pipeline,
-        query=batch.query,
-        query_id=batch.query_id,
-        batch_id=batch.batch_id,
-        token=token,
-        rows=batch.rows,
-        seconds=batch.seconds,
-    )
-    ledger.add(row)
-    ledger.flush()
+    row = write(ledger, token, batch)
     ledger.execute(delete(Position).where(Position.pipeline == batch.pipeline, Position.query == batch.query))
     for each in batch.ranges:
         tp = each.topic_partition

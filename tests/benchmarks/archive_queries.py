@@ -135,9 +135,9 @@ class Queries:
 
     def speed(self, view: AdditiveView, number: int) -> None:
         """A speed query: decoding, state, the compacted topic and the view's further sinks."""
-        from spark_jobs.decoding.records import archive_rows, decode, load_references
+        from spark_jobs.decoding.records import archive_rows, decode
         from spark_jobs.sinks.speed_view import SpeedViewSink
-        from spark_jobs.view_rows import aggregate_view
+        from spark_jobs.view_rows import aggregate_stream
 
         checkpoint = lake.uri("bench", f"{view.name}-{number}")
 
@@ -148,8 +148,7 @@ class Queries:
             sink.emit(batch, batch_id)
 
         rows = archive_rows(self._pipeline, decode(self._pipeline, self._read()))
-        rows = rows.withWatermark("event_time", view.speed.watermark) if view.mode == "update" else rows
-        aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
+        aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
         query = aggregates.writeStream.outputMode(view.mode).option("checkpointLocation", checkpoint)
         query.trigger(availableNow=True).foreachBatch(emit).start().awaitTermination()
 

@@ -79,14 +79,20 @@ def test_nothing_is_doubled_when_two_drivers_start_at_once(rig: Rig, ending: End
 
 @pytest.mark.slow
 def test_committed_batches_are_not_landed_again_when_their_commit_files_are_lost(rig: Rig) -> None:
+    rig.produce(100)
+    rig.catch_up()
     for query in ("archive", "hourly_counts"):
         commits = rig.home.lake / "checkpoints" / "nest_cameras"
         files = [p for p in commits.rglob("commits/*") if query in p.parts and not p.name.startswith(".")]
         last = max(files, key=lambda path: int(path.name))
         last.unlink()
         last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    landing = rig.home.lake / "landing" / "nest_cameras"
+    before = {path: path.stat().st_mtime_ns for path in landing.rglob("*.parquet")}
     rig.produce(100)
     rig.catch_up()
+    after = {path: path.stat().st_mtime_ns for path in landing.rglob("*.parquet")}
+    assert before.items() < after.items()
     rig.audit()
 
 

@@ -16,14 +16,13 @@ from sqlalchemy import select
 from include import lake
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.ledger import lines, writers
-from include.ledger.database import engine, session
+from include.ledger.database import session
 from include.ledger.lines import DRIVER_ENDED, NotedFile
 from include.ledger.models import LineConnection
 from include.line_feeds import FolderFeed, SocketFeed, check_unchanged
 from include.pipelines import load_line_pipeline
 from include.pipelines.spec.lines import SocketLines, TextFiles
-from include.settings import settings
-from tests.conftest import Home, wait_for
+from tests.conftest import Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -33,16 +32,8 @@ def in_this_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A ledger, and this process's settings are those of its home."""
     home = Home(tmp_path_factory.mktemp("home"))
     home.run("up", "postgres")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in home.environment(TIDEMARK_LEASE_SECONDS="60").items():
-            if name.startswith("TIDEMARK_"):
-                patch.setenv(name, value)
-        settings.cache_clear()
-        engine.cache_clear()
+    with settings_of(home, TIDEMARK_LEASE_SECONDS="60"):
         yield
-        engine().dispose()
-    settings.cache_clear()
-    engine.cache_clear()
     home.run("down", expect=None)
 
 

@@ -22,7 +22,7 @@ from include.errors import AnotherWriter, ArchiveBehind, OffsetsLost, TidemarkEr
 from include.interval_steps import readable_source
 from include.ledger import generations as ledger_generations
 from include.ledger import intervals, losses, micro_batches, writers
-from include.ledger.database import engine, session
+from include.ledger.database import session
 from include.ledger.intervals import PinnedInterval
 from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
 from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
@@ -33,7 +33,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.settings import settings
 from include.stream_start import check_retention, lost_offsets
-from tests.conftest import Home
+from tests.conftest import Home, settings_of
 from tests.topic_log import HOUR, START, Log, by_partition, hour
 
 pytestmark = pytest.mark.services
@@ -42,16 +42,8 @@ pytestmark = pytest.mark.services
 @pytest.fixture(scope="module", autouse=True)
 def in_this_process(home: Home) -> Iterator[None]:
     """This process's settings are those of the home."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in home.environment(TIDEMARK_ARCHIVE_WAIT="1s").items():
-            if name.startswith("TIDEMARK_"):
-                patch.setenv(name, value)
-        settings.cache_clear()
-        engine.cache_clear()
+    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
         yield
-        engine().dispose()
-    settings.cache_clear()
-    engine.cache_clear()
 
 
 def assert_tiling(pinned: list[PinnedInterval]) -> None:
