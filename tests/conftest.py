@@ -21,8 +21,9 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Short jobs on small machines: the second compiler only costs here.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
+# Short jobs on small machines: the second compiler only costs here. Without it the code cache would be 48 MiB, which a
+# whole run's generated classes fill; then calls fail with `NoSuchMethodException: … linkToSpecial`.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

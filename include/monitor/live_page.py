@@ -80,6 +80,8 @@ def serving(app: FastAPI, port: int) -> Iterator[str]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))
+            # Who comes before the server's loop runs waits in line; nobody is refused.
+            listening.listen()
         except OSError as error:
             raise UsageError(
                 f"port {port} of {HOST} cannot be listened on: {error.strerror}", remedy="choose another one: --port N"

@@ -43,33 +43,39 @@ def address(result: Path) -> Iterator[str]:
         yield served
 
 
-def test_page_loads_only_its_own_and_says_so(address: str) -> None:
-    page = httpx.get(address)
+@pytest.fixture
+def client(address: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=address, timeout=60) as client:
+        yield client
+
+
+def test_page_loads_only_its_own_and_says_so(client: httpx.Client) -> None:
+    page = client.get("/")
     assert page.headers["content-security-policy"] == POLICY
     assert "'unsafe-inline'" not in POLICY
     assert "Top &lt;10&gt;" in page.text
     for name, kind in (("live_top.css", "text/css"), ("live_top.js", "text/javascript")):
-        asset = httpx.get(address + name)
+        asset = client.get(name)
         assert asset.headers["content-type"].startswith(kind)
         assert asset.headers["x-content-type-options"] == "nosniff"
         assert "innerHTML" not in asset.text
 
 
-def test_counts_are_those_of_the_file_with_texts_made_safe(address: str, result: Path) -> None:
-    assert httpx.get(address + "top.json").json() == {}
+def test_counts_are_those_of_the_file_with_texts_made_safe(client: httpx.Client, result: Path) -> None:
+    assert client.get("top.json").json() == {}
     result.write_text(json.dumps(found([HOSTILE, True, 9], ["x" * 5000, False, 3])))
-    rows = httpx.get(address + "top.json").json()["windows"][0]["rows"]
+    rows = client.get("top.json").json()["windows"][0]["rows"]
     assert rows[0] == ["<img src=x onerror=\"document.title='owned'\">[31m", True, 9]
     assert len(rows[1][0]) < 300
 
 
 @pytest.mark.parametrize("path", ["interval.html", "..%2flive_page.py", "docs", "openapi.json", "live_top.html"])
-def test_nothing_else_is_served(address: str, path: str) -> None:
-    assert httpx.get(address + path).status_code == 404
+def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 404
 
 
-def test_page_is_refused_to_another_name_for_this_machine(address: str) -> None:
-    assert httpx.get(address, headers={"Host": "rebound.example"}).status_code == 400
+def test_page_is_refused_to_another_name_for_this_machine(client: httpx.Client) -> None:
+    assert client.get("/", headers={"Host": "rebound.example"}).status_code == 400
 
 
 def test_taken_port_is_named(address: str, result: Path) -> None:
