@@ -168,6 +168,11 @@ def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
 
 def position(pipeline: str, query: str, query_id: str | None = None) -> int:
     """The last file that a query has committed, with one id or with any; 0 before its first commit."""
+    with session() as ledger:
+        return _position(ledger, pipeline, query, query_id)
+
+
+def _position(ledger: Session, pipeline: str, query: str, query_id: str | None) -> int:
     wanted = (
         select(LineSpan.until_file)
         .join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)
@@ -177,8 +182,7 @@ def position(pipeline: str, query: str, query_id: str | None = None) -> int:
     )
     if query_id is not None:
         wanted = wanted.where(MicroBatch.query_id == query_id)
-    with session() as ledger:
-        return ledger.scalar(wanted) or 0
+    return ledger.scalar(wanted) or 0
 
 
 def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
@@ -186,17 +190,17 @@ def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
 
     Raises AnotherWriter, or TidemarkError when the span does not continue the last one or a line has no fate.
     """
-    # The archive goes on over checkpoints; a view's state is its checkpoint's alone.
-    reached = position(batch.pipeline, batch.query, None if batch.query == ARCHIVE else batch.query_id)
-    if reached != read.after_file:
-        raise TidemarkError(
-            f"micro-batch {batch.batch_id} of {batch.query} begins behind file {read.after_file}, but the last commit "
-            f"ended with {reached}: checkpoint and ledger do not belong together; nothing was committed",
-            remedy=f'begin without the checkpoint: ./tidemark new-generation {batch.pipeline} --reason "…"',
-            pipeline=batch.pipeline,
-        )
     with session() as ledger:
         writers.check(ledger, lease)
+        # The archive goes on over checkpoints; a view's state is its checkpoint's alone.
+        reached = _position(ledger, batch.pipeline, batch.query, None if batch.query == ARCHIVE else batch.query_id)
+        if reached != read.after_file:
+            raise TidemarkError(
+                f"micro-batch {batch.batch_id} of {batch.query} begins behind file {read.after_file}, but the last "
+                f"commit ended with {reached}: checkpoint and ledger do not belong together; nothing was committed",
+                remedy=f'begin without the checkpoint: ./tidemark new-generation {batch.pipeline} --reason "…"',
+                pipeline=batch.pipeline,
+            )
         row = micro_batches.write(ledger, lease.token, batch, records=sum(each.records for each in read.fates.values()))
         ledger.add(LineSpan(micro_batch_id=row.id, after_file=read.after_file, until_file=read.until_file))
         for source, fates in read.fates.items():
