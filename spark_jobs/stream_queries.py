@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from include import lake, object_store
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import writers
 from include.ledger.generations import StreamGeneration
@@ -111,6 +112,9 @@ class StreamQueries(ABC):
         self._until_caught_up = until_caught_up
         self._errors: list[TidemarkError] = []
         self._queries: list[StreamingQuery] = []
+        if object_store.holds(lake.root()):
+            for key, value in object_store.checkpoint_properties().items():
+                spark.conf.set(key, value)
 
     @abstractmethod
     def running(self) -> bool:

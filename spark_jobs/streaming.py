@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include import generations, lake, object_store
+from include import generations
 from include.consumer_group import ConsumerGroup
 from include.errors import OffsetsLost, TidemarkError
 from include.ledger import micro_batches, writers
@@ -44,9 +44,6 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             _accept_losses(pipeline, lease)
         start = begin(pipeline)
         spark = open_session()
-        if object_store.holds(lake.root()):
-            for key, value in object_store.checkpoint_properties().items():
-                spark.conf.set(key, value)
         heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
         say(
