@@ -14,9 +14,10 @@ from typing import Any
 
 import psutil
 import psycopg2
+import pyarrow.parquet as pq
 import pytest
 
-from tests import audit, s3_server
+from tests import audit, hits, s3_server
 from tests.conftest import Home, end_of, iso, last_hours
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -161,6 +162,25 @@ def test_tables_stay_whole_when_housekeeping_removed_the_landing(
     archive = next(r for r in verdicts[0]["registered"] if r["table"] == "nest_cameras")
     rebuilt = landed.json("rebuild", "nest_cameras", archive["partition"], "--source", "archive", "--json")
     assert rebuilt["equal"] is True
+
+
+def test_lines_of_files_land_in_the_bucket_too(landed: S3Home, tmp_path: Path) -> None:
+    lines = hits.good(START, 200, seed=5)
+    hits.move_in(tmp_path, "hits.jsonl", lines)
+    landed.run("stream", "isp_hits", "--from", tmp_path.as_uri(), "--until-caught-up")
+    wanted = "SELECT path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id"
+    paths = landed.ledger(f"{wanted} WHERE pipeline = 'isp_hits_files' AND outcome = 'archived'")
+    store, bucket = landed.server.filesystem(), f"{s3_server.BUCKET}/tidemark"
+    found = [
+        row["source_line"]
+        for (path,) in paths
+        for row in pq.read_table(f"{bucket}/{path}", filesystem=store).to_pylist()
+    ]
+    assert sorted(found) == list(range(1, len(lines) + 1))
+    told = hits.told_by_topic(landed.kafka, "isp-hits-by-zip-files", "zipcode")
+    assert told == hits.counts_by_zip(hits.rows_of(lines))
+    checkpoint = audit.fs.FileSelector(f"{bucket}/checkpoints/isp_hits_files", recursive=True)
+    assert [e for e in store.get_file_info(checkpoint) if e.base_name == "0" and "commits" in e.path]
 
 
 def test_secret_is_on_no_command_line_and_in_no_file(landed: S3Home, verdicts: list[dict[str, Any]]) -> None:
