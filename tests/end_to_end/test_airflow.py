@@ -200,6 +200,7 @@ def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed
     assert ledger(home, "SELECT holder FROM writers") == [("",)]
 
 
+@pytest.mark.slow
 def test_driver_started_by_hand_is_adopted_until_it_ends_though_the_last_launch_ended(
     home: Home, airflow: AirflowApi
 ) -> None:

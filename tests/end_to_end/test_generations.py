@@ -137,6 +137,7 @@ def test_changed_transform_is_refused_with_what_changed_and_the_way_on_when_a_ch
     assert ledger(streamed, "SELECT number, reason FROM generations") == [(0, "first start")]
 
 
+@pytest.mark.slow
 def test_speed_view_is_built_from_the_archive_and_swapped_when_a_new_generation_begins(
     streamed: Home, checkout: Checkout
 ) -> None:

@@ -152,6 +152,7 @@ def test_three_versions_and_every_broken_form_through_stream_and_interval(home: 
     assert {row["deviceId"]: row["positions"] for row in views} == counted
 
 
+@pytest.mark.slow
 def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, gate: Gate) -> None:
     first = home.interval("gps_positions", HOUR)
     home.run("down", "registry")

@@ -216,6 +216,7 @@ def test_nothing_is_registered_when_a_landed_row_is_missing(landed: Home) -> Non
                           f"WHERE r.state = 'registered' AND i.from_time = '{iso(start)}'") == [(0,)]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_operators_are_told_once_of_each_camera_that_went_offline(landed: Home, verdict: dict[str, Any]) -> None:
     hours = [START + timedelta(hours=1), START + timedelta(hours=2)]
 

@@ -81,6 +81,7 @@ def test_its_own_test_passes_and_no_extreme_value_that_it_archives_fails_its_sui
     assert "3 passed" in run(made, home, "pytest", "-q", "-p", "no:cacheprovider", *modules, "-k", "door_events")
 
 
+@pytest.mark.slow
 @pytest.mark.services
 def test_it_streams_and_publishes_and_a_topic_of_its_pattern_joins(made: Path, home: Home) -> None:
     declaration = made / "include" / "pipelines" / "door_events.py"

@@ -177,7 +177,8 @@ def test_replayed_rows_are_in_no_other_interval(
     assert audit.identities(audit.read_parquet(every)) == expected
 
 
-@pytest.mark.parametrize("source", ["kafka", pytest.param("archive", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["kafka", "archive"])
 def test_interval_with_replayed_rows_is_rebuilt_to_the_same_hash(landed: Home, source: str) -> None:
     label = SECOND.strftime("%Y-%m-%dT%H")
     for partition in (f"date=2099-01-01/interval={label}",):

@@ -66,6 +66,7 @@ def test_file_that_others_may_read_is_refused(home: Home, options: Path, tmp_pat
     assert "chmod 600" in failed.stderr
 
 
+@pytest.mark.slow
 def test_produce_stream_and_interval_run_over_it_and_the_password_is_nowhere(home: Home, options: Path) -> None:
     """Bad records included: some make Spark print what it ran."""
     password = read_properties(options)["sasl.password"]
