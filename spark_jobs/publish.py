@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
+from importlib import import_module
+
+from pyspark.sql import SparkSession
 
 from include import delta_tables
 from include.ledger.intervals import load_attempt
 from include.pipelines import load_pipeline
 from spark_jobs.delta_publication import publish_delta
 from spark_jobs.entry import run_entry
-from spark_jobs.publication import publish
 from spark_jobs.session import build_session
 
 
@@ -27,11 +30,23 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
-    spark = build_session(f"publish {pipeline.name}", catalog=True)
+    spark = _session_beside_imports(f"publish {pipeline.name}")
+    from spark_jobs.publication import publish
+
     publish(spark, pipeline, attempt)
     if delta_tables.is_kept(pipeline):
         publish_delta(spark, pipeline, attempt)
     return 0
+
+
+def _session_beside_imports(name: str) -> SparkSession:
+    """A session; Great Expectations, which takes Python as long to import as Spark's JVM to start, is imported then."""
+    importing = threading.Thread(target=import_module, args=("expectations.checkpoint",), daemon=True)
+    importing.start()
+    try:
+        return build_session(name, catalog=True)
+    finally:
+        importing.join()
 
 
 if __name__ == "__main__":
