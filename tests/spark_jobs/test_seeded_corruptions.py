@@ -191,7 +191,10 @@ def test_every_corruption_of_a_landing_file_is_named_with_its_offset(seeded: See
         again = seeded.unexplained("archive")
     evidence = {d["where"]: d["evidence"] for d in found}
     places = {kind: [place(row) for row in rows] for kind, rows in seen.items()}
-    assert evidence.keys() == {each for kind in places.values() for each in kind}
+    # The views' keys whose counts these rows change are named, too.
+    assert {where for where in evidence if not where.startswith("{")} == {
+        each for kind in places.values() for each in kind
+    }
     assert evidence[places["dropped"][0]] == "in Kafka once, in the archive 0 times"
     assert evidence[places["doubled"][0]] == "in Kafka once, in the archive 2 times"
     assert "in both, with different values: where_id: Kafka" in evidence[places["flipped"][0]]
