@@ -106,19 +106,8 @@ def holdings(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[H
     with session() as ledger:
         by_interval: dict[int, list[OffsetRange]] = defaultdict(list)
         for each in ranges:
-            tp = each.topic_partition
-            rows = ledger.execute(
-                select(IntervalRow.id, IntervalRange.from_offset, IntervalRange.until_offset)
-                .join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)
-                .where(
-                    IntervalRow.pipeline == pipeline,
-                    IntervalRow.state == "registered",
-                    IntervalRange.topic == tp.topic,
-                    IntervalRange.topic_partition == tp.partition,
-                    overlaps(IntervalRange, each),
-                )
-            ).all()
-            parts = [(key, intersection(OffsetRange(tp, begin, until), each)) for key, begin, until in rows]
+            around = _registered_around(ledger, pipeline, each)
+            parts = [(row.interval_id, intersection(held, each)) for row, held in around]
             for key, part in parts:
                 by_interval[key] += [part] if part else []
             if merged(part for _, part in parts if part) != [each]:
@@ -206,21 +195,26 @@ def _registered(
     """The offsets of registered intervals around the ranges, per topic id and topic partition."""
     found: dict[tuple[str, TopicPartition], list[OffsetRange]] = defaultdict(list)
     for each in merged(ranges):
-        tp = each.topic_partition
-        rows = ledger.scalars(
-            select(IntervalRange)
-            .join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)
-            .where(
-                IntervalRow.pipeline == pipeline,
-                IntervalRow.state == "registered",
-                IntervalRange.topic == tp.topic,
-                IntervalRange.topic_partition == tp.partition,
-                overlaps(IntervalRange, each),
-            )
-        )
-        for row in rows:
-            found[row.topic_id, tp].append(OffsetRange(tp, row.from_offset, row.until_offset))
+        for row, held in _registered_around(ledger, pipeline, each):
+            found[row.topic_id, held.topic_partition].append(held)
     return {key: merged(parts) for key, parts in found.items()}
+
+
+def _registered_around(ledger: Session, pipeline: str, each: OffsetRange) -> list[tuple[IntervalRange, OffsetRange]]:
+    """The ranges of registered intervals that have offsets in common with one, as rows and as what they are."""
+    tp = each.topic_partition
+    rows = ledger.scalars(
+        select(IntervalRange)
+        .join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)
+        .where(
+            IntervalRow.pipeline == pipeline,
+            IntervalRow.state == "registered",
+            IntervalRange.topic == tp.topic,
+            IntervalRange.topic_partition == tp.partition,
+            overlaps(IntervalRange, each),
+        )
+    )
+    return [(row, OffsetRange(tp, row.from_offset, row.until_offset)) for row in rows]
 
 
 def _lies_in(wanted: OffsetRange, wholes: Sequence[OffsetRange]) -> bool:
