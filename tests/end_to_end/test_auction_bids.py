@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
@@ -291,6 +292,25 @@ def test_new_generation_raises_each_flag_once_and_goes_on_where_the_archive_ends
     verdict = home.interval(PIPELINE, START + timedelta(hours=1))
     assert (verdict["reconciliation"]["unexplained"], verdict["reconciliation"]["pending"]) == (0, 0)
     assert rules_in(home, verdict) == rules_in(home, second)
+
+
+@pytest.mark.slow
+def test_limits_of_before_stay_when_a_revision_that_they_would_be_learned_from_is_damaged(
+    home: Home, second: dict[str, Any]
+) -> None:
+    location = next(r["location"] for r in second["registered"] if r["table"].endswith("category_hours"))
+    file = next(Path(urlsplit(location).path).glob("*.parquet"))
+    whole = file.read_bytes()
+    ((before,),) = ledger(home, "SELECT max(id) FROM limits_versions")
+    bid_id = bid_in_own_auction(home, "damaged", datetime.now(UTC))
+    file.write_bytes(whole[: len(whole) // 2])
+    try:
+        done = home.run("stream", PIPELINE, "--until-caught-up")
+    finally:
+        file.write_bytes(whole)
+    assert "no limits could be learned, those of before stay: " in done.stderr
+    flag = next(flag for flag in flags(home).values() if flag["bid_id"] == bid_id)
+    assert flag["limits_version"] == before
 
 
 def start_stream(home: Home, log: Path) -> subprocess.Popen[str]:
