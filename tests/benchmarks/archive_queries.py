@@ -139,6 +139,7 @@ class Queries:
         from spark_jobs.sinks.speed_view import SpeedViewSink
         from spark_jobs.view_rows import aggregate_stream
 
+        forget(self._pipeline.name)
         checkpoint = lake.uri("bench", f"{view.name}-{number}")
 
         def emit(batch: DataFrame, batch_id: int) -> None:
