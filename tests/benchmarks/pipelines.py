@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import resource
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +22,12 @@ def run(names: Sequence[str] = (), events: int = 50_000, rounds: int = 3) -> dic
     """By pipeline: CPU time against bare PySpark (at least 0.95 is wanted), events per CPU second, and CPU seconds of
     an interval per million events, whose fixed part (two starts of Spark) is told by an interval without events.
     """
-    return {name: _of(name, events, rounds) for name in names or pipeline_names()}
+    found = {}
+    for name in names or pipeline_names():
+        found[name] = _of(name, events, rounds)
+        # It takes minutes for each: whoever waits, or ends it, has what was found so far.
+        print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
+    return found
 
 
 def _of(name: str, events: int, rounds: int) -> dict[str, Any]:
