@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -38,6 +37,7 @@ from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.entry import root_cause
 from spark_jobs.flags import declared, flags, learn_limits
 from spark_jobs.kafka_source import read_stream, write_stream
+from spark_jobs.poison import SPARK_FAILURES
 from spark_jobs.schemas import struct_of
 from spark_jobs.speed_restarts import SpeedRestarts
 from spark_jobs.write_ahead_log import checkpoint_id, read_batch
@@ -189,7 +189,7 @@ class FlagQuery:
         self._learned = known
         try:
             limits = learned(self.spark, self.pipeline, views, revisions) if revisions else []
-        except PySparkException as error:
+        except SPARK_FAILURES as error:
             # What is learned late is better than no flags: the stream need not end with a damaged file.
             version, limits = flag_ledger.last_limits(self.pipeline.name)
             _say(f"{self.pipeline.name}: no limits could be learned, those of before stay: {root_cause(error)}")
