@@ -215,12 +215,14 @@ def test_file_doubled_in_landing_and_ledger_doubles_each_of_its_rows(seeded: See
     copy = path.with_name(f"copy-{path.name}")
     copy.write_bytes(path.read_bytes())
     rows = sum(map(seeded.is_inside, pq.ParquetFile(path).read().to_pylist()))
+    # With its folder: a task that writes into two dates gives both files one name.
+    name, twice = (f"{path.parent.name}/{file.name}" for file in (path, copy))
     statement = (
         "INSERT INTO landing_files (micro_batch_id, outcome, path, rows, bytes, event_time_min, event_time_max) "
-        f"SELECT micro_batch_id, outcome, replace(path, '{path.name}', '{copy.name}'), rows, bytes, "
-        f"event_time_min, event_time_max FROM landing_files WHERE path LIKE '%{path.name}' AND outcome = 'archived'"
+        f"SELECT micro_batch_id, outcome, replace(path, '{name}', '{twice}'), rows, bytes, "
+        f"event_time_min, event_time_max FROM landing_files WHERE path LIKE '%{name}' AND outcome = 'archived'"
     )
-    with seeded.ledger(statement, f"DELETE FROM landing_files WHERE path LIKE '%{copy.name}'"):
+    with seeded.ledger(statement, f"DELETE FROM landing_files WHERE path LIKE '%{twice}'"):
         verdict = seeded.reconcile()
         again = seeded.unexplained("archive")
     copy.unlink()
