@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
@@ -88,11 +89,12 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     found = parsed.withColumn("undecodable", undecodable).withColumn(
         "rows", F.when(F.col("undecodable").isNull(), rows)
     )
-    failures = [F.col("undecodable"), _first_violation(pipeline, F.col("rows"))]
+    is_one_row = isinstance(found.schema["rows"].dataType, StructType)
+    failures = [F.col("undecodable"), _first_violation(pipeline, F.col("rows"), is_one_row=is_one_row)]
     judged = found.withColumn("failure", F.coalesce(*(() if withheld is None else ("withheld",)), *failures))
     outcome = (
         F.when(F.col("failure").isNotNull(), QUARANTINED)
-        .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
+        .when(F.col("rows").isNull() if is_one_row else F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
         .otherwise(ARCHIVED)
     )
     exploded = judged.withColumn("outcome", outcome).select(
@@ -102,7 +104,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         "key",
         "value",
         "headers",
-        F.posexplode_outer(F.when(F.col("outcome") == ARCHIVED, F.col("rows"))).alias("kafka_element", "row"),
+        *_elements(F.when(F.col("outcome") == ARCHIVED, F.col("rows")), is_one_row=is_one_row),
     )
     kept = F.col("outcome") == QUARANTINED
     return exploded.select(
@@ -117,6 +119,13 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
             F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp")), "yyyy-MM-dd"
         ).alias("date"),
     )
+
+
+def _elements(rows: Column, *, is_one_row: bool) -> tuple[Column, ...]:
+    """Columns kafka_element and row: one for each row of a record, or null for none."""
+    if is_one_row:
+        return F.lit(0).alias("kafka_element"), rows.alias("row")
+    return (F.posexplode_outer(rows).alias("kafka_element", "row"),)
 
 
 def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
@@ -172,55 +181,62 @@ def _is_missing(pipeline: Pipeline, row: Column, path: str) -> Column:
     return F.coalesce(value, F.lit("")) == "" if isinstance(kind, StringType) else value.isNull()
 
 
-def _first_violation(pipeline: Pipeline, rows: Column) -> Column:
+def _first_violation(pipeline: Pipeline, rows: Column, *, is_one_row: bool) -> Column:
     """The first rule a row breaks, as struct<reason, detail>; null when all rows keep all rules."""
-    columns = struct_of(pipeline.archive.columns)
-
-    def violation(row: Column) -> Column:
-        broken = F.lit(None)
-        event_time = _path(row, pipeline.archive.event_time)
-        for rule in reversed(pipeline.archive.all_rules):
-            match rule:
-                case Required(column):
-                    condition = _is_missing(pipeline, row, column)
-                    found = failure("required_missing", F.lit(f"{column} is missing"))
-                case SafeValue(column):
-                    value = _path(row, column).cast("string")
-                    condition = ~F.coalesce(value.rlike(rf"\A(?:{SAFE_VALUE})\z"), F.lit(False))
-                    shown = F.regexp_replace(F.substring(F.coalesce(value, F.lit("null")), 1, 100), "[^ -~]", "?")
-                    words = F.lit(f"{column} is not safe as the name of a folder: ")
-                    found = failure("unsafe_partition_value", F.concat(words, shown))
-                case MaxBytes(column, limit):
-                    size = F.octet_length(_path(row, column))
-                    condition = F.coalesce(size > limit, F.lit(False))
-                    words = F.concat(
-                        F.lit(f"{column} has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}")
-                    )
-                    found = failure("value_too_long", words)
-                case Fits(file_format):
-                    column_changed = changed_column(row, columns, file_format)
-                    condition = column_changed.isNotNull()
-                    words = F.lit(f" has a value that a file of the format {file_format} does not hold")
-                    found = failure("value_does_not_fit", F.concat(column_changed, words))
-                case Between(column, low, high):
-                    value = _path(row, column)
-                    # NaN is greater than every number.
-                    condition = (value < F.lit(low)) | (value > F.lit(high))
-                    words = F.concat(F.lit(f"{column} is not within {low:g} and {high:g}: "), value.cast("string"))
-                    found = failure("out_of_range", words)
-                case EventTimeWithin():
-                    behind, ahead = (F.lit(bound) for bound in rule.bounds)
-                    arrival = F.col("kafka_timestamp")
-                    condition = (event_time < arrival - behind) | (event_time > arrival + ahead)
-                    bounds = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
-                    detail = F.concat(event_time.cast("string"), F.lit(bounds), arrival.cast("string"))
-                    found = failure("event_time_out_of_bounds", detail)
-            broken = F.when(condition, found).otherwise(broken)
-        return broken
-
     if not pipeline.archive.all_rules:
         return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
-    return F.get(F.filter(F.transform(rows, violation), lambda found: found.isNotNull()), F.lit(0))
+
+    def violation(row: Column) -> Column:
+        return F.coalesce(*(F.when(is_broken, found) for is_broken, found in _rules(pipeline, row)))
+
+    found = F.transform(F.array(rows) if is_one_row else rows, violation)
+    first = F.get(F.filter(found, lambda each: each.isNotNull()), F.lit(0))
+    if not is_one_row:
+        return first
+    # Spark interprets what is asked of an array's elements. One generated condition keeps good rows from it.
+    is_any_broken = reduce(Column.__or__, (is_broken for is_broken, _ in _rules(pipeline, rows)))
+    return F.when(rows.isNotNull() & is_any_broken, first)
+
+
+def _rules(pipeline: Pipeline, row: Column) -> Iterator[tuple[Column, Column]]:
+    """Of each rule whether the row breaks it, true or false, and the failure that this is."""
+    columns = struct_of(pipeline.archive.columns)
+    event_time = _path(row, pipeline.archive.event_time)
+    for rule in pipeline.archive.all_rules:
+        match rule:
+            case Required(column):
+                is_broken = _is_missing(pipeline, row, column)
+                found = failure("required_missing", F.lit(f"{column} is missing"))
+            case SafeValue(column):
+                value = _path(row, column).cast("string")
+                is_broken = ~F.coalesce(value.rlike(rf"\A(?:{SAFE_VALUE})\z"), F.lit(False))
+                shown = F.regexp_replace(F.substring(F.coalesce(value, F.lit("null")), 1, 100), "[^ -~]", "?")
+                words = F.lit(f"{column} is not safe as the name of a folder: ")
+                found = failure("unsafe_partition_value", F.concat(words, shown))
+            case MaxBytes(column, limit):
+                size = F.octet_length(_path(row, column))
+                is_broken = size > limit
+                words = F.concat(F.lit(f"{column} has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}"))
+                found = failure("value_too_long", words)
+            case Fits(file_format):
+                column_changed = changed_column(row, columns, file_format)
+                is_broken = column_changed.isNotNull()
+                words = F.lit(f" has a value that a file of the format {file_format} does not hold")
+                found = failure("value_does_not_fit", F.concat(column_changed, words))
+            case Between(column, low, high):
+                value = _path(row, column)
+                # NaN is greater than every number.
+                is_broken = (value < F.lit(low)) | (value > F.lit(high))
+                words = F.concat(F.lit(f"{column} is not within {low:g} and {high:g}: "), value.cast("string"))
+                found = failure("out_of_range", words)
+            case EventTimeWithin():
+                behind, ahead = (F.lit(bound) for bound in rule.bounds)
+                arrival = F.col("kafka_timestamp")
+                is_broken = (event_time < arrival - behind) | (event_time > arrival + ahead)
+                bounds = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
+                detail = F.concat(event_time.cast("string"), F.lit(bounds), arrival.cast("string"))
+                found = failure("event_time_out_of_bounds", detail)
+        yield F.coalesce(is_broken, F.lit(False)), found
 
 
 def failure(reason: str, detail: Column) -> Column:

@@ -24,20 +24,18 @@ _MOST = 500
 
 
 def bids(message: Column) -> Column:
-    """The bid of a message: array of one struct; `amount` is decimal(9, 2).
+    """The bid of a message, a struct; `amount` is decimal(9, 2).
 
     An amount that is none of whole cents below ten million is -1, which no rule lets pass.
     """
     amount = message["amount"]
     in_cents = (F.abs(amount) < 10_000_000) & (F.round(amount, 2) == amount)
     fields = ("bid_id", "auction_id", "category", "seller", "bidder", "currency", "bid_time")
-    return F.array(
-        F.struct(
-            *(message[name].alias(name) for name in fields),
-            F.when(in_cents, amount.try_cast("DECIMAL(9, 2)"))
-            .when(amount.isNotNull(), F.lit(-1).cast("DECIMAL(9, 2)"))
-            .alias("amount"),
-        )
+    return F.struct(
+        *(message[name].alias(name) for name in fields),
+        F.when(in_cents, amount.try_cast("DECIMAL(9, 2)"))
+        .when(amount.isNotNull(), F.lit(-1).cast("DECIMAL(9, 2)"))
+        .alias("amount"),
     )
 
 

@@ -16,14 +16,14 @@ IMPRECISE = 50.0
 
 
 def positions(message: Column) -> Column:
-    """The position of a message, alone in an array; its time is of milliseconds since 1970.
+    """The position of a message, a struct; its time is of milliseconds since 1970.
 
     A time outside the years 1 to 9999 becomes the nearest one inside, which the rules refuse as well.
     """
     told = message["timestamp"]
     milliseconds = F.when(told < _FIRST, _FIRST).when(told > _LAST, _LAST).otherwise(told)
     names = ("deviceId", "latitude", "longitude", "altitude", "speed", "accuracy")
-    return F.array(F.struct(F.timestamp_millis(milliseconds).alias("timestamp"), *(message[name] for name in names)))
+    return F.struct(F.timestamp_millis(milliseconds).alias("timestamp"), *(message[name] for name in names))
 
 
 def counted_positions(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:

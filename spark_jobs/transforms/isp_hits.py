@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 
 def hits(message: Column) -> Column:
-    """The hit of a message: an array of one struct with its fields."""
-    return F.array(message)
+    """The hit of a message: the struct that it is."""
+    return message
 
 
 def counted_hits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:

@@ -19,7 +19,7 @@ _TAKEN = (
 
 
 def changes(message: Column) -> Column:
-    """The change of a message as an array of one struct, with `changed_at`; none for a canary event.
+    """The change of a message as a struct, with `changed_at`; null for a canary event.
 
     `changed_at` is `meta.dt`, or `timestamp` (seconds) where that is missing. Canary events are what the
     service sends itself; its documentation asks to leave them out.
@@ -34,7 +34,7 @@ def changes(message: Column) -> Column:
         meta.alias("meta"),
     )
     is_canary = F.coalesce(meta["domain"] == "canary", F.lit(False))
-    return F.filter(F.array(row), lambda _: ~is_canary)
+    return F.when(~is_canary, row)
 
 
 def edits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:

@@ -82,6 +82,7 @@ class Queries:
     def bare(self, number: int) -> None:
         """Bare PySpark, into files."""
         from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType
 
         from spark_jobs.decoding.records import transform
 
@@ -89,7 +90,10 @@ class Queries:
         coordinates = ("topic", "partition", "offset", "timestamp")
         message = self._read().select(*coordinates, self._plain_message().alias("message"))
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
-        flat = message.select(*coordinates, F.explode(rows).alias("row")).select(*coordinates, "row.*")
+        found = message.select(*coordinates, rows.alias("row"))
+        if isinstance(found.schema["row"].dataType, ArrayType):
+            found = found.withColumn("row", F.explode("row"))
+        flat = found.where("row IS NOT NULL").select(*coordinates, "row.*")
         dated = flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd"))
         query = (
             dated.writeStream.format("parquet")

@@ -78,7 +78,7 @@ class Archive:
     """The archive table: one row per element that the `rows` function finds in a message."""
 
     rows: str
-    """Name of the transform: message column to an array of row structs."""
+    """Name of the transform: message column to its row (a struct, null for none) or rows (an array of structs)."""
     takes_record: bool = field(default=False, kw_only=True)
     """Whether `rows` takes the record too: struct<key, headers, topic, partition, offset, timestamp>."""
     columns: str
