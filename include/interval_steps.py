@@ -63,10 +63,20 @@ def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
     `build_interval` builds the attempt's revisions and reconciles; `publish` validates them and registers
     what passed.
     """
-    offsets = sum(len(r) for r in intervals.load_attempt(attempt).pinned.ranges)
-    arguments = ("--pipeline", pipeline, "--attempt", str(attempt))
     delta = job == "publish" and delta_tables.is_kept(load_pipeline(pipeline))
-    return submission(job, *arguments, name=f"{job} {pipeline}", short=offsets < SHORT, delta=delta)
+    return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta)
+
+
+def submit_both(pipeline: str, attempt: int) -> SparkSubmission:
+    """One Spark application that takes both of its steps; where something is unexplained, only the first."""
+    delta = delta_tables.is_kept(load_pipeline(pipeline))
+    return _submission("build_interval", pipeline, attempt, "--publish", name=f"interval {pipeline}", delta=delta)
+
+
+def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool) -> SparkSubmission:
+    offsets = sum(len(r) for r in intervals.load_attempt(attempt).pinned.ranges)
+    arguments = ("--pipeline", pipeline, "--attempt", str(attempt), *options)
+    return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta)
 
 
 def judge_reconciliation(attempt: int) -> None:

@@ -1,6 +1,9 @@
 """Builds and reconciles one interval: its revisions, its counts, its report's data.
 
-spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID
+    spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID [--publish]
+
+With `--publish`, what reconciled is validated and registered as well (`spark_jobs/publish.py`): the command runs both
+steps in one driver, which starts once. Airflow's tasks are retried one by one, so there each has its own.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from include.ledger.intervals import load_attempt
 from include.pipelines import load_pipeline
 from spark_jobs.entry import run_entry
 from spark_jobs.interval_build import build
+from spark_jobs.publish import publish_attempt, publishing_session
 from spark_jobs.session import build_session
 
 
@@ -20,10 +24,21 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--attempt", required=True, type=int)
+    parser.add_argument("--publish", action="store_true", help="publish too, where nothing is unexplained")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
-    build(build_session(f"build {pipeline.name}"), pipeline, attempt)
+    if not arguments.publish:
+        build(build_session(f"build {pipeline.name}"), pipeline, attempt)
+        return 0
+    spark = publishing_session(f"interval {pipeline.name}")
+    build(spark, pipeline, attempt)
+    built = load_attempt(attempt.id)
+    if not built.verdict["reconciliation"]["unexplained"]:
+        # What is validated is what the files hold, nothing that was kept of the rows they were written from.
+        spark.catalog.clearCache()
+        print("tidemark: validating and registering", file=sys.stderr, flush=True)
+        publish_attempt(spark, pipeline, built)
     return 0
 
 

@@ -15,8 +15,9 @@ from importlib import import_module
 from pyspark.sql import SparkSession
 
 from include import delta_tables
-from include.ledger.intervals import load_attempt
+from include.ledger.intervals import AttemptSpec, load_attempt
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
 from spark_jobs.delta_publication import publish_delta
 from spark_jobs.entry import run_entry
 from spark_jobs.session import build_session
@@ -30,16 +31,20 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
-    spark = _session_beside_imports(f"publish {pipeline.name}")
+    publish_attempt(publishing_session(f"publish {pipeline.name}"), pipeline, attempt)
+    return 0
+
+
+def publish_attempt(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
+    """Validate and register, in a session of `publishing_session`. Raises ValidationFailed, ReconciliationFailed."""
     from spark_jobs.publication import publish
 
     publish(spark, pipeline, attempt)
     if delta_tables.is_kept(pipeline):
         publish_delta(spark, pipeline, attempt)
-    return 0
 
 
-def _session_beside_imports(name: str) -> SparkSession:
+def publishing_session(name: str) -> SparkSession:
     """A session; Great Expectations, which takes Python as long to import as Spark's JVM to start, is imported then."""
     importing = threading.Thread(target=import_module, args=("expectations.checkpoint",), daemon=True)
     importing.start()

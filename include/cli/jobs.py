@@ -19,7 +19,6 @@ from include.cli.output import clean, console, print_facts, print_json, print_ta
 from include.cli.services import AsJson
 from include.intervals import parse_time
 from include.ledger import writers
-from include.ledger.intervals import load_attempt
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
 from include.run_spark import run_attached, run_job, run_stream_job
@@ -85,15 +84,9 @@ def interval(
         declared.name, wanted, run_by=run_by, source="archive" if source is Source.archive else "kafka", repin=repin
     )
     progress(f"{declared.name}: building and reconciling")
-    if code := run_job(interval_steps.submit("build_interval", declared.name, attempt)):
+    code = run_job(interval_steps.submit_both(declared.name, attempt))
+    if code not in (0, 2):
         raise typer.Exit(code)
-    verdict = interval_steps.assemble_verdict(load_attempt(attempt))
-    code = verdict.exit_code
-    if code == 0:
-        progress(f"{declared.name}: validating and registering")
-        code = run_job(interval_steps.submit("publish", declared.name, attempt))
-        if code not in (0, 2):
-            raise typer.Exit(code)
     verdict = interval_steps.announce(attempt)
     print_json(verdict.as_json())
     if verdict.exit_code == 3:
