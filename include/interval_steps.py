@@ -20,14 +20,11 @@ from include.ledger.incarnations import closed
 from include.ledger.intervals import AttemptSpec, PinnedInterval
 from include.pinning import pin_interval
 from include.pipelines import load_pipeline
-from include.spark_submit import SparkSubmission, submission
+from include.spark_submit import SHORT, SparkSubmission, submission
 from include.verdict import Verdict
 
 Source = Literal["kafka", "archive"]
 AttemptJob = Literal["build_interval", "publish"]
-
-SHORT = 200_000
-"""Offsets below which an interval's jobs end before optimised code would pay for its compilation."""
 
 
 def pin(

@@ -51,6 +51,11 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
     return found
 
 
+def total_lag(pipeline: Pipeline) -> int:
+    """Offsets that the pipeline's queries have before them, those of all together. Raises ServiceUnreachable."""
+    return sum(each.lag for each in lag_of(pipeline))
+
+
 def as_metrics(lags: Iterable[Lag]) -> str:
     """The lags in the text format that Prometheus scrapes, or node_exporter reads from a file."""
     registry = CollectorRegistry()

@@ -21,6 +21,9 @@ JOBS = REPOSITORY / "spark_jobs"
 SHUFFLE_PARTITIONS = 2
 """Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
 
+SHORT = 200_000
+"""Offsets, of all queries of a job together, below which it ends before optimised code pays for its compilation."""
+
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Only the first of the JVM's compilers, with the code cache it has with both: alone, it would get 48 MiB."""
 

@@ -18,11 +18,12 @@ from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
 from include.intervals import parse_time
+from include.lag import total_lag
 from include.ledger import writers
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
 from include.run_spark import run_attached, run_job, run_stream_job
-from include.spark_submit import submission
+from include.spark_submit import SHORT, submission
 
 
 class Source(StrEnum):
@@ -61,7 +62,9 @@ def stream(
         found = writers.request_stop(name)
         progress("asked to stop" if found else "no driver is running")
         return
-    job = submission("stream", *arguments, name=f"stream {name}", delta=delta_tables.is_kept(declared))
+    # How much there is of lines, nobody knows before they are read.
+    short = until_caught_up and line_source is None and total_lag(declared) < SHORT
+    job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta_tables.is_kept(declared))
     raise typer.Exit(run_stream_job(job))
 
 
