@@ -1,4 +1,7 @@
-"""Archives in other formats than Parquet, from Kafka to registered tables and back: Avro with nested rows, and CSV."""
+"""Archives in other formats than Parquet, from Kafka to registered tables and back.
+
+Avro with nested rows, also kept as a Delta table, whose own files are Parquet whatever the table's are; and CSV.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 START = last_hours(2)
 BOUNDS = ("--from", iso(START), "--to", iso(START + timedelta(hours=1)))
 FORMATS = {"nest_cameras": "avro", "isp_hits": "csv"}
+IN_DELTA = "nest_cameras"
 TEXT = {"nest_cameras": "name_long", "isp_hits": "user"}
 
 
@@ -41,6 +45,7 @@ def checkout(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     made = copy_checkout(tmp_path_factory.mktemp("formats") / "checkout", home)
     for name, file_format in FORMATS.items():
         declare(made, name, "", file_format)
+    made.edit(f"include/pipelines/{IN_DELTA}.py", "file_format=", "delta=True,\n        file_format=")
     return made
 
 
@@ -109,6 +114,21 @@ def test_rows_say_what_the_records_in_kafka_say(checkout: Checkout, pipeline: st
         sent = next(camera for camera in cameras if camera["device_id"] == row["device_id"])
         assert row["activity_zones"] == sent.get("activity_zones")
         assert row["last_event"]["image_url"] == sent["last_event"].get("image_url")
+
+
+def test_delta_view_has_the_validated_rows_as_the_table_has_them(
+    checkout: Checkout, pipeline: str, verdict: dict[str, Any]
+) -> None:
+    if pipeline != IN_DELTA:
+        assert verdict["delta"] == {}
+        return
+    columns = "kafka_topic, kafka_partition, kafka_offset, kafka_element, device_id, name_long, last_event, date"
+    rows = [checkout.json("sql", f"SELECT {columns} FROM {table}", "--json") for table in (
+        f"lake.{pipeline}", verdict["delta"]["view"]
+    )]  # fmt: skip
+    assert len(rows[0]) == sum(each["rows"] for each in archive(verdict, pipeline)) > 0
+    table, view = (sorted(map(json.dumps, each)) for each in rows)
+    assert table == view
 
 
 def test_rerun_changes_nothing_and_a_rebuild_is_equal(
