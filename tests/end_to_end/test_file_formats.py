@@ -122,7 +122,7 @@ def test_delta_view_has_the_validated_rows_as_the_table_has_them(
     if pipeline != IN_DELTA:
         assert verdict["delta"] == {}
         return
-    columns = "kafka_topic, kafka_partition, kafka_offset, kafka_element, device_id, name_long, last_event, date"
+    columns = "kafka_topic, kafka_partition, kafka_offset, kafka_element, device_id, name_long, last_event, interval"
     rows = [checkout.json("sql", f"SELECT {columns} FROM {table}", "--json") for table in (
         f"lake.{pipeline}", verdict["delta"]["view"]
     )]  # fmt: skip
