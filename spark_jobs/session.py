@@ -28,7 +28,7 @@ def build_session(
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.metricsEnabled", "true")
         .config("spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        # Else every expression asks Python's stack and the JVM where it was written, several times its own cost.
+        # Else every expression asks the stack and the JVM where it was written, which costs as much as the rest of it.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -182,7 +182,7 @@ def query_id_of(batch: DataFrame) -> str:
 def measure(pipeline: Pipeline, rounds: int, *, speed: bool) -> dict[str, object]:
     """Costs of each side in turns, after a round that does not count; the ratios round by round.
 
-    `decoding_cpu_ratio` is that of bare PySpark with strict decoding and row rules, which no way to land rows exceeds.
+    `decoding_cpu_ratio` is what strict decoding and row rules leave of it by themselves, with Spark's own file sink.
     """
     queries = Queries(pipeline)
     sides = (queries.bare, queries.decoded, queries.archive)

@@ -123,12 +123,12 @@ def test_delta_view_has_the_validated_rows_as_the_table_has_them(
         assert verdict["delta"] == {}
         return
     columns = "kafka_topic, kafka_partition, kafka_offset, kafka_element, device_id, name_long, last_event, interval"
-    rows = [checkout.json("sql", f"SELECT {columns} FROM {table}", "--json") for table in (
-        f"lake.{pipeline}", verdict["delta"]["view"]
-    )]  # fmt: skip
-    assert len(rows[0]) == sum(each["rows"] for each in archive(verdict, pipeline)) > 0
-    table, view = (sorted(map(json.dumps, each)) for each in rows)
+    table, view = (
+        sorted(map(json.dumps, checkout.json("sql", f"SELECT {columns} FROM {name}", "--json")))
+        for name in (f"lake.{pipeline}", verdict["delta"]["view"])
+    )
     assert table == view
+    assert len(table) == sum(each["rows"] for each in archive(verdict, pipeline)) > 0
 
 
 def test_rerun_changes_nothing_and_a_rebuild_is_equal(
