@@ -42,6 +42,7 @@ class Settings(BaseSettings):
         None, description="Confluent-compatible schema registry: https://[user:password@]host[:port][/path]"
     )
     spark_master: str = Field("local[*]", description="Spark master URL")
+    spark_submit: Path | None = Field(None, description="the spark-submit to use; default: PySpark's own")
     driver_memory: str = Field("1g", description="heap of a Spark driver")
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
     max_offsets_per_trigger: int | None = Field(None, ge=1, description="offsets of a micro-batch at most")
@@ -51,6 +52,13 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, home: Path) -> Path:
         return home.expanduser().absolute()
+
+    @field_validator("spark_submit")
+    @classmethod
+    def _is_a_program(cls, path: Path | None) -> Path | None:
+        if path is not None and not (path.is_file() and os.access(path, os.X_OK)):
+            raise ValueError("not a program; name the file of a spark-submit")
+        return path
 
     @field_validator("lake")
     @classmethod

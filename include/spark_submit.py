@@ -114,8 +114,8 @@ class SparkSubmission:
 
 
 def spark_submit_binary() -> str:
-    """Path of the `spark-submit` that belongs to this Python's PySpark."""
-    return str(Path(sys.executable).parent / "spark-submit")
+    """Path of the settings' `spark-submit`, else of the one that belongs to this Python's PySpark."""
+    return str(settings().spark_submit or Path(sys.executable).parent / "spark-submit")
 
 
 def submission(job: str, *arguments: str, name: str, short: bool = False, delta: bool = False) -> SparkSubmission:

@@ -24,7 +24,7 @@ class Checkout:
     def run(self, *arguments: str, expect: int | None = 0, **extra: str) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
             self.home.command(*arguments),
-            env=self.home.environment(PYTHONPATH=str(self.path), **extra),
+            env=self.home.drivers(PYTHONPATH=str(self.path), **extra),
             cwd=self.path,
             capture_output=True,
             text=True,

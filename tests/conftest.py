@@ -10,20 +10,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fasteners import InterProcessLock
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
+
+from include.services.process import running
+from tests.warm_spark import WarmJvm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Short jobs on small machines: the second compiler only costs here. Without it the code cache would be 48 MiB, which a
 # whole run's generated classes fill; then calls fail with `NoSuchMethodException: … linkToSpecial`.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+
+LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow")
+"""Modules that a run in parallel begins with, so that it does not end with one of them alone."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,16 +62,30 @@ def folder_of_this_run() -> Path:
     return runs / str(os.getpid())
 
 
+def pytest_unconfigure() -> None:
+    if warm_jvm.cache_info().currsize:
+        warm_jvm().end()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        if item.path.stem in LONGEST:
+            return 0
+        return 1 if item.get_closest_marker("services") else 2
+
     # Modules with services take minutes, the others seconds: these fill the gap at the end of a run in parallel.
-    items.sort(key=lambda item: item.get_closest_marker("services") is None)
+    items.sort(key=turn)
 
 
 @dataclass
 class Home:
-    """A home folder with its services, driven through the command as a user would."""
+    """A home folder with its services, driven through the command as a user would.
+
+    With `own_drivers`, each of its Spark applications starts a JVM of its own, as in production.
+    """
 
     path: Path
+    own_drivers: bool = field(default=False, kw_only=True)
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {
@@ -88,10 +110,16 @@ class Home:
             cwd=REPOSITORY,
         )
 
+    def drivers(self, **extra: str) -> dict[str, str]:
+        """The environment, with what lets a command that is waited for use the tests' JVM where it may."""
+        is_killed = {"TIDEMARK_CRASH_AT", "TIDEMARK_PAUSE_AT"}.intersection(extra)
+        warm = {} if self.own_drivers or is_killed else warm_jvm().environment()
+        return self.environment(**warm, **extra)
+
     def run(self, *arguments: str, expect: int | None = 0, **extra: str) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
             self.command(*arguments),
-            env=self.environment(**extra),
+            env=self.drivers(**extra),
             capture_output=True,
             text=True,
             cwd=REPOSITORY,
@@ -110,6 +138,23 @@ class Home:
         verdict: dict[str, Any] = json.loads(self.run("interval", pipeline, *bounds, *extra, expect=expect).stdout)
         return verdict
 
+    def end(self) -> None:
+        """End the services at once; they and their data are not needed any more."""
+        if self._state("airflow"):
+            self.run("down", expect=None)
+        ended = []
+        for name in ("registry", "kafka", "postgres"):
+            if service := running(self._state(name)):
+                # PostgreSQL would leave shared memory behind.
+                service.send_signal(signal.SIGQUIT if name == "postgres" else signal.SIGKILL)
+                ended.append(service)
+        psutil.wait_procs(ended, timeout=30)
+
+    def _state(self, name: str) -> dict[str, Any]:
+        file = self.path / "services" / f"{name}.json"
+        state: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return state
+
     @property
     def services(self) -> dict[str, Any]:
         found: dict[str, Any] = self.json("status", "--json")["services"]
@@ -117,15 +162,21 @@ class Home:
 
     @property
     def kafka(self) -> str:
-        return str(json.loads((self.path / "services" / "kafka.json").read_text())["address"])
+        return str(self._state("kafka")["address"])
 
     @property
     def database(self) -> str:
-        return str(json.loads((self.path / "services" / "postgres.json").read_text())["address"])
+        return str(self._state("postgres")["address"])
 
     @property
     def lake(self) -> Path:
         return self.path / "lake"
+
+
+@cache
+def warm_jvm() -> WarmJvm:
+    """This process's JVM for the Spark applications of its tests."""
+    return WarmJvm(folder_of_this_run() / f"jvm-{os.getpid()}", JVM_OPTIONS)
 
 
 def iso(moment: datetime) -> str:
@@ -152,13 +203,50 @@ def end_of(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A home whose Kafka and PostgreSQL were started once, with all databases and schemas, and ended."""
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent
+    path, is_ready = folder / "prepared", folder / "prepared.ready"
+    with InterProcessLock(folder / "prepared.lock"):
+        if not is_ready.exists():
+            made = Home(path)
+            made.run("up")
+            made.run("down")
+            is_ready.touch()
+    return path
+
+
+@pytest.fixture(scope="session")
+def new_home(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Callable[..., Home]:
+    """Makes homes that nothing happened in yet; `up` starts their services without setting them up first."""
+
+    def make(path: Path | None = None, **options: Any) -> Home:
+        path = path or tmp_path_factory.mktemp("home")
+        # As they are, owners included.
+        subprocess.run(["cp", "-a", *map(str, prepared.iterdir()), str(path)], check=True)
+        services = path / "services"
+        # Ports are for one of them only; PostgreSQL's file has the password, too.
+        (services / "kafka.json").unlink()
+        state = json.loads((services / "postgres.json").read_text())
+        (services / "postgres.json").write_text(json.dumps({**state, "port": None}))
+        client = services / "kafka.client.properties"
+        client.write_text(client.read_text().replace(str(prepared), str(path)))
+        return Home(path, **options)
+
+    return make
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """Fresh embedded Kafka and PostgreSQL for one test module."""
-    made = Home(tmp_path_factory.mktemp("home"))
+def home(new_home: Callable[..., Home], request: pytest.FixtureRequest) -> Iterator[Home]:
+    """Embedded Kafka and PostgreSQL for one test module."""
+    own_drivers = any(request.node.get_closest_marker(name) for name in ("own_drivers", "faults"))
+    made = new_home(own_drivers=own_drivers)
     made.run("up")
     yield made
-    made.run("down", expect=None)
+    made.end()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from include.airflow.api import AirflowApi
 from tests import audit
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
 
-pytestmark = [pytest.mark.services, pytest.mark.airflow]
+pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers]
 
 # The fourth last hour and on: the last one is run by the schedule itself, and holds nothing.
 START = last_hours(4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -75,9 +75,9 @@ def outcome(home: Home) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def in_order(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def in_order(new_home: Callable[..., Home]) -> dict[str, Any]:
     """The day run hour after hour by the command, in a home of its own."""
-    home = Home(tmp_path_factory.mktemp("in-order"))
+    home = new_home()
     home.run("up")
     try:
         landed(home)
@@ -85,7 +85,7 @@ def in_order(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             home.interval("nest_cameras", START + timedelta(hours=hour))
         return outcome(home)
     finally:
-        home.run("down", expect=None)
+        home.end()
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from include.services.process import free_port
 from tests import audit
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 START = last_hours(3)
 EVENTS = 2000

@@ -19,7 +19,7 @@ import pytest
 from tests import audit
 from tests.conftest import Home, end_of, iso, last_hours
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.own_drivers]
 
 START = last_hours(3)
 EVENTS = 20_000

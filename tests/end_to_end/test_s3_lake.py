@@ -77,7 +77,7 @@ class S3Home(Home):
 def landed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Home]:
     """Two hours landed in a bucket by drivers of which some were killed in the middle of a micro-batch."""
     with s3_server.serving(tmp_path_factory.mktemp("s3")) as server:
-        made = S3Home(tmp_path_factory.mktemp("home"), server)
+        made = S3Home(tmp_path_factory.mktemp("home"), server, own_drivers=True)
         made.run("up")
         arguments = ("--events", str(EVENTS), "--bad-fraction", "0.03", "--start", iso(START), "--span", "2h")
         made.run("produce", "nest_cameras", *arguments)

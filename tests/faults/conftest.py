@@ -104,11 +104,11 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def rig(disks: Path) -> Iterator[Rig]:
-    home = Home(disks)
+def rig(disks: Path, new_home: Callable[..., Home]) -> Iterator[Rig]:
+    home = new_home(disks, own_drivers=True)
     home.run("up", "kafka", "postgres")
     yield Rig(home, last_hours(2))
-    home.run("down", expect=None)
+    home.end()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,9 +47,9 @@ def span(begin: int, until: int) -> OffsetRange:
 
 
 @pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def postgres(new_home: Callable[..., Home]) -> Iterator[Home]:
     """An embedded PostgreSQL that this process itself talks to."""
-    made = Home(tmp_path_factory.mktemp("home"))
+    made = new_home()
     made.run("up", "postgres")
     os.environ["TIDEMARK_HOME"] = str(made.path)
     settings.cache_clear()
@@ -59,7 +59,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     engine.cache_clear()
     del os.environ["TIDEMARK_HOME"]
     settings.cache_clear()
-    made.run("down", expect=None)
+    made.end()
 
 
 @pytest.fixture

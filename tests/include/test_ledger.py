@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = Home(tmp_path_factory.mktemp("home"))
+def database(new_home: Callable[..., Home]) -> Iterator[str]:
+    home = new_home()
     home.run("up", "postgres")
     yield home.database.replace("postgresql://", "postgresql+psycopg2://")
-    home.run("down", expect=None)
+    home.end()
 
 
 def test_migrated_ledger_is_what_the_models_say(database: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from include import delta_tables
+from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark_submit import DELTA, submission
@@ -35,3 +36,15 @@ def test_no_delta_table_is_kept_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
     settings.cache_clear()
     assert not delta_tables.are_kept()
+
+
+def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "spark-submit"
+    program.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(program))
+    with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_SUBMIT.*name the file"):
+        settings()
+    program.chmod(0o755)
+    assert submission("stream", name="stream").command()[0] == str(program)

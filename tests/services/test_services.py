@@ -26,7 +26,7 @@ from include.services.supervisor import service_names
 from tests.checkout import copy_checkout
 from tests.conftest import JVM_OPTIONS, Home, end_of, iso, last_hours, wait_for
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.own_drivers]
 
 
 @pytest.fixture

@@ -1,0 +1,167 @@
+"""One JVM for the Spark applications that a test run's commands submit, one after the other.
+
+What a short application costs is mostly the start of its JVM: classes, and code that is not compiled yet. Here
+`spark-submit` has started a JVM that stays, and each driver is a Python process of its own with a Spark context of its
+own in that JVM: the way PySpark itself connects a driver to the JVM that launched it. `TIDEMARK_SPARK_SUBMIT` names
+the script that does so.
+
+An application has a JVM of its own, as in production, wherever the process is part of what is tested: kills and
+pauses at named places, drivers that run beside another one, whatever `Home.start` begins, other masters than this
+machine's cores, and every module with the marker `own_drivers` or `faults`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import runpy
+import shlex
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+GATEWAY = "TIDEMARK_TEST_GATEWAY"
+"""Environment variable that names the file with the JVM's port and secret, which is the lock on the JVM, too."""
+
+
+class WarmJvm:
+    """The JVM, from the first use of its `environment` until `end`."""
+
+    def __init__(self, folder: Path, options: str) -> None:
+        self._gateway = folder / "gateway.json"
+        self._script = folder / "spark-submit"
+        self._log = folder / "jvm.log"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What makes a command submit to the JVM, which is started if it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._start()
+        return {"TIDEMARK_SPARK_SUBMIT": str(self._script), GATEWAY: str(self._gateway)}
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        from include.services import class_archive
+        from include.services.jars import classpath, pyspark_home
+
+        folder = self._gateway.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        self._gateway.unlink(missing_ok=True)
+        self._script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, __file__])} "$@"\n')
+        self._script.chmod(0o755)
+        options = f'-Duser.timezone=UTC "-Djava.io.tmpdir={folder}" -XX:+UseSerialGC -XX:-UsePerfData {self._options}'
+        conf = {
+            "spark.jars": ",".join(map(str, classpath("spark") + classpath("delta"))),
+            "spark.driver.extraClassPath": str(class_archive.driver_jar()),
+            "spark.driver.extraJavaOptions": " ".join((options, *class_archive.options())),
+            "spark.driver.memory": "1500m",
+        }
+        options_of_it = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+        application = [__file__, "--host", str(self._gateway), str(os.getpid())]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [_own_spark_submit(), "--master", "local[*]", *options_of_it, *application],
+                env={**os.environ, **python, "SPARK_CONF_DIR": str(pyspark_home() / "conf"), "TZ": "UTC"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until = time.monotonic() + 120
+        while not self._gateway.exists():
+            assert process.poll() is None, f"the tests' JVM did not start: {self._log.read_text()[-2000:]}"
+            assert time.monotonic() < until, "the tests' JVM took more than two minutes to start"
+            time.sleep(0.05)
+        return process
+
+    def end(self) -> None:
+        """End the JVM, if it was started."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+
+
+def _own_spark_submit() -> str:
+    return str(Path(sys.executable).parent / "spark-submit")
+
+
+def host(gateway: Path, tests: int) -> None:
+    """In the Python process that `spark-submit` runs: tell how to reach its JVM, and keep it until the tests end.
+
+    `tests`: pid of their process, which may be killed.
+    """
+    known = {name: os.environ[name] for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")}
+    new = gateway.with_suffix(".new")
+    new.touch(0o600)
+    new.write_text(json.dumps(known))
+    new.rename(gateway)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(tests).wait()
+
+
+def submit(arguments: list[str]) -> None:
+    """In place of `spark-submit`: be the driver, in the JVM that is there, if nobody else is."""
+    own = [_own_spark_submit(), *arguments]
+    conf, application = _parse(arguments)
+    gateway = Path(os.environ[GATEWAY])
+    try:
+        # Held until this process ends.
+        fcntl.flock(os.open(gateway, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.execv(own[0], own)
+    if not conf["spark.master"].startswith("local"):
+        os.execv(own[0], own)
+    os.environ.update(json.loads(gateway.read_text()))
+    _prepare(conf)
+    sys.argv = application
+    sys.path[0] = str(Path(application[0]).parent)
+    runpy.run_path(application[0], run_name="__main__")
+
+
+def _parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The configuration that the options make, and the application with its arguments."""
+    conf = {}
+    at = 0
+    while arguments[at].startswith("--"):
+        option, value = arguments[at : at + 2]
+        key, _, set_to = value.partition("=")
+        conf |= {"--conf": {key: set_to}, "--name": {"spark.app.name": value}, "--master": {"spark.master": value}}[
+            option
+        ]
+        at += 2
+    return conf, arguments[at:]
+
+
+def _prepare(conf: dict[str, str]) -> None:
+    """Give the JVM the configuration of this driver, in place of the last one's."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
+    if left.isDefined():
+        # Of a driver that died.
+        left.get().stop()
+    system = jvm.java.lang.System
+    for name in list(system.getProperties().stringPropertyNames()):
+        if name.startswith("spark."):
+            system.clearProperty(name)
+    # Python workers get the JVM's environment, which is not this driver's.
+    own = {f"spark.executorEnv.{name}": value for name, value in os.environ.items() if name.startswith("TIDEMARK_")}
+    for name, value in {**conf, **own}.items():
+        system.setProperty(name, value)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--host":
+        host(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        submit(sys.argv[1:])
