@@ -69,9 +69,11 @@ def _plain(value: object) -> str | int:
 
 
 def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
-    total = found.count()
-    texts = [[_plain(value) for value in row] for row in found.limit(ROWS).collect()]
-    return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": max(0, total - ROWS)}
+    rows = found.limit(ROWS + 1).collect()
+    # Counting is another query over all that this one read.
+    truncated = found.count() - ROWS if len(rows) > ROWS else 0
+    texts = [[_plain(value) for value in row] for row in rows[:ROWS]]
+    return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": truncated}
 
 
 def _threshold(

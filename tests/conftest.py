@@ -242,8 +242,7 @@ def new_home(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Callab
 @pytest.fixture(scope="module")
 def home(new_home: Callable[..., Home], request: pytest.FixtureRequest) -> Iterator[Home]:
     """Embedded Kafka and PostgreSQL for one test module."""
-    own_drivers = any(request.node.get_closest_marker(name) for name in ("own_drivers", "faults"))
-    made = new_home(own_drivers=own_drivers)
+    made = new_home(own_drivers=request.node.get_closest_marker("own_drivers") is not None)
     made.run("up")
     yield made
     made.end()
@@ -293,7 +292,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC {JVM_OPTIONS}")
+        .config("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -XX:+UseSerialGC {JVM_OPTIONS}")
         .config("spark.sql.warehouse.dir", str(folder))
         .getOrCreate()
     )

@@ -7,7 +7,7 @@ the script that does so.
 
 An application has a JVM of its own, as in production, wherever the process is part of what is tested: kills and
 pauses at named places, drivers that run beside another one, whatever `Home.start` begins, other masters than this
-machine's cores, and every module with the marker `own_drivers` or `faults`.
+machine's cores, and every module with the marker `own_drivers`.
 """
 
 from __future__ import annotations

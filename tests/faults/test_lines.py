@@ -17,7 +17,7 @@ from tests import hits
 from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.hits import check_archive, fates, ledger, move_in
 
-pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 
 START = last_hours(3)
 GOOD = [*hits.good(START, 600, seed=3), *hits.naughty(START)]

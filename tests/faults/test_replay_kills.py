@@ -13,7 +13,7 @@ from tests import audit
 from tests.checkout import copy_checkout
 from tests.conftest import Home, iso, last_hours
 
-pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 
 
 def far_ahead(record: audit.Record) -> list[dict[str, Any]] | None:
