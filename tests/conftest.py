@@ -22,13 +22,14 @@ from fasteners import InterProcessLock
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.services.process import running
+from include.spark_submit import FIRST_COMPILER
 from tests.warm_spark import WarmJvm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Short jobs on small machines: the second compiler only costs here. Without it the code cache would be 48 MiB, which a
-# whole run's generated classes fill; then calls fail with `NoSuchMethodException: … linkToSpecial`.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# Short jobs on small machines: the second compiler only costs here. The code cache that the first one gets by itself
+# is filled by the classes that a whole run generates; then calls fail with `NoSuchMethodException: … linkToSpecial`.
+JVM_OPTIONS = FIRST_COMPILER
 
 LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow")
 """Modules that a run in parallel begins with, so that it does not end with one of them alone."""

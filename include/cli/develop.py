@@ -8,15 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 
 from include.cli.output import print_facts, progress
 from include.settings import REPOSITORY
 
-_GIB_OF_A_MODULE = 4
-"""Memory that the services and drivers of a module of tests take at most."""
-
+_TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -28,17 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 def test(context: typer.Context) -> None:
-    """Run the test suite, a few modules at a time; arguments go to pytest instead."""
+    """Run the test suite, two modules at a time; arguments go to pytest instead."""
     os.chdir(REPOSITORY)
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _some_at_a_time())])
-
-
-def _some_at_a_time() -> tuple[str, ...]:
-    """Pytest's arguments for as many modules at a time as this machine has room for."""
-    room = psutil.virtual_memory().total // (_GIB_OF_A_MODULE << 30)
-    # Services and drivers of a module wait for each other for a third of the time.
-    workers = max(1, min((os.cpu_count() or 1) + 1, room))
-    return ("-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder")
+    # Services and drivers of a module wait for each other half of the time: the other half is another module's.
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _TWO_AT_A_TIME)])
 
 
 def bench(name: Annotated[str, typer.Argument(help="e.g. archive; default: all")] = "") -> None:
