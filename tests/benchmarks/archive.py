@@ -22,7 +22,7 @@ def run_queries(home: BenchHome, pipeline: str, rounds: int, *options: str) -> d
     """Run a pipeline's queries in a session of their own (`archive_queries.py`); what they cost."""
     result = home.path / "result.json"
     script = Path(__file__).with_name("archive_queries.py")
-    subprocess.run(
+    done = subprocess.run(
         [
             sys.executable,
             str(script),
@@ -35,8 +35,13 @@ def run_queries(home: BenchHome, pipeline: str, rounds: int, *options: str) -> d
             *options,
         ],
         env=home.environment(),
-        stdout=subprocess.DEVNULL,
-        check=True,
+        # spark-submit sends what the driver says, errors included, to its standard output.
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+        raise SystemExit(f"the queries of {pipeline} ended with {done.returncode}")
     found: dict[str, Any] = json.loads(result.read_text())
     return found

@@ -26,6 +26,7 @@ from include import driver_folders, kafka, lake
 from include.ledger import generations, writers
 from include.ledger.database import session
 from include.ledger.micro_batches import BatchCommit
+from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Pipeline
 from include.sources import describe_source, source_topic_partitions
@@ -68,6 +69,8 @@ class Queries:
     """The queries of a pipeline over what its topics hold, each run to their end."""
 
     def __init__(self, pipeline: Pipeline) -> None:
+        from spark_jobs.decoding.decoders import prepare
+        from spark_jobs.kafka_source import read_ranges
         from spark_jobs.session import build_session
 
         self.records = 0
@@ -77,7 +80,10 @@ class Queries:
         create_written_topics(pipeline)
         self._generation = generations.current_or_first(pipeline.name, "bench")
         every = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
-        self._begins = {tp: low for tp, (low, _) in kafka.offset_bounds(every).items()}
+        bounds = kafka.offset_bounds(every)
+        self._begins = {tp: low for tp, (low, _) in bounds.items()}
+        # As a stream does for the schema ids that it meets, and then begins its micro-batch again.
+        prepare(pipeline.decoder, read_ranges(self._spark, [OffsetRange(tp, *bound) for tp, bound in bounds.items()]))
 
     def bare(self, number: int) -> None:
         """Bare PySpark, into files."""
@@ -87,8 +93,12 @@ class Queries:
         from spark_jobs.decoding.records import transform
 
         event_time = self._pipeline.archive.event_time
-        coordinates = ("topic", "partition", "offset", "timestamp")
-        message = self._read().select(*coordinates, self._plain_message().alias("message"))
+        # Named like the archive's: a row may have a `timestamp` of its own.
+        coordinates = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
+        message = self._read().select(
+            *(F.col(name.removeprefix("kafka_")).alias(name) for name in coordinates),
+            self._plain_message().alias("message"),
+        )
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
         found = message.select(*coordinates, rows.alias("row"))
         if isinstance(found.schema["row"].dataType, ArrayType):
