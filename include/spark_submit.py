@@ -18,6 +18,9 @@ from include.settings import REPOSITORY, Settings, settings, write_private
 
 JOBS = REPOSITORY / "spark_jobs"
 
+OWN_SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
+"""That of this Python's PySpark."""
+
 SHUFFLE_PARTITIONS = 2
 """Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
 
@@ -115,7 +118,7 @@ class SparkSubmission:
 
 def spark_submit_binary() -> str:
     """Path of the settings' `spark-submit`, else of the one that belongs to this Python's PySpark."""
-    return str(settings().spark_submit or Path(sys.executable).parent / "spark-submit")
+    return str(settings().spark_submit or OWN_SPARK_SUBMIT)
 
 
 def submission(job: str, *arguments: str, name: str, short: bool = False, delta: bool = False) -> SparkSubmission:

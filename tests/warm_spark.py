@@ -12,6 +12,7 @@ machine's cores, and every module with the marker `own_drivers`.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -19,13 +20,13 @@ import runpy
 import shlex
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from include.settings import write_private
+from include.spark_submit import OWN_SPARK_SUBMIT
 
 GATEWAY = "TIDEMARK_TEST_GATEWAY"
 """Environment variable that names the file with the JVM's port and secret, which is the lock on the JVM, too."""
@@ -50,6 +51,7 @@ class WarmJvm:
     def _start(self) -> subprocess.Popen[bytes]:
         from include.services import class_archive
         from include.services.jars import classpath, pyspark_home
+        from tests.conftest import wait_for
 
         folder = self._gateway.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,17 +70,18 @@ class WarmJvm:
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                [_own_spark_submit(), "--master", "local[*]", *options_of_it, *application],
+                [str(OWN_SPARK_SUBMIT), "--master", "local[*]", *options_of_it, *application],
                 env={**os.environ, **python, "SPARK_CONF_DIR": str(pyspark_home() / "conf"), "TZ": "UTC"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        until = time.monotonic() + 120
-        while not self._gateway.exists():
+
+        def is_up() -> bool:
             assert process.poll() is None, f"the tests' JVM did not start: {self._log.read_text()[-2000:]}"
-            assert time.monotonic() < until, "the tests' JVM took more than two minutes to start"
-            time.sleep(0.05)
+            return self._gateway.exists()
+
+        wait_for("the tests' JVM", is_up, 120)
         return process
 
     def end(self) -> None:
@@ -88,27 +91,20 @@ class WarmJvm:
             self._process.wait(30)
 
 
-def _own_spark_submit() -> str:
-    return str(Path(sys.executable).parent / "spark-submit")
-
-
 def host(gateway: Path, tests: int) -> None:
     """In the Python process that `spark-submit` runs: tell how to reach its JVM, and keep it until the tests end.
 
     `tests`: pid of their process, which may be killed.
     """
     known = {name: os.environ[name] for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")}
-    new = gateway.with_suffix(".new")
-    new.touch(0o600)
-    new.write_text(json.dumps(known))
-    new.rename(gateway)
+    write_private(gateway, json.dumps(known))
     with suppress(psutil.NoSuchProcess):
         psutil.Process(tests).wait()
 
 
 def submit(arguments: list[str]) -> None:
     """In place of `spark-submit`: be the driver, in the JVM that is there, if nobody else is."""
-    own = [_own_spark_submit(), *arguments]
+    own = [str(OWN_SPARK_SUBMIT), *arguments]
     conf, application = _parse(arguments)
     gateway = Path(os.environ[GATEWAY])
     try:
@@ -127,16 +123,14 @@ def submit(arguments: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """The configuration that the options make, and the application with its arguments."""
-    conf = {}
-    at = 0
-    while arguments[at].startswith("--"):
-        option, value = arguments[at : at + 2]
-        key, _, set_to = value.partition("=")
-        conf |= {"--conf": {key: set_to}, "--name": {"spark.app.name": value}, "--master": {"spark.master": value}}[
-            option
-        ]
-        at += 2
-    return conf, arguments[at:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("application", nargs=argparse.REMAINDER)
+    given = parser.parse_args(arguments)
+    conf = dict(pair.split("=", 1) for pair in given.conf)
+    return {"spark.master": given.master, "spark.app.name": given.name, **conf}, given.application
 
 
 def _prepare(conf: dict[str, str]) -> None:

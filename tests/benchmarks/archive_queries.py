@@ -90,20 +90,19 @@ class Queries:
         from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType
 
-        from spark_jobs.decoding.records import transform
+        from spark_jobs.decoding.records import COORDINATES, transform
 
         event_time = self._pipeline.archive.event_time
         # Named like the archive's: a row may have a `timestamp` of its own.
-        coordinates = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
         message = self._read().select(
-            *(F.col(name.removeprefix("kafka_")).alias(name) for name in coordinates),
+            *(F.col(name.removeprefix("kafka_")).alias(name) for name in COORDINATES),
             self._plain_message().alias("message"),
         )
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
-        found = message.select(*coordinates, rows.alias("row"))
+        found = message.select(*COORDINATES, rows.alias("row"))
         if isinstance(found.schema["row"].dataType, ArrayType):
             found = found.withColumn("row", F.explode("row"))
-        flat = found.where("row IS NOT NULL").select(*coordinates, "row.*")
+        flat = found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
         dated = flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd"))
         _to_files(dated, f"bare-{number}", "date")
 
