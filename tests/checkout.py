@@ -22,18 +22,7 @@ class Checkout:
         (self.path / file).write_text(text.replace(old, new))
 
     def run(self, *arguments: str, expect: int | None = 0, **extra: str) -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            self.home.command(*arguments),
-            env=self.home.drivers(PYTHONPATH=str(self.path), **extra),
-            cwd=self.path,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if expect is not None:
-            assert result.returncode == expect, f"{arguments}: {result.returncode}\n{result.stderr[-4000:]}"
-        return result
+        return self.home.run(*arguments, expect=expect, cwd=self.path, PYTHONPATH=str(self.path), **extra)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -23,6 +23,7 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 
 from include.services.process import running
 from include.spark_submit import FIRST_COMPILER
+from tests.warm_python import WarmPython
 from tests.warm_spark import WarmJvm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -64,8 +65,9 @@ def folder_of_this_run() -> Path:
 
 
 def pytest_unconfigure() -> None:
-    if warm_jvm.cache_info().currsize:
-        warm_jvm().end()
+    for warm in (warm_jvm, warm_python):
+        if warm.cache_info().currsize:
+            warm().end()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,7 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Home:
     """A home folder with its services, driven through the command as a user would.
 
-    With `own_drivers`, each of its Spark applications starts a JVM of its own, as in production.
+    With `own_drivers`, each of its commands is a Python process that starts from nothing, and each of its Spark
+    applications starts a JVM of its own, as in production.
     """
 
     path: Path
@@ -111,22 +114,19 @@ class Home:
             cwd=REPOSITORY,
         )
 
-    def drivers(self, **extra: str) -> dict[str, str]:
-        """The environment, with what lets a command that is waited for use the tests' JVM where it may."""
+    def run(
+        self, *arguments: str, expect: int | None = 0, cwd: Path = REPOSITORY, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, in the tests' Python process and their JVM where it may."""
         is_killed = {"TIDEMARK_CRASH_AT", "TIDEMARK_PAUSE_AT"}.intersection(extra)
-        warm = {} if self.own_drivers or is_killed else warm_jvm().environment()
-        return self.environment(**warm, **extra)
-
-    def run(self, *arguments: str, expect: int | None = 0, **extra: str) -> subprocess.CompletedProcess[str]:
-        result = subprocess.run(
-            self.command(*arguments),
-            env=self.drivers(**extra),
-            capture_output=True,
-            text=True,
-            cwd=REPOSITORY,
-            timeout=600,
-            check=False,
-        )
+        if self.own_drivers or is_killed:
+            command, environment = self.command(*arguments), self.environment(**extra)
+            result = subprocess.run(
+                command, env=environment, capture_output=True, text=True, cwd=cwd, timeout=600, check=False
+            )
+        else:
+            environment = self.environment(**warm_jvm().environment(), **extra)
+            result = warm_python().run(self.command(*arguments)[1:], environment, cwd)
         if expect is not None:
             assert result.returncode == expect, f"{arguments}: {result.returncode}\n{result.stderr[-4000:]}"
         return result
@@ -177,7 +177,13 @@ class Home:
 @cache
 def warm_jvm() -> WarmJvm:
     """This process's JVM for the Spark applications of its tests."""
-    return WarmJvm(folder_of_this_run() / f"jvm-{os.getpid()}", JVM_OPTIONS)
+    return WarmJvm(folder_of_this_run() / f"jvm-{os.getpid()}", JVM_OPTIONS, warm_python())
+
+
+@cache
+def warm_python() -> WarmPython:
+    """This process's Python process for the commands of its tests."""
+    return WarmPython(folder_of_this_run() / f"python-{os.getpid()}")
 
 
 def iso(moment: datetime) -> str:

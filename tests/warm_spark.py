@@ -3,7 +3,7 @@
 What a short application costs is mostly the start of its JVM: classes, and code that is not compiled yet. Here
 `spark-submit` has started a JVM that stays, and each driver is a Python process of its own with a Spark context of its
 own in that JVM: the way PySpark itself connects a driver to the JVM that launched it. `TIDEMARK_SPARK_SUBMIT` names
-the script that does so.
+the script that does so, by way of `tests/warm_python.py`.
 
 An application has a JVM of its own, as in production, wherever the process is part of what is tested: kills and
 pauses at named places, drivers that run beside another one, whatever `Home.start` begins, other masters than this
@@ -22,11 +22,15 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from include.settings import write_private
 from include.spark_submit import OWN_SPARK_SUBMIT
+
+if TYPE_CHECKING:
+    from tests.warm_python import WarmPython
 
 GATEWAY = "TIDEMARK_TEST_GATEWAY"
 """Environment variable that names the file with the JVM's port and secret, which is the lock on the JVM, too."""
@@ -35,7 +39,8 @@ GATEWAY = "TIDEMARK_TEST_GATEWAY"
 class WarmJvm:
     """The JVM, from the first use of its `environment` until `end`."""
 
-    def __init__(self, folder: Path, options: str) -> None:
+    def __init__(self, folder: Path, options: str, python: WarmPython) -> None:
+        self._python = python
         self._gateway = folder / "gateway.json"
         self._script = folder / "spark-submit"
         self._log = folder / "jvm.log"
@@ -46,7 +51,8 @@ class WarmJvm:
         """What makes a command submit to the JVM, which is started if it does not run."""
         if self._process is None or self._process.poll() is not None:
             self._process = self._start()
-        return {"TIDEMARK_SPARK_SUBMIT": str(self._script), GATEWAY: str(self._gateway)}
+        gateway = {"TIDEMARK_SPARK_SUBMIT": str(self._script), GATEWAY: str(self._gateway)}
+        return {**gateway, **self._python.environment()}
 
     def _start(self) -> subprocess.Popen[bytes]:
         from include.services import class_archive
@@ -56,7 +62,7 @@ class WarmJvm:
         folder = self._gateway.parent
         folder.mkdir(parents=True, exist_ok=True)
         self._gateway.unlink(missing_ok=True)
-        self._script.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, __file__])} "$@"\n')
+        self._script.write_text(f'#!/bin/sh\nexec {shlex.join(self._python.stand_in(__file__))} "$@"\n')
         self._script.chmod(0o755)
         options = f'-Duser.timezone=UTC "-Djava.io.tmpdir={folder}" -XX:+UseSerialGC -XX:-UsePerfData {self._options}'
         conf = {
