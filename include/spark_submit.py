@@ -30,6 +30,10 @@ SHORT = 200_000
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Only the first of the JVM's compilers, with the code cache it has with both: alone, it would get 48 MiB."""
 
+_HUGE_METHODS = "-XX:-DontCompileHugeMethods"
+"""Compile methods of more than 8,000 bytes, too: what Spark generates for a table of ten columns and their rules may be
+one, and would be interpreted for ever."""
+
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -137,7 +141,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
     options = " ".join(
         (
             f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_logging(current).as_uri()}",
-            "-XX:+UseSerialGC -XX:-UsePerfData",
+            f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS}",
             # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
             f'"-Djava.io.tmpdir={folder}"',
             *class_archive.options(),
@@ -152,7 +156,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
         "spark.driver.extraJavaOptions": options.strip(),
         "spark.driver.memory": current.driver_memory,
         # Of workers, where the master is a cluster's: they need the code at the same place, as the containers have it.
-        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
     }
     own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}

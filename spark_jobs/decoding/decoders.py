@@ -1,4 +1,4 @@
-"""Which module decodes what: one per declared decoder, all with the same three functions."""
+"""Which module decodes what: one per declared decoder, all with the same four functions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from spark_jobs.decoding import avro_wire, strict_csv, strict_json, user_defined
 
 
 class Decoding(Protocol):
-    """What a module that decodes a format offers. All three are pure: columns to columns."""
+    """What a module that decodes a format offers. All four are pure: columns to columns."""
 
-    def parse(self, decoder: Any, value: Column, /) -> Column:
+    def parsable(self, decoder: Any, value: Column, /) -> Column:
+        """What `parse` takes, to be kept in a column: the value itself, or what is made of it.
+
+        Spark interprets some parsers, and with them whatever is asked of Spark inside their argument.
+        """
+
+    def parse(self, decoder: Any, parsable: Column, /) -> Column:
         """The value parsed once, to be kept in a column that the two others read."""
 
     def message(self, parsed: Column, /) -> Column:

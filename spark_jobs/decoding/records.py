@@ -70,17 +70,10 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     prepare(pipeline.decoder, records if withheld is None else records.where(F.col("withheld").isNull()))
     value = F.col("value" if withheld is None else "decodable")
     decoding = decoding_of(pipeline.decoder)
-    parsed = records.select(
-        *(() if withheld is None else ("decodable", "withheld")),
-        "key",
-        "value",
-        "headers",
-        F.col("topic").alias("kafka_topic"),
-        F.col("partition").alias("kafka_partition"),
-        F.col("offset").alias("kafka_offset"),
-        F.col("timestamp").alias("kafka_timestamp"),
-        decoding.parse(pipeline.decoder, value).alias("parsed"),
-    )
+    kept = ("key", "value", "headers", *COORDINATES, *(() if withheld is None else ("decodable", "withheld")))
+    named = records.withColumnsRenamed({name.removeprefix("kafka_"): name for name in COORDINATES})
+    parsable = named.select(*kept, decoding.parsable(pipeline.decoder, value).alias("parsable"))
+    parsed = parsable.select(*kept, decoding.parse(pipeline.decoder, F.col("parsable")).alias("parsed"))
     given = [decoding.message(F.col("parsed")), *([_record()] if pipeline.archive.takes_record else [])]
     rows = transform(pipeline, pipeline.archive.rows)(*given)
     undecodable = decoding.failure(pipeline.decoder, value, F.col("parsed"))
@@ -115,9 +108,9 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
         *(F.col("row")[name].alias(name) for name in archive_columns(pipeline)),
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
-        F.date_format(
-            F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp")), "yyyy-MM-dd"
-        ).alias("date"),
+        F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp"))
+        .cast("date")
+        .alias("date"),
     )
 
 
@@ -187,15 +180,13 @@ def _first_violation(pipeline: Pipeline, rows: Column, *, is_one_row: bool) -> C
         return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
 
     def violation(row: Column) -> Column:
-        return F.coalesce(*(F.when(is_broken, found) for is_broken, found in _rules(pipeline, row)))
+        first, *others = _rules(pipeline, row)
+        return reduce(lambda found, rule: found.when(*rule), others, F.when(*first))
 
-    found = F.transform(F.array(rows) if is_one_row else rows, violation)
-    first = F.get(F.filter(found, lambda each: each.isNotNull()), F.lit(0))
-    if not is_one_row:
-        return first
-    # Spark interprets what is asked of an array's elements. One generated condition keeps good rows from it.
-    is_any_broken = reduce(Column.__or__, (is_broken for is_broken, _ in _rules(pipeline, rows)))
-    return F.when(rows.isNotNull() & is_any_broken, first)
+    if is_one_row:
+        return F.when(rows.isNotNull(), violation(rows))
+    found = F.transform(rows, violation)
+    return F.get(F.filter(found, lambda each: each.isNotNull()), F.lit(0))
 
 
 def _rules(pipeline: Pipeline, row: Column) -> Iterator[tuple[Column, Column]]:

@@ -9,12 +9,17 @@ from include.pipelines.spec import Csv
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 
 
-def parse(decoder: Csv, value: Column) -> Column:
+def parsable(decoder: Csv, value: Column) -> Column:
+    """The one line that the value is; null when it is none."""
+    # from_csv takes the first line and forgets the rest.
+    return F.when(unreadable(decoder.max_bytes, value).isNull() & ~_has_lines(value), _line(value))
+
+
+def parse(decoder: Csv, parsable: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt", "sep": decoder.separator, "escape": '"'}
-    # from_csv takes the first line and forgets the rest.
-    whole = unreadable(decoder.max_bytes, value).isNull() & ~_has_lines(value)
-    return F.when(whole, F.from_csv(_line(value), f"{decoder.schema}, corrupt STRING", options))
+    # Named twice, as in `strict_json`.
+    return F.when(parsable.isNotNull(), F.from_csv(parsable, f"{decoder.schema}, corrupt STRING", options))
 
 
 def _line(value: Column) -> Column:

@@ -1,19 +1,19 @@
 """JSON, strictly and in one parse.
 
-`from_json` alone accepts trailing garbage, a second object and an empty value. Here the value is
-parsed inside an array between two seals that only this record has:
+`from_json` alone accepts trailing garbage, a second object and an empty value. Here the object is closed by a seal that
+only this record has, in place of its last brace:
 
-    {"tidemark": [{"tidemark_seal": hash of VALUE}, VALUE, {"tidemark_seal": hash of VALUE}]}
+    {"amount": 7}    is parsed as    {"amount": 7,"tidemark_seal":HASH OF VALUE}
 
-Whatever follows a complete object inside VALUE breaks the array, adds an element to it, or ends it and
-begins another without its first seal, so exactly three elements with both seals mean one JSON value.
+Whatever follows a complete object inside the value keeps the seal out of that object; an object that is not complete
+takes no further member, or takes it somewhere deeper. So an object with its seal is all of the value.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType
 
 from include.pipelines.spec import Json
 from spark_jobs.decoding.reasons import because, first_of, unreadable
@@ -21,29 +21,43 @@ from spark_jobs.schemas import struct_of
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
-    "columnNameOfCorruptRecord": "corrupt",
+    "columnNameOfCorruptRecord": "tidemark_corrupt",
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
+_SPACE = " \t\n\r"
+"""White space as JSON has it."""
 
 
-def parse(decoder: Json, value: Column) -> Column:
-    """The value parsed once, to be kept in a column that `message` and `failure` read."""
-    sealed = _sealed(value)
-    sealed_message = struct_of(decoder.schema).add("tidemark_seal", LongType())
-    schema = StructType().add("tidemark", ArrayType(sealed_message)).add("corrupt", StringType())
+def parsable(decoder: Json, value: Column) -> Column:
+    """The value with a seal in place of its last brace; null when it does not end with one, or is too long."""
+    text = value.cast("string")
+    # Bytes: Spark counts the characters of text to find its end.
+    trimmed = F.when(text.endswith("}"), value).otherwise(F.rtrim(text, F.lit(_SPACE)).cast("binary"))
+    # Nothing comes before the comma of an empty object. Nearly all begin with a name, which is quickly seen.
+    is_empty = ~text.startswith('{"') & text.rlike(rf"\A[{_SPACE}]*\{{[{_SPACE}]*\}}")
+    begin = F.when(is_empty, _bytes('"tidemark_seal":')).otherwise(_bytes(',"tidemark_seal":'))
+    content = F.substring(trimmed, 1, F.octet_length(trimmed) - 1)
+    sealed = F.concat(content, begin, F.xxhash64(value).cast("string").cast("binary"), _bytes("}"))
     # Longer values are not parsed at all: their failure is their length.
-    return F.when(F.octet_length(value) <= decoder.max_bytes, F.from_json(sealed, schema, _OPTIONS))
+    is_parsed = (F.octet_length(value) <= decoder.max_bytes) & trimmed.cast("string").endswith("}")
+    return F.when(is_parsed, sealed.cast("string"))
 
 
-def _sealed(value: Column) -> Column:
-    seal = F.concat(F.lit('{"tidemark_seal":'), F.xxhash64(value).cast("string"), F.lit("}"))
-    return F.concat(F.lit('{"tidemark":['), seal, F.lit(","), value.cast("string"), F.lit(","), seal, F.lit("]}"))
+def parse(decoder: Json, parsable: Column) -> Column:
+    """The value parsed once, to be kept in a column that `message` and `failure` read."""
+    schema = struct_of(decoder.schema).add("tidemark_seal", LongType()).add("tidemark_corrupt", StringType())
+    # Named twice: a column that is named once, Spark would put where it is named, inside of the parser.
+    return F.when(parsable.isNotNull(), F.from_json(parsable, schema, _OPTIONS))
+
+
+def _bytes(text: str) -> Column:
+    return F.lit(text.encode())
 
 
 def message(parsed: Column) -> Column:
     """The message as a struct; null when the value is no message."""
-    return F.get(parsed["tidemark"], F.lit(1))
+    return parsed
 
 
 def failure(decoder: Json, value: Column, parsed: Column) -> Column:
@@ -52,20 +66,19 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
     Reasons: null_value, empty_value, too_large, not_utf8, malformed_json, wrong_type, trailing_content.
     """
     text = value.cast("string")
-    first, last = (F.get(parsed["tidemark"], F.lit(at))["tidemark_seal"] for at in (0, 2))
-
-    seal = F.xxhash64(value)
-    is_whole = (F.size(parsed["tidemark"]) == 3) & (first == seal) & (last == seal)
-    broken = (
-        F.when(
-            parsed["corrupt"].isNotNull(),
-            # Only bad values come here, so a second parse that tells them apart costs the good ones nothing.
-            F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
-            .when(F.try_parse_json(_sealed(value)).isNotNull(), because("wrong_type", "not of the declared types"))
-            .when(F.try_parse_json(text).isNotNull(), because("trailing_content", "more than one JSON value"))
-            .otherwise(because("malformed_json", "not JSON")),
-        )
-        .when(~F.coalesce(is_whole, F.lit(False)), because("trailing_content", "more than one JSON value"))
-        .when(message(parsed).isNull(), because("wrong_type", "null, not an object"))
+    is_whole = (parsed["tidemark_seal"] == F.xxhash64(value)) & parsed["tidemark_corrupt"].isNull()
+    # Only bad values come here, so further parses that tell them apart cost the good ones nothing.
+    found = (
+        F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
+        .when(_is_one_value(value), because("wrong_type", "not an object of the declared types"))
+        .when(F.try_parse_json(text).isNotNull(), because("trailing_content", "more than one JSON value"))
+        .otherwise(because("malformed_json", "not JSON"))
     )
-    return first_of(unreadable(decoder.max_bytes, value), broken)
+    return first_of(unreadable(decoder.max_bytes, value), F.when(~F.coalesce(is_whole, F.lit(False)), found))
+
+
+def _is_one_value(value: Column) -> Column:
+    """Whether the value is one JSON value of any kind: in an array with a seal, it is all there is before the seal."""
+    seal = F.xxhash64(value)
+    array = F.try_parse_json(F.concat(F.lit("["), value.cast("string"), F.lit(","), seal.cast("string"), F.lit("]")))
+    return F.coalesce(F.try_variant_get(array, "$[1]", "bigint") == seal, F.lit(False))

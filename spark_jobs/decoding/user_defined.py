@@ -24,6 +24,11 @@ from spark_jobs.schemas import struct_of
 _NONE = "the function returned no message"
 
 
+def parsable(decoder: UserDefined, value: Column) -> Column:
+    """The value itself."""
+    return value
+
+
 def parse(decoder: UserDefined, value: Column) -> Column:
     """The value decoded once: struct<message, error>; null when it cannot be looked at."""
     returned = StructType().add("message", struct_of(decoder.schema)).add("error", StringType())

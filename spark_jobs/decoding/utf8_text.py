@@ -9,6 +9,11 @@ from include.pipelines.spec import Text
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 
 
+def parsable(decoder: Text, value: Column) -> Column:
+    """The value itself."""
+    return value
+
+
 def parse(decoder: Text, value: Column) -> Column:
     """The value as struct<text STRING>; null when it is no message."""
     readable = unreadable(decoder.max_bytes, value).isNull()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ KAFKA_DDL = (
 )
 
 
-def decoded(spark: Any, values: list[bytes | None]) -> dict[int, list[Any]]:
-    """Rows by offset; the offset is the position in the list."""
+def decoded(spark: Any, values: Sequence[bytes | None], *columns: str) -> dict[int, list[Any]]:
+    """Rows by offset, with all columns or these; the offset is the position in the list."""
     from spark_jobs.decoding.records import decode
 
     rows = [(b"k", value, "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset, value in enumerate(values)]
     found: dict[int, list[Any]] = {}
-    for row in decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL)).collect():
+    frame = decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL))
+    for row in frame.select("kafka_offset", *columns or [c for c in frame.columns if c != "kafka_offset"]).collect():
         found.setdefault(row.kafka_offset, []).append(row)
     return found
 
@@ -53,6 +55,14 @@ CASES: list[tuple[str, bytes | None]] = [
     ("empty_value", b""),
     ("empty_value", b" \n\t"),
     ("malformed_json", b"{"),
+    ("malformed_json", b"}"),
+    ("malformed_json", b"{,}"),
+    ("malformed_json", b'{"devices": {},}'),
+    ("malformed_json", b'{"devices": {"cameras": {}}'),
+    ("malformed_json", b'{"devices": {}, "x": 12'),
+    ("malformed_json", b'{"devices": {}, "x": "}'),
+    ("malformed_json", b'{"devices": {}, "x": "\\}'),
+    ("malformed_json", b'[{"devices": {}}'),
     ("malformed_json", b"nonsense"),
     ("malformed_json", b"{'devices': {}}"),
     ("malformed_json", b'{"devices": NaN}'),
@@ -64,6 +74,12 @@ CASES: list[tuple[str, bytes | None]] = [
     ("trailing_content", b'{}],"x":[{}'),
     ("trailing_content", b'{}],"tidemark":[{}'),
     ("trailing_content", b"{} {}"),
+    ("trailing_content", b"{}  }"),
+    ("trailing_content", b'"devices": {}}'),
+    ("trailing_content", b'{"devices": {}}}'),
+    ("trailing_content", b'{"devices": {}}, "x": {}}'),
+    ("trailing_content", b'{"devices": {}}\n{"devices": {}}'),
+    ("trailing_content", b'{"devices": {}, "tidemark_seal": 1}garbage}'),
     ("wrong_type", b"[]"),
     ("wrong_type", b"[{}]"),
     ("wrong_type", b"7"),
@@ -100,14 +116,63 @@ def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
     found = decoded(spark, [as_bytes({"devices": {"cameras": cameras}, "unknown": 1})])
     assert [(row.kafka_element, row.device_id) for row in found[0]] == [(0, "cam-3"), (1, "cam-1"), (2, "cam-2")]
     assert {row.outcome for row in found[0]} == {"archived"}
-    assert all(row.value is None and row.date == "2026-11-20" for row in found[0])
+    assert all(row.value is None and row.date == date(2026, 11, 20) for row in found[0])
     assert found[0][0].last_event.start_time.replace(tzinfo=UTC) == NOW
 
 
-@pytest.mark.parametrize("value", [b"{}", b'{"devices": null}', b'{"devices": {"cameras": {}}}', b' {"devices": {}} '])
-def test_valid_record_without_cameras_is_empty(spark: Any, value: bytes) -> None:
-    (row,) = decoded(spark, [value])[0]
-    assert (row.outcome, row.reason, row.kafka_element) == ("empty", None, 0)
+def test_valid_record_without_cameras_is_empty(spark: Any) -> None:
+    values = [
+        b"{}",
+        b"{ }",
+        b"\t{\n}\r\n",
+        b"{" + b" " * 100 + b"}",
+        b'{"devices": null}',
+        b'{"devices": {"cameras": {}}}',
+        b' {"devices": {}} ',
+        b'{\n  "devices": {}\n}\n',
+        b'{"devices": {}, "tidemark_seal": 5, "tidemark_corrupt": "no"}',
+    ]
+    for offset, (row,) in decoded(spark, values).items():
+        assert (row.outcome, row.reason, row.kafka_element) == ("empty", None, 0), values[offset]
+
+
+def test_message_is_taken_for_json_if_and_only_if_it_is(spark: Any) -> None:
+    chance = random.Random(11)
+    message = as_bytes(good())
+    values = [mutated(message, chance) for _ in range(3000)]
+    not_json = {"empty_value", "malformed_json", "trailing_content", "not_utf8"}
+    found = decoded(spark, values, "reason")
+    refused = [found[offset][0].reason in not_json for offset in range(len(values))]
+    assert refused == [not is_json(value) for value in values]
+    assert 500 < sum(refused) < 2500
+
+
+def mutated(message: bytes, chance: random.Random) -> bytes:
+    """The message with one or two changes, mostly of what JSON is made of, and mostly at its ends."""
+    value = bytearray(message)
+    for _ in range(chance.choice((1, 1, 2))):
+        ends = (chance.randrange(12), len(value) - 1 - chance.randrange(12))
+        at = chance.choice((*ends, chance.randrange(len(value))))
+        piece = chance.choice((b"{", b"}", b"[", b"]", b",", b'"', b":", b" ", b"\n", b"0", b"}{}", b"\\", b"\xff"))
+        match chance.randrange(3):
+            case 0:
+                value[at:at] = piece
+            case 1:
+                value[at : at + 1] = piece
+            case _:
+                del value[at : at + chance.choice((1, 3))]
+    return bytes(value)
+
+
+def is_json(value: bytes) -> bool:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        json.loads(value.decode(), parse_constant=refuse)
+    except ValueError:
+        return False
+    return True
 
 
 def test_record_with_one_bad_row_is_quarantined_whole(spark: Any) -> None:
@@ -242,6 +307,8 @@ def test_decoder_parses_each_value_once(spark: Any) -> None:
     frame = spark.createDataFrame([], KAFKA_DDL)
     plan = decode(load_pipeline("nest_cameras"), frame)._jdf.queryExecution().optimizedPlan().toString()
     assert plan.count("from_json(") == 1
+    # Spark interprets whatever is asked inside of it.
+    assert "xxhash64" not in plan.partition("from_json(")[2].partition(" AS parsed")[0]
 
 
 def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
@@ -251,7 +318,8 @@ def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
 
     decoder = Json(schema="a INT", max_bytes=8)
     frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"a": 12}',)], "value BINARY")
-    parsed = frame.withColumn("parsed", strict_json.parse(decoder, F.col("value")))
+    parsable = frame.withColumn("parsable", strict_json.parsable(decoder, F.col("value")))
+    parsed = parsable.withColumn("parsed", strict_json.parse(decoder, F.col("parsable")))
     rows = parsed.select(strict_json.failure(decoder, F.col("value"), F.col("parsed")).alias("failure")).collect()
     assert [row.failure and row.failure.reason for row in rows] == [None, "too_large"]
 
