@@ -4,7 +4,7 @@ A value is a zero byte, four bytes of schema id, and the record in the binary en
 says neither where it ends nor that it is whole; `from_avro` alone accepts trailing bytes. Here the record is parsed
 inside another one, before a seal that only this value has:
 
-    {"value": record, "seal": MD5 of the value}
+    {"value": record, "seal": hash of the value}
 
 Whatever the record leaves of its bytes, or takes too much, moves the seal. Each record is read with its own writer
 schema and resolved to the declared one by Avro's rules: absent fields get their defaults, types are promoted.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,6 +33,8 @@ MOST_IDS = 1_000
 """With more schema ids in one micro-batch than this it is not Avro of a registry."""
 
 _UNRESOLVED = "tidemark: a schema id is not resolved yet"
+
+_SEAL_BYTES = 16
 
 _PADDING = 65_536
 """So many zero bytes behind a truncated record make it whole."""
@@ -82,15 +84,14 @@ def parsable(decoder: Avro, value: Column) -> Column:
 
 def parse(decoder: Avro, value: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
-    sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), F.unhex(F.md5(value)))
+    sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), _seal(value))
     reader = _sealed(decoder.schema)
-    parsed = _by_schema(decoder, value, lambda writer: _read(sealed, _sealed(writer), reader))
-    return F.struct(parsed.alias("sealed"), F.when(_is_framed(decoder, value), _schema_id(value)).alias("schema_id"))
+    return _by_schema(decoder, value, lambda writer: _read(sealed, _sealed(writer), reader))
 
 
 def message(parsed: Column) -> Column:
     """The message as a struct; null fields when the value is no message."""
-    return parsed["sealed"]["value"]
+    return parsed["value"]
 
 
 def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
@@ -100,13 +101,12 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
     malformed_avro, trailing_bytes.
     """
     size = F.octet_length(value).cast("string")
-    seal = parsed["sealed"]["seal"]
+    unusable = _unusable(decoder, _schema_id(value))
     # Made from a column: as a literal it would stand in every text of the plan.
     zeros = F.unhex(F.repeat(F.lit("00"), F.greatest(F.octet_length(value), F.lit(_PADDING))))
     padded = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), zeros)
-    # Only bad values come here, so a second parse that tells them apart costs the good ones nothing.
     when_longer = _by_schema(decoder, value, lambda writer: _read(padded, _boxed(writer), _boxed(decoder.schema)))
-    return (
+    found = (
         F.when(value.isNull(), _because("null_value", "a record without a value"))
         .when(
             F.octet_length(value) > decoder.max_bytes,
@@ -117,18 +117,16 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
             _because("too_short", F.concat(size, F.lit(f" bytes, magic byte and schema id take {HEADER_BYTES}"))),
         )
         .when(
-            _magic_byte(value) != "00",
-            _because("wrong_magic_byte", F.concat(F.lit("the first byte is 0x"), _magic_byte(value))),
+            _magic_byte(value) != b"\0",
+            _because("wrong_magic_byte", F.concat(F.lit("the first byte is 0x"), F.hex(_magic_byte(value)))),
         )
-        .when(_unusable(decoder, parsed["schema_id"]).isNotNull(), _unusable(decoder, parsed["schema_id"]))
-        .when(
-            seal.isNull(),
-            F.when(
-                when_longer["whole"].isNotNull(), _because("truncated", "the record ends before its schema does")
-            ).otherwise(_because("malformed_avro", "not a record of its schema")),
-        )
-        .when(seal != F.unhex(F.md5(value)), _because("trailing_bytes", "bytes follow the record"))
+        .when(unusable.isNotNull(), unusable)
+        .when(parsed["seal"].isNotNull(), _because("trailing_bytes", "bytes follow the record"))
+        .when(when_longer["whole"].isNotNull(), _because("truncated", "the record ends before its schema does"))
+        .otherwise(_because("malformed_avro", "not a record of its schema"))
     )
+    # Only bad values come to what is found, so a second parse that tells them apart costs the good ones nothing.
+    return F.when(~F.coalesce(parsed["seal"] == _seal(value), F.lit(False)), found)
 
 
 def _because(reason: str, detail: Column | str) -> Column:
@@ -137,7 +135,12 @@ def _because(reason: str, detail: Column | str) -> Column:
 
 
 def _magic_byte(value: Column) -> Column:
-    return F.hex(F.substring(value, 1, 1))
+    return F.substring(value, 1, 1)
+
+
+def _seal(value: Column) -> Column:
+    """Sixteen bytes that only this value has."""
+    return F.lpad(F.hex(F.xxhash64(value)), _SEAL_BYTES, "0").cast("binary")
 
 
 def _schema_id(value: Column) -> Column:
@@ -146,7 +149,7 @@ def _schema_id(value: Column) -> Column:
 
 def _is_framed(decoder: Avro, value: Column) -> Column:
     length = F.octet_length(value)
-    framed = (length >= HEADER_BYTES) & (length <= decoder.max_bytes) & (_magic_byte(value) == "00")
+    framed = (length >= HEADER_BYTES) & (length <= decoder.max_bytes) & (_magic_byte(value) == b"\0")
     return F.coalesce(framed, F.lit(False))
 
 
@@ -154,14 +157,20 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
     """The value read with its own writer schema; null where there is none. Throws for an id that is not resolved."""
     known = _readable(decoder)
     schema_id = _schema_id(value)
-    unresolved = F.raise_error(F.concat(F.lit(f"{_UNRESOLVED}: "), schema_id.cast("string")))
-    found = F.when(~_is_framed(decoder, value), F.lit(None))
+    header, fits = F.substring(value, 1, HEADER_BYTES), F.octet_length(value) <= decoder.max_bytes
+    # First, and by the bytes as they are: nothing else is asked of a good value.
+    branches = [
+        (fits & (header == b"\0" + each.to_bytes(4, "big")), read(schema))
+        for each, schema in known.items()
+        if isinstance(schema, str)
+    ]
+    branches.append((~_is_framed(decoder, value), F.lit(None)))
     unusable = [each for each, schema in known.items() if isinstance(schema, Unusable)]
     if unusable:
-        found = found.when(schema_id.isin(unusable), F.lit(None))
-    for each, schema in known.items():
-        if isinstance(schema, str):
-            found = found.when(schema_id == each, read(schema))
+        branches.append((schema_id.isin(unusable), F.lit(None)))
+    first, *others = branches
+    found = reduce(lambda found, branch: found.when(branch[0], branch[1]), others, F.when(first[0], first[1]))
+    unresolved = F.raise_error(F.concat(F.lit(f"{_UNRESOLVED}: "), schema_id.cast("string")))
     # A plan in which nothing is known still needs a type.
     typed = F.when(F.lit(False), read(decoder.schema)).otherwise(F.lit(None))
     return F.coalesce(found.otherwise(unresolved), typed)
@@ -172,7 +181,7 @@ def _read(data: Column, writer: str, reader: str) -> Column:
 
 
 def _sealed(schema: str) -> str:
-    seal = {"type": "fixed", "name": "tidemark_seal", "size": 16}
+    seal = {"type": "fixed", "name": "tidemark_seal", "size": _SEAL_BYTES}
     fields = [{"name": "value", "type": json.loads(schema)}, {"name": "seal", "type": seal}]
     return json.dumps({"type": "record", "name": "tidemark_sealed", "fields": fields})
 

@@ -70,10 +70,10 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     prepare(pipeline.decoder, records if withheld is None else records.where(F.col("withheld").isNull()))
     value = F.col("value" if withheld is None else "decodable")
     decoding = decoding_of(pipeline.decoder)
-    kept = ("key", "value", "headers", *COORDINATES, *(() if withheld is None else ("decodable", "withheld")))
+    carried = ("key", "value", "headers", *COORDINATES, *(() if withheld is None else ("decodable", "withheld")))
     named = records.withColumnsRenamed({name.removeprefix("kafka_"): name for name in COORDINATES})
-    parsable = named.select(*kept, decoding.parsable(pipeline.decoder, value).alias("parsable"))
-    parsed = parsable.select(*kept, decoding.parse(pipeline.decoder, F.col("parsable")).alias("parsed"))
+    parsable = named.select(*carried, decoding.parsable(pipeline.decoder, value).alias("parsable"))
+    parsed = parsable.select(*carried, decoding.parse(pipeline.decoder, F.col("parsable")).alias("parsed"))
     given = [decoding.message(F.col("parsed")), *([_record()] if pipeline.archive.takes_record else [])]
     rows = transform(pipeline, pipeline.archive.rows)(*given)
     undecodable = decoding.failure(pipeline.decoder, value, F.col("parsed"))
@@ -108,9 +108,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
         *(F.col("row")[name].alias(name) for name in archive_columns(pipeline)),
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
-        F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp"))
-        .cast("date")
-        .alias("date"),
+        F.to_date(F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
     )
 
 
@@ -181,7 +179,7 @@ def _first_violation(pipeline: Pipeline, rows: Column, *, is_one_row: bool) -> C
 
     def violation(row: Column) -> Column:
         first, *others = _rules(pipeline, row)
-        return reduce(lambda found, rule: found.when(*rule), others, F.when(*first))
+        return reduce(lambda found, rule: found.when(rule[0], rule[1]), others, F.when(first[0], first[1]))
 
     if is_one_row:
         return F.when(rows.isNotNull(), violation(rows))
