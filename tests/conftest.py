@@ -84,8 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Home:
     """A home folder with its services, driven through the command as a user would.
 
-    With `own_drivers`, each of its commands is a Python process that starts from nothing, and each of its Spark
-    applications starts a JVM of its own, as in production.
+    With `own_drivers`, each of its Spark applications starts a JVM of its own, as in production.
     """
 
     path: Path
@@ -117,16 +116,18 @@ class Home:
     def run(
         self, *arguments: str, expect: int | None = 0, cwd: Path = REPOSITORY, **extra: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, in the tests' Python process and their JVM where it may."""
-        is_killed = {"TIDEMARK_CRASH_AT", "TIDEMARK_PAUSE_AT"}.intersection(extra)
-        if self.own_drivers or is_killed:
+        """Run a command to its end: by a fork of the tests' Python process, its drivers in the tests' JVM.
+
+        Both start from nothing where one of them is killed or paused at a named place.
+        """
+        if {"TIDEMARK_CRASH_AT", "TIDEMARK_PAUSE_AT"}.intersection(extra):
             command, environment = self.command(*arguments), self.environment(**extra)
             result = subprocess.run(
                 command, env=environment, capture_output=True, text=True, cwd=cwd, timeout=600, check=False
             )
         else:
-            environment = self.environment(**warm_jvm().environment(), **extra)
-            result = warm_python().run(self.command(*arguments)[1:], environment, cwd)
+            drivers = {} if self.own_drivers else warm_jvm().environment()
+            result = warm_python().run(self.command(*arguments)[1:], self.environment(**drivers, **extra), cwd)
         if expect is not None:
             assert result.returncode == expect, f"{arguments}: {result.returncode}\n{result.stderr[-4000:]}"
         return result

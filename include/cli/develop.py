@@ -13,7 +13,7 @@ import typer
 from include.cli.output import print_facts, progress
 from include.settings import REPOSITORY
 
-_TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+_THREE_AT_A_TIME = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 def test(context: typer.Context) -> None:
-    """Run the test suite, two modules at a time; arguments go to pytest instead."""
+    """Run the test suite, three modules at a time; arguments go to pytest instead."""
     os.chdir(REPOSITORY)
-    # Services and drivers of a module wait for each other half of the time: the other half is another module's.
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _TWO_AT_A_TIME)])
+    # Services and drivers of a module wait for each other a good part of the time, which is another module's then.
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _THREE_AT_A_TIME)])
 
 
 def bench(name: Annotated[str, typer.Argument(help="e.g. archive; default: all")] = "") -> None:

@@ -70,10 +70,15 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     prepare(pipeline.decoder, records if withheld is None else records.where(F.col("withheld").isNull()))
     value = F.col("value" if withheld is None else "decodable")
     decoding = decoding_of(pipeline.decoder)
-    carried = ("key", "value", "headers", *COORDINATES, *(() if withheld is None else ("decodable", "withheld")))
-    named = records.withColumnsRenamed({name.removeprefix("kafka_"): name for name in COORDINATES})
-    parsable = named.select(*carried, decoding.parsable(pipeline.decoder, value).alias("parsable"))
-    parsed = parsable.select(*carried, decoding.parse(pipeline.decoder, F.col("parsable")).alias("parsed"))
+    carried = ("key", "value", "headers", *(() if withheld is None else ("decodable", "withheld")))
+    parsable = records.select(
+        *carried,
+        *(F.col(name.removeprefix("kafka_")).alias(name) for name in COORDINATES),
+        decoding.parsable(pipeline.decoder, value).alias("parsable"),
+    )
+    parsed = parsable.select(
+        *carried, *COORDINATES, decoding.parse(pipeline.decoder, F.col("parsable")).alias("parsed")
+    )
     given = [decoding.message(F.col("parsed")), *([_record()] if pipeline.archive.takes_record else [])]
     rows = transform(pipeline, pipeline.archive.rows)(*given)
     undecodable = decoding.failure(pipeline.decoder, value, F.col("parsed"))

@@ -11,9 +11,9 @@ from typing import Any
 from tests.benchmarks.home import BenchHome, bench_home
 
 
-def run(events: int = 200_000, rounds: int = 5) -> dict[str, Any]:
+def run(events: int = 200_000, rounds: int = 5, **settings: str) -> dict[str, Any]:
     """Seconds of each side per round, and the ratio of their throughputs; at least 0.95 is wanted."""
-    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
+    with bench_home(TIDEMARK_DRIVER_MEMORY="3g", **settings) as home:
         home.run("produce", "nest_cameras", "--events", str(events), "--bad-fraction", "0.01")
         return run_queries(home, "nest_cameras", rounds)
 

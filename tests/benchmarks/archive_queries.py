@@ -189,13 +189,15 @@ def query_id_of(batch: DataFrame) -> str:
 
 
 def measure(pipeline: Pipeline, rounds: int, *, speed: bool) -> dict[str, object]:
-    """Costs of each side in turns, after a round that does not count; the ratios round by round.
+    """Costs of each side in turns, after as many rounds that do not count; the ratios round by round.
+
+    In the first rounds a good part of the CPU time is the JVM's compilers, which a stream that stays pays once.
 
     `decoding_cpu_ratio` is what strict decoding and row rules leave of it by themselves, with Spark's own file sink.
     """
     queries = Queries(pipeline)
     sides = (queries.bare, queries.decoded, queries.archive)
-    turns = [[cost_of(partial(side, number)) for side in sides] for number in range(rounds + 1)][1:]
+    turns = [[cost_of(partial(side, number)) for side in sides] for number in range(2 * rounds)][rounds:]
     pairs = [(bare, ours) for bare, _, ours in turns]
     found: dict[str, object] = {
         "records": queries.records,
@@ -208,7 +210,7 @@ def measure(pipeline: Pipeline, rounds: int, *, speed: bool) -> dict[str, object
     }
     if speed:
         costs = {
-            view.name: [cost_of(partial(queries.speed, view, number)) for number in range(rounds + 1)][1:]
+            view.name: [cost_of(partial(queries.speed, view, number)) for number in range(2 * rounds)][rounds:]
             for view in pipeline.views
         }
         found["speed_events_per_cpu_second"] = {

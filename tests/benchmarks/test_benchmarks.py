@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
+from include.spark_submit import FIRST_COMPILER
 from tests.benchmarks import archive, batches, flags, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
 
 def test_archive_benchmark_lands_every_record_and_reports_a_ratio() -> None:
-    found = archive.run(events=5000, rounds=1)
+    found = archive.run(events=5000, rounds=1, TIDEMARK_JVM_OPTIONS=FIRST_COMPILER)
     assert found["records"] == 5000
     assert found["throughput_ratio"]["min"] > 0
 

@@ -143,6 +143,7 @@ def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(hom
     assert set(before) <= set(registered(home))
 
 
+@pytest.mark.slow
 def test_operators_are_alerted_when_a_task_fails_for_good(home: Home, airflow: AirflowApi) -> None:
     # Half a pair of parameters: refused in the first task, before anything is read.
     run = airflow.trigger(INTERVAL, **{"from": iso(START)})
@@ -157,6 +158,7 @@ def test_operators_are_alerted_when_a_task_fails_for_good(home: Home, airflow: A
     assert "only one of the parameters from and to is given" in alerts[0]["error"]
 
 
+@pytest.mark.slow
 def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, airflow: AirflowApi) -> None:
     def driver() -> tuple[int, int] | None:
         rows = ledger(home, "SELECT token, holder FROM writers WHERE holder <> ''")

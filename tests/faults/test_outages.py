@@ -119,6 +119,7 @@ def test_stream_goes_on_or_ends_clearly_when_the_broker_is_killed(rig: Rig, endi
     rig.audit()
 
 
+@pytest.mark.slow
 def test_batch_is_committed_once_when_postgresql_dies_in_the_middle_of_its_commit(rig: Rig, ending: Ending) -> None:
     rig.produce(200)
     before = committed(rig)

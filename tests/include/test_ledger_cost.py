@@ -135,6 +135,7 @@ def past(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Past:
     return Past(log, writers.acquire(name))
 
 
+@pytest.mark.slow
 def test_micro_batch_and_interval_read_no_more_of_the_ledger_with_2000_micro_batches_behind_them(
     in_process: Home, past: Past
 ) -> None:

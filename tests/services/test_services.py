@@ -224,6 +224,7 @@ def test_configured_broker_is_external_and_exit_code_6_when_it_does_not_answer(o
     assert not (other_home.path / "services" / "kafka.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_airflow_is_on_loopback_asks_for_a_password_and_leaves_nothing_when_killed(home: Home) -> None:
     home.run("up", "airflow")

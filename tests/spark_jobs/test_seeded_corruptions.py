@@ -273,6 +273,7 @@ def test_window_off_by_one_in_the_batch_view_is_named_by_key_and_window(
     assert all(each is not None and each[1] != each[2] for each in held)
 
 
+@pytest.mark.slow
 def test_window_off_by_one_in_the_transform_is_named_although_both_batch_sides_agree(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_window_off_by_one_in_the_transform_is_named_although_both_batch_sides_a
     assert any("speed view 0," in d["evidence"] for d in found)
 
 
+@pytest.mark.slow
 def test_hour_merged_into_the_next_by_a_time_zone_is_named_by_key_and_window(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +333,7 @@ def test_missing_wrong_foreign_and_stray_speed_values_are_named_by_key_and_windo
     assert f"speed view {counted['count']}, the archive up to its position 0 " in found[stray]
 
 
+@pytest.mark.slow
 def test_late_rows_are_named_when_the_ledger_forgets_the_watermark_that_dropped_them(seeded: Seeded) -> None:
     late = seeded.clean["reconciliation"]["late"]
     with seeded.ledger(
