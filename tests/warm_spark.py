@@ -156,7 +156,9 @@ def _prepare(conf: dict[str, str]) -> None:
             system.clearProperty(name)
     # Python workers get the JVM's environment, which is not this driver's.
     own = {f"spark.executorEnv.{name}": value for name, value in os.environ.items() if name.startswith("TIDEMARK_")}
-    for name, value in {**conf, **own}.items():
+    # What one driver had generated and compiled, the next one need not, as long as it is kept.
+    kept = {"spark.sql.codegen.cache.maxEntries": "2000"}
+    for name, value in {**conf, **own, **kept}.items():
         system.setProperty(name, value)
 
 
