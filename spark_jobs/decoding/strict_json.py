@@ -33,7 +33,7 @@ def parsable(decoder: Json, value: Column) -> Column:
     """The value with a seal in place of its last brace; null when it does not end with one, or is too long."""
     text = value.cast("string")
     # Bytes: Spark counts the characters of text to find its end.
-    trimmed = F.when(text.endswith("}"), value).otherwise(F.rtrim(text, F.lit(_SPACE)).cast("binary"))
+    trimmed = F.when(text.endswith("}"), value).otherwise(F.regexp_replace(text, rf"[{_SPACE}]+\z", "").cast("binary"))
     # Nothing comes before the comma of an empty object. Nearly all begin with a name, which is quickly seen.
     is_empty = ~text.startswith('{"') & text.rlike(rf"\A[{_SPACE}]*\{{[{_SPACE}]*\}}")
     begin = F.when(is_empty, _bytes('"tidemark_seal":')).otherwise(_bytes(',"tidemark_seal":'))
