@@ -24,7 +24,7 @@ class Decoding(Protocol):
         """The value parsed once, to be kept in a column that the two others read."""
 
     def message(self, parsed: Column, /) -> Column:
-        """The message as a struct; null when the value is no message."""
+        """The message as a struct; of use only where `failure` is null."""
 
     def failure(self, decoder: Any, value: Column, parsed: Column, /) -> Column:
         """Why the value is no message, as struct<reason, detail>; null when it is one."""

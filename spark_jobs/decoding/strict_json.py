@@ -56,7 +56,7 @@ def _bytes(text: str) -> Column:
 
 
 def message(parsed: Column) -> Column:
-    """The message as a struct; null when the value is no message."""
+    """The message as a struct; what could be read of it when the value is no message."""
     return parsed
 
 
