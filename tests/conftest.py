@@ -18,13 +18,14 @@ from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 from fasteners import InterProcessLock
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.services.process import running
 from include.spark_submit import FIRST_COMPILER
 from tests.warm_python import WarmPython
-from tests.warm_spark import WarmJvm
+from tests.warm_spark import KEPT_CLASSES, WarmJvm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -166,6 +167,14 @@ class Home:
     def kafka(self) -> str:
         return str(self._state("kafka")["address"])
 
+    def producer(self, **options: str | int) -> Producer:
+        """A producer whose records lie in the order in which they were sent.
+
+        Without idempotence, a batch that is refused (a new topic's leader is not known at once) is sent again
+        behind those that were on their way meanwhile.
+        """
+        return Producer({"bootstrap.servers": self.kafka, "enable.idempotence": True, **options})
+
     @property
     def database(self) -> str:
         return str(self._state("postgres")["address"])
@@ -286,10 +295,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small local session for all tests of transforms and decoding."""
     from pyspark.sql import SparkSession
 
+    from include.services import class_archive
     from include.services.jars import classpath
 
     folder = tmp_path_factory.mktemp("spark")
     jars = [str(jar) for jar in classpath("spark")]
+    options = ("-Duser.timezone=UTC -XX:+UseSerialGC", JVM_OPTIONS, *class_archive.options())
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.session.timeZone", "UTC")
@@ -299,8 +310,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=KEPT_CLASSES)
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -XX:+UseSerialGC {JVM_OPTIONS}")
+        .config("spark.driver.extraClassPath", str(class_archive.driver_jar()))
+        .config("spark.driver.extraJavaOptions", " ".join(options))
         .config("spark.sql.warehouse.dir", str(folder))
         .getOrCreate()
     )

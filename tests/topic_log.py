@@ -37,7 +37,7 @@ class Log:
     admin: AdminClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.producer = Producer({"bootstrap.servers": settings().kafka_address()})
+        self.producer = kafka.producer()
         # A client must outlive its futures.
         self.admin = AdminClient({"bootstrap.servers": settings().kafka_address()})
 

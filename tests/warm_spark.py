@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 GATEWAY = "TIDEMARK_TEST_GATEWAY"
 """Environment variable that names the file with the JVM's port and secret, which is the lock on the JVM, too."""
 
+KEPT_CLASSES = {"spark.sql.codegen.cache.maxEntries": "2000"}
+"""Setting by which a JVM keeps what was generated and compiled for one test, or driver, for the next: an interval alone
+has some 280 classes, Spark keeps 100."""
+
 
 class WarmJvm:
     """The JVM, from the first use of its `environment` until `end`."""
@@ -156,9 +160,7 @@ def _prepare(conf: dict[str, str]) -> None:
             system.clearProperty(name)
     # Python workers get the JVM's environment, which is not this driver's.
     own = {f"spark.executorEnv.{name}": value for name, value in os.environ.items() if name.startswith("TIDEMARK_")}
-    # What one driver had generated and compiled, the next one need not, as long as it is kept.
-    kept = {"spark.sql.codegen.cache.maxEntries": "2000"}
-    for name, value in {**conf, **own, **kept}.items():
+    for name, value in {**conf, **own, **KEPT_CLASSES}.items():
         system.setProperty(name, value)
 
 

@@ -1,7 +1,8 @@
 """The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
 
-`python -m include.services.jars` fetches them; the launcher calls it at set-up. What only some need (the schema
-registry, the connector of a lake in an S3-compatible store) is fetched when it is first used.
+`python -m include.services.jars [spark]` fetches them, or those of one configuration; the launcher calls it at set-up.
+What only some need (the schema registry, the connector of a lake in an S3-compatible store) is fetched when it is
+first used.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,15 @@ Conf = Literal["spark", "delta", "broker", "registry", "s3"]
 
 SET_UP: tuple[Conf, ...] = ("spark", "delta", "broker")
 """What the set-up fetches."""
+
+_CONTENTS: dict[Conf, str] = {
+    "spark": "Spark's Kafka connector, Avro, the PostgreSQL driver",
+    "delta": "Delta Lake",
+    "broker": "the Kafka broker, half a minute",
+    "registry": "the schema registry, 110 MB",
+    "s3": "Spark's connector to S3-compatible stores, 12 MB",
+}
+"""What the jars of a configuration are; fetched in this order."""
 
 IVY = Path(__file__).with_name("ivy.xml")
 IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
@@ -87,25 +97,23 @@ def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-def ensure_jars(progress: Callable[[str], None]) -> None:
-    """Fetch what is missing or damaged; complete jars are left alone, so an interrupted fetch resumes.
+def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
+    """Fetch what is missing or damaged, of some configurations or all; complete jars are left alone.
 
+    So an interrupted fetch resumes.
     Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
     """
-    confs = sorted({name.split("/")[0] for name in damaged()})
-    if not confs:
-        return
-    progress("fetching jars (Spark's Kafka connector, Delta, the broker, the PostgreSQL driver): about a minute")
-    for conf in confs:
+    confs = {name.split("/")[0] for name in damaged()}
+    for conf in (conf for conf in _CONTENTS if conf in confs and (not only or conf in only)):
+        progress(f"fetching jars: {_CONTENTS[conf]}")
         _fetch(conf)
-    progress(f"jars complete: {len(wanted())}")
 
 
 def registry_application(progress: Callable[[str], None]) -> Path:
     """The folder of the schema registry's application, fetched and unpacked if need be; raises as `ensure_jars`."""
     (packed,) = (name for name in checksums() if name.startswith("registry/"))
     if _digest(folder() / packed) != checksums()[packed]:
-        progress("fetching the schema registry (110 MB), once")
+        progress(f"fetching, once: {_CONTENTS['registry']}")
         _fetch("registry")
     unpacked = (folder() / packed).with_name("application")
     if not unpacked.exists():
@@ -124,7 +132,7 @@ def ensure_s3_connector(progress: Callable[[str], None]) -> None:
     # Of several jobs that start at once, one fetches.
     with fasteners.InterProcessLock(folder().parent / "s3.lock"):
         if not (folder() / "s3").exists():
-            progress("fetching Spark's connector to S3-compatible stores (12 MB), once")
+            progress(f"fetching, once: {_CONTENTS['s3']}")
             _fetch("s3")
 
 
@@ -154,10 +162,10 @@ def _fetch(conf: str) -> None:
     fetched.rmdir()
 
 
-def main() -> int:
-    """Fetch the jars; 0 or the error's exit code."""
+def main(confs: Sequence[str]) -> int:
+    """Fetch the jars of these configurations, without any of all; 0 or the error's exit code."""
     try:
-        ensure_jars(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+        ensure_jars(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True), confs)
     except TidemarkError as error:
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
@@ -165,4 +173,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.services.jars import classpath, java
@@ -198,7 +198,7 @@ def bid_in_own_auction(home: Home, seller: str, moment: datetime) -> str:
     """Place a bid in the seller's own auction; its id."""
     bid = {"auction_id": "a", "category": "toys", "seller": seller, "bidder": seller, "currency": "EUR", "amount": 20}
     bid |= {"bid_id": f"{seller}-{time.time_ns()}", "bid_time": iso(moment)}
-    producer = Producer({"bootstrap.servers": home.kafka, "linger.ms": 0})
+    producer = home.producer(**{"linger.ms": 0})
     producer.produce(TOPIC, json.dumps(bid), "a", timestamp=int(moment.timestamp() * 1000))
     assert producer.flush(10) == 0
     return str(bid["bid_id"])
@@ -366,7 +366,7 @@ def test_forged_and_altered_flags_and_a_missing_one_stop_the_interval(home: Home
     honest = sorted(set(bids_of(home, second)) - set(known))[0]
     (altered, flag), *_ = sorted(known.items())
     forged = {**flag, **dict(zip(("kafka_topic", "kafka_partition", "kafka_offset"), honest, strict=True))}
-    producer = Producer({"bootstrap.servers": home.kafka})
+    producer = home.producer()
     for value in (forged, {**flag, "bidder": "somebody-else"}):
         key = {name: value[name] for name in ("kafka_offset", "kafka_partition", "kafka_topic")}
         producer.produce(FLAGS, json.dumps(value, default=float), json.dumps(key, separators=(",", ":")))

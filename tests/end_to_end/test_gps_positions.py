@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 import pyarrow.dataset as ds
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from include.pipelines.gps_positions import VERSIONS
 from include.producers.gps_positions import encode
@@ -188,7 +188,7 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: H
         record = {"timestamp": moment, "deviceId": 9, "latitude": 1.0, "longitude": 2.0, "altitude": 3.0, "speed": 4.0}
         body = io.BytesIO()
         fastavro.schemaless_writer(body, newer, {**record, "accuracy": 5.0, "heading": 90})
-        producer = Producer({"bootstrap.servers": home.kafka})
+        producer = home.producer()
         value = b"\0" + newest.to_bytes(4, "big") + body.getvalue()
         producer.produce("gps", value, b"9", partition=0, timestamp=moment)
         assert producer.flush(20) == 0

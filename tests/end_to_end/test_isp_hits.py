@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg2
 import pytest
-from confluent_kafka import Producer
 
 from tests import audit
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
@@ -97,7 +96,7 @@ def streamed(home: Home) -> Home:
         "5",
     ]
     assert home.json("produce", "isp_hits", *arguments)["delivered"] == EVENTS
-    producer = Producer({"bootstrap.servers": home.kafka, "message.max.bytes": 4_000_000})
+    producer = home.producer(**{"message.max.bytes": 4_000_000})
     at = int((START + timedelta(minutes=90)).timestamp() * 1000)
     for number, value in enumerate(hostile()):
         producer.produce(TOPIC, value, None if number % 2 else b"\xff", timestamp=at)

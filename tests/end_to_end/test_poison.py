@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import Producer
 
 from tests import audit
 from tests.checkout import Checkout, copy_checkout
@@ -30,7 +29,7 @@ THROWING = """F.transform(
 
 
 def produce_marked(home: Home, template: bytes, moment: datetime, partitions: list[int]) -> None:
-    producer = Producer({"bootstrap.servers": home.kafka})
+    producer = home.producer()
     value = json.loads(template)
     camera = next(iter(value["devices"]["cameras"].values()))
     camera["device_id"] = MARKER

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from include.gap_proof import NEAR, prove_gaps
@@ -28,7 +27,7 @@ def verdict(home: Home) -> dict[str, Any]:
     """An hour of transactions, 30 % of them aborted, among records of a plain producer."""
     home.run("produce", "nest_cameras", "--events", "200", "--start", iso(START), "--span", "20m")
     written = list(good_messages(TRANSACTIONS * 20, START + timedelta(minutes=20), timedelta(minutes=39), seed=2))
-    plain = Producer({"bootstrap.servers": home.kafka})
+    plain = home.producer()
     producer = transactional_producer(home.kafka, "cameras")
     for number in range(TRANSACTIONS):
         batch = written[number * 20 : number * 20 + 20]
@@ -105,7 +104,7 @@ def test_interval_ends_with_exit_code_7_and_pins_nothing_when_a_transaction_hang
 ) -> None:
     start = START + timedelta(hours=1)
     written = list(good_messages(60, start, timedelta(minutes=50), seed=3))
-    plain = Producer({"bootstrap.servers": home.kafka})
+    plain = home.producer()
     for milliseconds, key, value in written[:20]:
         plain.produce(TOPIC, value, key, partition=1, timestamp=milliseconds)
     plain.flush(30)
@@ -153,7 +152,7 @@ def test_holes_of_compaction_are_gaps_when_the_cleaner_ran_before_the_stream(
     )
     start = START + timedelta(hours=2)
     first = {each["partition"]: each["until_offset"] for each in home.json("ranges", "nest_cameras", "--json")[-4:]}
-    plain = Producer({"bootstrap.servers": home.kafka})
+    plain = home.producer()
     for milliseconds, key, value in good_messages(400, start, timedelta(minutes=55), seed=4):
         plain.produce(TOPIC, value, b"home-00" + key[-1:], timestamp=milliseconds)
     plain.flush(30)

@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 import psycopg2
 import pytest
-from confluent_kafka import Producer
 
 from include.lake import SAFE_VALUE
 from include.producers import nest_cameras
@@ -109,7 +108,7 @@ def landed(home: Home) -> Home:
         assert home.json("produce", "wiki_changes", *arguments)["delivered"] == 3000
 
     produce(START, "3")
-    producer = Producer({"bootstrap.servers": home.kafka, "message.max.bytes": 4_000_000, "compression.type": "gzip"})
+    producer = home.producer(**{"message.max.bytes": 4_000_000, "compression.type": "gzip"})
     for key, value in hostile(moment):
         producer.produce(TOPIC, value, key, timestamp=int(moment.timestamp() * 1000))
         producer.poll(0)

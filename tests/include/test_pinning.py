@@ -13,7 +13,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from sqlalchemy import select
 
@@ -97,7 +97,7 @@ def test_new_topic_partition_starts_at_0_in_the_interval_where_it_appears_when_p
     assert log.pin(0) == {0: (0, 1), 1: (0, 0)}
     log.admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(30)
     # A producer that knew the topic before would refuse the new partition for a while.
-    log.producer = Producer({"bootstrap.servers": settings().kafka_address()})
+    log.producer = kafka.producer()
     log.send(2, 0.5, 1.5, 2.5)
     log.send(0, 2.1)
     log.archive()
@@ -245,7 +245,7 @@ def adopt(log: Log) -> dict[str, object]:
 
 def recreate(log: Log) -> None:
     log.delete()
-    log.producer = Producer({"bootstrap.servers": settings().kafka_address()})
+    log.producer = kafka.producer()
     log.create(2)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-from confluent_kafka import Producer
 
 from include import kafka
 from include.offsets import OffsetRange, TopicPartition
@@ -23,9 +22,7 @@ WORDS = 4096
 def write(home: Home, topic: str, records: int, per_batch: int, size: int = 1000) -> OffsetRange:
     """A topic with one partition, in batches of so many records."""
     kafka.create_topic(topic, 1)
-    producer = Producer(
-        {"bootstrap.servers": home.kafka, "linger.ms": 1000, "batch.num.messages": per_batch, "compression.type": "lz4"}
-    )
+    producer = home.producer(**{"linger.ms": 1000, "batch.num.messages": per_batch, "compression.type": "lz4"})
     for number in range(records):
         producer.produce(topic, os.urandom(size))
         if number % per_batch == per_batch - 1:

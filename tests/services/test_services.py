@@ -17,7 +17,7 @@ import httpx
 import psutil
 import psycopg2
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy.engine import make_url
 
@@ -91,7 +91,7 @@ def test_nothing_is_started_again_when_up_is_repeated(home: Home) -> None:
 def test_broker_is_found_dead_and_returns_with_its_records_when_killed(home: Home) -> None:
     admin = AdminClient({"bootstrap.servers": home.kafka})
     admin.create_topics([NewTopic("kept", num_partitions=1)])["kept"].result(timeout=10)
-    producer = Producer({"bootstrap.servers": home.kafka, "acks": "all"})
+    producer = home.producer()
     # A timestamp of the past: retention must not take it.
     producer.produce("kept", value=b"still here", timestamp=1_000_000_000_000)
     assert producer.flush(10) == 0

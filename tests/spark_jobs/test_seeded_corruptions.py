@@ -32,7 +32,6 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
 
 from include import lake
 from include.code_version import code_version
@@ -127,7 +126,7 @@ class Seeded:
             cursor.execute(statement)
 
     def emit(self, key: str, value: bytes | None) -> None:
-        producer = Producer({"bootstrap.servers": self.home.kafka})
+        producer = self.home.producer()
         # Where the stream's producer put the key, whatever this one's partitioner would do.
         coordinates = next(
             c for c, record in audit.read_topic(self.home.kafka, STATS).items() if record.key == key.encode()
@@ -318,7 +317,7 @@ def test_missing_wrong_foreign_and_stray_speed_values_are_named_by_key_and_windo
     seeded.emit(deleted, None)
     seeded.emit(wrong, json.dumps({**counted, "count": counted["count"] + 1}).encode())
     seeded.emit(foreign, b"hello")
-    producer = Producer({"bootstrap.servers": seeded.home.kafka})
+    producer = seeded.home.producer()
     producer.produce(STATS, json.dumps(counted).encode(), stray.encode())
     assert producer.flush(30) == 0
     try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from include import kafka
 from include.errors import UsageError
@@ -26,7 +25,7 @@ Coordinates = tuple[str, int, int]
 def write(home: Home, topic: str, topic_partition: int, count: int, first_minute: int = 0) -> None:
     """Records a minute apart."""
     kafka.create_topic(topic, 2)
-    producer = Producer({"bootstrap.servers": home.kafka})
+    producer = home.producer()
     for minute in range(first_minute, first_minute + count):
         at = int((START + timedelta(minutes=minute)).timestamp() * 1000)
         producer.produce(topic, b"v", b"k", topic_partition, timestamp=at, headers=[("h", b"1")])
