@@ -209,6 +209,7 @@ def test_every_corruption_of_a_landing_file_is_named_with_its_offset(seeded: See
     assert "rows were landed, it holds" in again[0]["evidence"]
 
 
+@pytest.mark.slow
 def test_file_doubled_in_landing_and_ledger_doubles_each_of_its_rows(seeded: Seeded) -> None:
     path = seeded.file
     copy = path.with_name(f"copy-{path.name}")
@@ -345,6 +346,7 @@ def test_late_rows_are_named_when_the_ledger_forgets_the_watermark_that_dropped_
     assert {d["what"] for d in named} == {f"hourly_counts against {STATS}"}
 
 
+@pytest.mark.slow
 def test_late_row_left_out_of_the_batch_view_is_named_by_key_and_window(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
