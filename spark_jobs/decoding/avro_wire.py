@@ -1,13 +1,10 @@
 """Avro in the registry's wire format, strictly and in one parse.
 
 A value is a zero byte, four bytes of schema id, and the record in the binary encoding of its writer schema, which
-says neither where it ends nor that it is whole; `from_avro` alone accepts trailing bytes. Here the record is parsed
-inside another one, before a seal that only this value has:
-
-    {"value": record, "seal": hash of the value}
-
-Whatever the record leaves of its bytes, or takes too much, moves the seal. Each record is read with its own writer
-schema and resolved to the declared one by Avro's rules: absent fields get their defaults, types are promoted.
+says neither where it ends nor that it is whole; `from_avro` alone accepts trailing bytes. Here both schemas have one
+field more, the last, and its value stands behind the record's bytes: a seal that no producer knows. Whatever the record
+leaves of its bytes, or takes too much, moves the seal. Each record is read with its own writer schema and resolved to
+the declared one by Avro's rules: absent fields get their defaults, types are promoted.
 
 Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
@@ -16,8 +13,11 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
+import struct
 from collections.abc import Callable
 from functools import cache, reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,7 +34,8 @@ MOST_IDS = 1_000
 
 _UNRESOLVED = "tidemark: a schema id is not resolved yet"
 
-_SEAL_BYTES = 16
+_SEAL = 1 + secrets.randbelow(2**52) / 2**52
+"""Of this driver's; a double, whose place in a row costs Spark less than that of bytes or of a record of its own."""
 
 _PADDING = 65_536
 """So many zero bytes behind a truncated record make it whole."""
@@ -84,14 +85,15 @@ def parsable(decoder: Avro, value: Column) -> Column:
 
 def parse(decoder: Avro, value: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
-    sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), _seal(value))
+    seal = F.lit(struct.pack("<d", _SEAL))
+    sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), seal)
     reader = _sealed(decoder.schema)
     return _by_schema(decoder, value, lambda writer: _read(sealed, _sealed(writer), reader))
 
 
 def message(parsed: Column) -> Column:
     """The message as a struct; null fields when the value is no message."""
-    return parsed["value"]
+    return parsed
 
 
 def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
@@ -103,7 +105,7 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
     size = F.octet_length(value).cast("string")
     unusable = _unusable(decoder, _schema_id(value))
     # Made from a column: as a literal it would stand in every text of the plan.
-    zeros = F.unhex(F.repeat(F.lit("00"), F.greatest(F.octet_length(value), F.lit(_PADDING))))
+    zeros = F.repeat(F.lit("\0"), F.greatest(F.octet_length(value), F.lit(_PADDING))).cast("binary")
     padded = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), zeros)
     when_longer = _by_schema(decoder, value, lambda writer: _read(padded, _boxed(writer), _boxed(decoder.schema)))
     found = (
@@ -121,12 +123,12 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
             _because("wrong_magic_byte", F.concat(F.lit("the first byte is 0x"), F.hex(_magic_byte(value)))),
         )
         .when(unusable.isNotNull(), unusable)
-        .when(parsed["seal"].isNotNull(), _because("trailing_bytes", "bytes follow the record"))
+        .when(parsed["tidemark_seal"].isNotNull(), _because("trailing_bytes", "bytes follow the record"))
         .when(when_longer["whole"].isNotNull(), _because("truncated", "the record ends before its schema does"))
         .otherwise(_because("malformed_avro", "not a record of its schema"))
     )
     # Only bad values come to what is found, so a second parse that tells them apart costs the good ones nothing.
-    return F.when(~F.coalesce(parsed["seal"] == _seal(value), F.lit(False)), found)
+    return F.when(~F.coalesce(parsed["tidemark_seal"] == _SEAL, F.lit(False)), found)
 
 
 def _because(reason: str, detail: Column | str) -> Column:
@@ -136,11 +138,6 @@ def _because(reason: str, detail: Column | str) -> Column:
 
 def _magic_byte(value: Column) -> Column:
     return F.substring(value, 1, 1)
-
-
-def _seal(value: Column) -> Column:
-    """Sixteen bytes that only this value has."""
-    return F.lpad(F.hex(F.xxhash64(value)), _SEAL_BYTES, "0").cast("binary")
 
 
 def _schema_id(value: Column) -> Column:
@@ -181,9 +178,19 @@ def _read(data: Column, writer: str, reader: str) -> Column:
 
 
 def _sealed(schema: str) -> str:
-    seal = {"type": "fixed", "name": "tidemark_seal", "size": _SEAL_BYTES}
-    fields = [{"name": "value", "type": json.loads(schema)}, {"name": "seal", "type": seal}]
-    return json.dumps({"type": "record", "name": "tidemark_sealed", "fields": fields})
+    """The schema of a record, or of a union of records, with the seal as the last field."""
+
+    def sealed(declared: Any) -> Any:
+        match declared:
+            case {"type": "record", "fields": fields}:
+                return {**declared, "fields": [*fields, {"name": "tidemark_seal", "type": "double"}]}
+            case {"type": dict() | list() as inner}:
+                return {**declared, "type": sealed(inner)}
+            case list():
+                return [sealed(each) for each in declared]
+        return declared
+
+    return json.dumps(sealed(json.loads(schema)))
 
 
 def _boxed(schema: str) -> str:
@@ -205,7 +212,7 @@ def _resolvable(writer: str, reader: str) -> WriterSchema:
     """The writer schema, unless the very library that decodes finds that it cannot be read as the reader schema."""
     avro = SparkSession.active()._jvm.org.apache.avro  # type: ignore[union-attr]
     try:
-        schemas = [avro.Schema.Parser().parse(schema) for schema in (reader, writer)]
+        schemas = [avro.Schema.Parser().parse(_sealed(schema)) for schema in (reader, writer)]
     except Exception as error:
         # Py4J wraps what Java throws; whatever it is, the schema is not one for this library.
         return Unusable("unusable_schema", f"its schema is not valid: {_one_line(error)}")

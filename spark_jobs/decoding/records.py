@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from functools import reduce
 from itertools import groupby
 from typing import Any
@@ -224,9 +225,11 @@ def _rules(pipeline: Pipeline, row: Column) -> Iterator[tuple[Column, Column]]:
                 words = F.concat(F.lit(f"{column} is not within {low:g} and {high:g}: "), value.cast("string"))
                 found = failure("out_of_range", words)
             case EventTimeWithin():
-                behind, ahead = (F.lit(bound) for bound in rule.bounds)
+                # In microseconds: Spark takes an interval from a timestamp by way of the calendar.
+                behind, ahead = (F.lit(bound // timedelta(microseconds=1)) for bound in rule.bounds)
                 arrival = F.col("kafka_timestamp")
-                is_broken = (event_time < arrival - behind) | (event_time > arrival + ahead)
+                first, last = F.unix_micros(arrival) - behind, F.unix_micros(arrival) + ahead
+                is_broken = (F.unix_micros(event_time) < first) | (F.unix_micros(event_time) > last)
                 bounds = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
                 detail = F.concat(event_time.cast("string"), F.lit(bounds), arrival.cast("string"))
                 found = failure("event_time_out_of_bounds", detail)

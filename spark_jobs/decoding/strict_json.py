@@ -1,19 +1,21 @@
 """JSON, strictly and in one parse.
 
 `from_json` alone accepts trailing garbage, a second object and an empty value. Here the object is closed by a seal that
-only this record has, in place of its last brace:
+no producer knows, in place of its last brace:
 
-    {"amount": 7}    is parsed as    {"amount": 7,"tidemark_seal":HASH OF VALUE}
+    {"amount": 7}    is parsed as    {"amount": 7,"tidemark_seal":"SECRET"}
 
 Whatever follows a complete object inside the value keeps the seal out of that object; an object that is not complete
-takes no further member, or takes it somewhere deeper. So an object with its seal is all of the value.
+takes no further member, or takes it somewhere deeper. So an object with the seal is all of the value.
 """
 
 from __future__ import annotations
 
+import secrets
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType
+from pyspark.sql.types import StringType
 
 from include.pipelines.spec import Json
 from spark_jobs.decoding.reasons import because, first_of, unreadable
@@ -28,6 +30,9 @@ _OPTIONS = {
 _SPACE = " \t\n\r"
 """White space as JSON has it."""
 
+_SEAL = secrets.token_hex(8)
+"""Of this driver's. Text: a number would stand in the code that Spark generates, which is kept by its text."""
+
 
 def parsable(decoder: Json, value: Column) -> Column:
     """The value with a seal in place of its last brace; null when it does not end with one, or is too long."""
@@ -36,9 +41,9 @@ def parsable(decoder: Json, value: Column) -> Column:
     trimmed = F.when(text.endswith("}"), value).otherwise(F.regexp_replace(text, rf"[{_SPACE}]+\z", "").cast("binary"))
     # Nothing comes before the comma of an empty object. Nearly all begin with a name, which is quickly seen.
     is_empty = ~text.startswith('{"') & text.rlike(rf"\A[{_SPACE}]*\{{[{_SPACE}]*\}}")
-    begin = F.when(is_empty, _bytes('"tidemark_seal":')).otherwise(_bytes(',"tidemark_seal":'))
+    seal = f'"tidemark_seal":"{_SEAL}"}}'
     content = F.substring(trimmed, 1, F.octet_length(trimmed) - 1)
-    sealed = F.concat(content, begin, F.xxhash64(value).cast("string").cast("binary"), _bytes("}"))
+    sealed = F.concat(content, F.when(is_empty, F.lit(seal.encode())).otherwise(F.lit(f",{seal}".encode())))
     # Longer values are not parsed at all: their failure is their length.
     is_parsed = (F.octet_length(value) <= decoder.max_bytes) & trimmed.cast("string").endswith("}")
     return F.when(is_parsed, sealed.cast("string"))
@@ -46,13 +51,9 @@ def parsable(decoder: Json, value: Column) -> Column:
 
 def parse(decoder: Json, parsable: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
-    schema = struct_of(decoder.schema).add("tidemark_seal", LongType()).add("tidemark_corrupt", StringType())
+    schema = struct_of(decoder.schema).add("tidemark_seal", StringType()).add("tidemark_corrupt", StringType())
     # Named twice: a column that is named once, Spark would put where it is named, inside of the parser.
     return F.when(parsable.isNotNull(), F.from_json(parsable, schema, _OPTIONS))
-
-
-def _bytes(text: str) -> Column:
-    return F.lit(text.encode())
 
 
 def message(parsed: Column) -> Column:
@@ -66,7 +67,7 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
     Reasons: null_value, empty_value, too_large, not_utf8, malformed_json, wrong_type, trailing_content.
     """
     text = value.cast("string")
-    is_whole = (parsed["tidemark_seal"] == F.xxhash64(value)) & parsed["tidemark_corrupt"].isNull()
+    is_whole = (parsed["tidemark_seal"] == _SEAL) & parsed["tidemark_corrupt"].isNull()
     # Only bad values come here, so further parses that tell them apart cost the good ones nothing.
     found = (
         F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
@@ -78,7 +79,6 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
 
 
 def _is_one_value(value: Column) -> Column:
-    """Whether the value is one JSON value of any kind: in an array with a seal, it is all there is before the seal."""
-    seal = F.xxhash64(value)
-    array = F.try_parse_json(F.concat(F.lit("["), value.cast("string"), F.lit(","), seal.cast("string"), F.lit("]")))
-    return F.coalesce(F.try_variant_get(array, "$[1]", "bigint") == seal, F.lit(False))
+    """Whether the value is one JSON value of any kind: in an array with the seal, it is all there is before it."""
+    array = F.try_parse_json(F.concat(F.lit("["), value.cast("string"), F.lit(f',"{_SEAL}"]')))
+    return F.coalesce(F.try_variant_get(array, "$[1]", "string") == _SEAL, F.lit(False))
