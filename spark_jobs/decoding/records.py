@@ -39,6 +39,9 @@ POISON = "poison"
 FAILED_FAST = "tidemark: a record cannot be decoded"
 """With what decoding throws where a decoder is to fail fast."""
 
+_DAY = 86_400_000_000
+"""Microseconds."""
+
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
 
 
@@ -114,8 +117,16 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
         *(F.col("row")[name].alias(name) for name in archive_columns(pipeline)),
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
-        F.to_date(F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
+        utc_date(F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
     )
+
+
+def utc_date(moment: Column) -> Column:
+    """The date of a timestamp in UTC, by arithmetic: `to_date` asks the calendar of the session's time zone."""
+    micros = F.unix_micros(moment)
+    # Division truncates: before 1970 to the day after, but for midnight.
+    days = F.call_function("div", micros, F.lit(_DAY)) - F.when((micros < 0) & (micros % _DAY != 0), 1).otherwise(0)
+    return F.date_from_unix_date(days.cast("int"))
 
 
 def _elements(rows: Column, *, is_one_row: bool) -> tuple[Column, ...]:

@@ -191,6 +191,20 @@ def test_event_time_is_bounded_exactly(spark: Any) -> None:
     assert [found[n][0].outcome for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
 
 
+def test_date_is_that_of_the_calendar_in_utc_before_1970_too(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.records import utc_date
+
+    day, first, last = 86_400_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999
+    rng = random.Random(3)
+    edges = [first, last, *(n * day + around for n in (-365, -1, 0, 1, 20_777) for around in (-1, 0, 1))]
+    moments = [*edges, *(rng.randrange(first, last) for _ in range(2000))]
+    times = spark.createDataFrame([(each,) for each in moments], "micros BIGINT").select(F.timestamp_micros("micros"))
+    found = times.toDF("at").select(utc_date(F.col("at")) == F.to_date("at")).collect()
+    assert [same for (same,) in found] == [True] * len(moments)
+
+
 @pytest.mark.parametrize(
     ("value", "safe"),
     [
