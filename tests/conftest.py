@@ -173,7 +173,7 @@ class Home:
         Without idempotence, a batch that is refused (a new topic's leader is not known at once) is sent again
         behind those that were on their way meanwhile.
         """
-        return Producer({"bootstrap.servers": self.kafka, "enable.idempotence": True, **options})
+        return Producer({"bootstrap.servers": self.kafka, "enable.idempotence": True, "log_level": 0, **options})
 
     @property
     def database(self) -> str:

@@ -152,7 +152,8 @@ def test_holes_of_compaction_are_gaps_when_the_cleaner_ran_before_the_stream(
     )
     start = START + timedelta(hours=2)
     first = {each["partition"]: each["until_offset"] for each in home.json("ranges", "nest_cameras", "--json")[-4:]}
-    plain = home.producer()
+    # Small batches: a segment ends between two of them, and the one that is written to is not cleaned.
+    plain = home.producer(**{"batch.num.messages": 20})
     for milliseconds, key, value in good_messages(400, start, timedelta(minutes=55), seed=4):
         plain.produce(TOPIC, value, b"home-00" + key[-1:], timestamp=milliseconds)
     plain.flush(30)
