@@ -98,9 +98,8 @@ def _digest(path: Path) -> str | None:
 
 
 def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
-    """Fetch what is missing or damaged, of some configurations or all; complete jars are left alone.
+    """Fetch what is missing or damaged, of all configurations or `only` some; an interrupted fetch resumes.
 
-    So an interrupted fetch resumes.
     Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
     """
     confs = {name.split("/")[0] for name in damaged()}

@@ -87,8 +87,7 @@ def parse(decoder: Avro, value: Column) -> Column:
     """The value parsed once, to be kept in a column that `message` and `failure` read."""
     seal = F.lit(struct.pack("<d", _SEAL))
     sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), seal)
-    reader = _sealed(decoder.schema)
-    return _by_schema(decoder, value, lambda writer: _read(sealed, _sealed(writer), reader))
+    return _read_sealed(decoder, value, sealed)
 
 
 def message(parsed: Column) -> Column:
@@ -107,7 +106,7 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
     # Made from a column: as a literal it would stand in every text of the plan.
     zeros = F.repeat(F.lit("\0"), F.greatest(F.octet_length(value), F.lit(_PADDING))).cast("binary")
     padded = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), zeros)
-    when_longer = _by_schema(decoder, value, lambda writer: _read(padded, _boxed(writer), _boxed(decoder.schema)))
+    when_longer = _read_sealed(decoder, value, padded)
     found = (
         F.when(value.isNull(), _because("null_value", "a record without a value"))
         .when(
@@ -124,7 +123,7 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
         )
         .when(unusable.isNotNull(), unusable)
         .when(parsed["tidemark_seal"].isNotNull(), _because("trailing_bytes", "bytes follow the record"))
-        .when(when_longer["whole"].isNotNull(), _because("truncated", "the record ends before its schema does"))
+        .when(when_longer["tidemark_seal"].isNotNull(), _because("truncated", "the record ends before its schema does"))
         .otherwise(_because("malformed_avro", "not a record of its schema"))
     )
     # Only bad values come to what is found, so a second parse that tells them apart costs the good ones nothing.
@@ -173,6 +172,12 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
     return F.coalesce(found.otherwise(unresolved), typed)
 
 
+def _read_sealed(decoder: Avro, value: Column, data: Column) -> Column:
+    """A value's record read from other bytes, with whatever stands in the seal's place; null where it does not end."""
+    reader = _sealed(decoder.schema)
+    return _by_schema(decoder, value, lambda writer: _read(data, _sealed(writer), reader))
+
+
 def _read(data: Column, writer: str, reader: str) -> Column:
     return from_avro(data, writer, {"avroSchema": reader, "mode": "PERMISSIVE"})
 
@@ -191,12 +196,6 @@ def _sealed(schema: str) -> str:
         return declared
 
     return json.dumps(sealed(json.loads(schema)))
-
-
-def _boxed(schema: str) -> str:
-    """With a field that tells a record that was read from one that could not be; it takes a byte of the padding."""
-    fields = [{"name": "value", "type": json.loads(schema)}, {"name": "whole", "type": "boolean"}]
-    return json.dumps({"type": "record", "name": "tidemark_boxed", "fields": fields})
 
 
 def _readable(decoder: Avro) -> dict[int, WriterSchema]:
