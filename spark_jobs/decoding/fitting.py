@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import Column
@@ -31,7 +32,7 @@ from include.pipelines.spec.file_formats import CSV_NULL, TEXT_FORMATS, FileForm
 _KEY_BYTES = 50_000
 
 
-def changed_column(row: Column, columns: StructType, file_format: FileFormat) -> Column:
+def changed_column(row: Column | Mapping[str, Column], columns: StructType, file_format: FileFormat) -> Column:
     """Name of the first column of the row, or `kafka_timestamp`, with such a value; null when there is none."""
     values = [(field.name, _changes(row[field.name], field.dataType, file_format)) for field in columns.fields]
     values.append(("kafka_timestamp", _changes(F.col("kafka_timestamp"), TimestampType(), file_format)))

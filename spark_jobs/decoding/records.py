@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
 from itertools import groupby
@@ -33,6 +33,9 @@ from spark_jobs.schemas import struct_of
 
 ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
 
+Row = Column | Mapping[str, Column]
+"""A row: a struct, or its fields by name."""
+
 POISON = "poison"
 """Reason of a record that made its micro-batch throw."""
 
@@ -43,6 +46,9 @@ _DAY = 86_400_000_000
 """Microseconds."""
 
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
+
+_CARRIED = ("failure", *COORDINATES, "key", "value", "headers")
+"""What goes along with a record's rows."""
 
 
 def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
@@ -88,36 +94,81 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     undecodable = decoding.failure(pipeline.decoder, value, F.col("parsed"))
     if isinstance(pipeline.decoder, Avro) and pipeline.decoder.mode == "FAILFAST":
         undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
-    found = parsed.withColumn("undecodable", undecodable).withColumn(
-        "rows", F.when(F.col("undecodable").isNull(), rows)
+    found = parsed.withColumn("undecodable", undecodable)
+    known = [F.col(name) for name in ("withheld", "undecodable") if name in found.columns]
+    made = found.select(rows.alias("rows")).schema["rows"]
+    if isinstance(made.dataType, StructType) and not made.nullable:
+        judged = _judge_fields(pipeline, found, rows, known)
+    else:
+        judged = _judge_rows(pipeline, found, rows, known, is_one_row=isinstance(made.dataType, StructType))
+    row = _fields(pipeline)
+    kept = F.col("failure").isNotNull()
+    return judged.select(
+        "outcome",
+        F.col("failure.reason").alias("reason"),
+        F.col("failure.detail").alias("detail"),
+        *COORDINATES,
+        "kafka_element",
+        *(field.alias(name) for name, field in row.items()),
+        *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
+        utc_date(F.coalesce(_path(row, pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
     )
-    is_one_row = isinstance(found.schema["rows"].dataType, StructType)
-    failures = [F.col("undecodable"), _first_violation(pipeline, F.col("rows"), is_one_row=is_one_row)]
-    judged = found.withColumn("failure", F.coalesce(*(() if withheld is None else ("withheld",)), *failures))
+
+
+def _fields(pipeline: Pipeline) -> dict[str, Column]:
+    """A row's columns by name, where each is a column of its own: under other names, which a record's have."""
+    return {name: F.col(f"field_{number}") for number, name in enumerate(archive_columns(pipeline))}
+
+
+def _judge_fields(pipeline: Pipeline, found: DataFrame, row: Column, known: Sequence[Column]) -> DataFrame:
+    """Judge messages that are one row each, a struct that is never null, without ever making that struct.
+
+    What is asked of a field is asked of the expression it is made by; a struct would be an object for each record,
+    and each of its numbers one more.
+    """
+    is_decoded = F.col("undecodable").isNull()
+    numbered = [f"field_{number}" for number in range(len(archive_columns(pipeline)))]
+    made = (F.when(is_decoded, row[name]) for name in archive_columns(pipeline))
+    fields = found.select("*", *(field.alias(name) for field, name in zip(made, numbered, strict=True)))
+    violation = F.when(is_decoded, _violation(pipeline, _fields(pipeline)))
+    judged = fields.withColumn("failure", F.coalesce(*known, violation))
+    passed = F.col("failure").isNull()
+    return judged.select(
+        F.when(passed, ARCHIVED).otherwise(QUARANTINED).alias("outcome"),
+        *_CARRIED,
+        F.lit(0).alias("kafka_element"),
+        *(F.when(passed, F.col(name)).alias(name) for name in numbered),
+    )
+
+
+def _judge_rows(
+    pipeline: Pipeline, found: DataFrame, rows: Column, known: Sequence[Column], *, is_one_row: bool
+) -> DataFrame:
+    """Judge messages of any number of rows, an array; or of one or none, a struct or null."""
+    with_rows = found.withColumn("rows", F.when(F.col("undecodable").isNull(), rows))
+    violation = _first_violation(pipeline, F.col("rows"), is_one_row=is_one_row)
+    judged = with_rows.withColumn("failure", F.coalesce(*known, violation))
     outcome = (
         F.when(F.col("failure").isNotNull(), QUARANTINED)
         .when(F.col("rows").isNull() if is_one_row else F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
         .otherwise(ARCHIVED)
     )
+    archived = F.when(F.col("outcome") == ARCHIVED, F.col("rows"))
     exploded = judged.withColumn("outcome", outcome).select(
         "outcome",
-        "failure",
-        *COORDINATES,
-        "key",
-        "value",
-        "headers",
-        *_elements(F.when(F.col("outcome") == ARCHIVED, F.col("rows")), is_one_row=is_one_row),
+        *_CARRIED,
+        # One for each row of a record, or null for none.
+        *(
+            (F.lit(0).alias("kafka_element"), archived.alias("row"))
+            if is_one_row
+            else (F.posexplode_outer(archived).alias("kafka_element", "row"),)
+        ),
     )
-    kept = F.col("outcome") == QUARANTINED
     return exploded.select(
         "outcome",
-        F.col("failure.reason").alias("reason"),
-        F.col("failure.detail").alias("detail"),
-        *COORDINATES,
+        *_CARRIED,
         F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
-        *(F.col("row")[name].alias(name) for name in archive_columns(pipeline)),
-        *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
-        utc_date(F.coalesce(_path(F.col("row"), pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
+        *(F.col("row")[name].alias(f"field_{number}") for number, name in enumerate(archive_columns(pipeline))),
     )
 
 
@@ -127,13 +178,6 @@ def utc_date(moment: Column) -> Column:
     # Division truncates: before 1970 to the day after, but for midnight.
     days = F.call_function("div", micros, F.lit(_DAY)) - F.when((micros < 0) & (micros % _DAY != 0), 1).otherwise(0)
     return F.date_from_unix_date(days.cast("int"))
-
-
-def _elements(rows: Column, *, is_one_row: bool) -> tuple[Column, ...]:
-    """Columns kafka_element and row: one for each row of a record, or null for none."""
-    if is_one_row:
-        return F.lit(0).alias("kafka_element"), rows.alias("row")
-    return (F.posexplode_outer(rows).alias("kafka_element", "row"),)
 
 
 def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
@@ -174,13 +218,12 @@ def _load(spark: SparkSession, reference: Reference) -> DataFrame:
     return text.select(F.from_csv("line", reference.columns).alias("row")).select("row.*")
 
 
-def _path(row: Column, path: str) -> Column:
-    for part in path.split("."):
-        row = row[part]
-    return row
+def _path(row: Row, path: str) -> Column:
+    first, *others = path.split(".")
+    return reduce(lambda value, part: value[part], others, row[first])
 
 
-def _is_missing(pipeline: Pipeline, row: Column, path: str) -> Column:
+def _is_missing(pipeline: Pipeline, row: Row, path: str) -> Column:
     kind: DataType = struct_of(pipeline.archive.columns)
     for part in path.split("."):
         assert isinstance(kind, StructType)
@@ -191,20 +234,21 @@ def _is_missing(pipeline: Pipeline, row: Column, path: str) -> Column:
 
 def _first_violation(pipeline: Pipeline, rows: Column, *, is_one_row: bool) -> Column:
     """The first rule a row breaks, as struct<reason, detail>; null when all rows keep all rules."""
-    if not pipeline.archive.all_rules:
-        return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
-
-    def violation(row: Column) -> Column:
-        first, *others = _rules(pipeline, row)
-        return reduce(lambda found, rule: found.when(rule[0], rule[1]), others, F.when(first[0], first[1]))
-
     if is_one_row:
-        return F.when(rows.isNotNull(), violation(rows))
-    found = F.transform(rows, violation)
+        return F.when(rows.isNotNull(), _violation(pipeline, rows))
+    found = F.transform(rows, lambda row: _violation(pipeline, row))
     return F.get(F.filter(found, lambda each: each.isNotNull()), F.lit(0))
 
 
-def _rules(pipeline: Pipeline, row: Column) -> Iterator[tuple[Column, Column]]:
+def _violation(pipeline: Pipeline, row: Row) -> Column:
+    """The first rule that this row breaks."""
+    if not pipeline.archive.all_rules:
+        return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
+    first, *others = _rules(pipeline, row)
+    return reduce(lambda found, rule: found.when(*rule), others, F.when(*first))
+
+
+def _rules(pipeline: Pipeline, row: Row) -> Iterator[tuple[Column, Column]]:
     """Of each rule whether the row breaks it, true or false, and the failure that this is."""
     columns = struct_of(pipeline.archive.columns)
     event_time = _path(row, pipeline.archive.event_time)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
 
 from include import delta_tables, kafka, lake
 from include.code_version import decoder_version
@@ -174,7 +175,22 @@ class LandingSink:
 def write_landing(decoded: DataFrame, folder: str) -> None:
     """Write decoded records to a folder of the landing, by outcome and date; what lay there is replaced."""
     lake.delete(folder)
-    decoded.write.partitionBy("outcome", "date").parquet(folder)
+    unlike = {f"parquet.enable.dictionary#{path}": "false" for path in _unlike(decoded.schema)}
+    decoded.write.options(**unlike).partitionBy("outcome", "date").parquet(folder)
+
+
+def _unlike(schema: StructType, parent: str = "") -> Iterator[str]:
+    """Paths of the columns whose values are seldom alike: offsets, times, and what is measured.
+
+    Parquet would look up each of them in a dictionary, find after a page that it does not help, and write all again:
+    a tenth of what landing costs.
+    """
+    for each in schema.fields:
+        path = f"{parent}{each.name}"
+        if isinstance(each.dataType, StructType):
+            yield from _unlike(each.dataType, f"{path}.")
+        elif path == "kafka_offset" or isinstance(each.dataType, DoubleType | FloatType | TimestampType):
+            yield path
 
 
 def read_back(pipeline: Pipeline, folder: str, columns: list[str]) -> Iterator[tuple[LandedFile, pa.Table]]:

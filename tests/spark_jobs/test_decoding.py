@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -14,6 +15,7 @@ import pytest
 
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Json, SafeValue
+from include.produce import messages
 from include.producers import nest_cameras as producer
 from tests.conftest import REPOSITORY
 
@@ -323,6 +325,49 @@ def test_decoder_parses_each_value_once(spark: Any) -> None:
     assert plan.count("from_json(") == 1
     # Spark interprets whatever is asked inside of it.
     assert "xxhash64" not in plan.partition("from_json(")[2].partition(" AS parsed")[0]
+
+
+def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any) -> None:
+    from spark_jobs.decoding.records import decode
+
+    # Of rows that Spark has at hand, nothing would be left to plan.
+    frame = spark.createDataFrame([], KAFKA_DDL).localCheckpoint()
+    spark.conf.set("spark.sql.debug.maxToStringFields", 1000)
+    try:
+        plan = decode(load_pipeline("auction_bids"), frame)._jdf.queryExecution().optimizedPlan().toString()
+    finally:
+        spark.conf.unset("spark.sql.debug.maxToStringFields")
+    # By the name of its first field, what any struct is made of: failures alone.
+    assert set(re.findall(r"\bstruct\((\w+),", plan)) == {"reason"}
+
+
+def test_row_is_judged_alike_whether_it_may_be_null_or_not(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ways of one decoding: field by field, and as a struct."""
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import records
+
+    pipeline = load_pipeline("auction_bids")
+    bids = records.transform(pipeline, pipeline.archive.rows)
+
+    def perhaps(message: Column) -> Column:
+        return F.when(F.lit(True) | message["bid_id"].isNull(), bids(message))
+
+    made = messages(pipeline, events=600, seed=7, bad_fraction=0.3, start=NOW, span=timedelta(minutes=5))
+    rows = [(key, value, "auction-bids", 0, n, moment, []) for n, (moment, key, value, _) in enumerate(made)]
+    frame = spark.createDataFrame(rows, KAFKA_DDL)
+    withheld = records.withhold({("auction-bids", 0, 5): "it threw"})
+
+    def found() -> list[Any]:
+        return records.decode(pipeline, frame, withheld).orderBy("kafka_offset").collect()
+
+    field_by_field = found()
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: perhaps)
+    with_struct = found()
+    assert field_by_field == with_struct
+    reasons = {row.reason for row in field_by_field}
+    assert {None, "poison", "malformed_json", "required_missing"} <= reasons, reasons
 
 
 def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
