@@ -115,9 +115,14 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     )
 
 
+def _field_names(pipeline: Pipeline) -> dict[str, str]:
+    """By the archive's column, what it is called while the record's own columns, named like some, stand beside it."""
+    return {name: f"field_{number}" for number, name in enumerate(archive_columns(pipeline))}
+
+
 def _fields(pipeline: Pipeline) -> dict[str, Column]:
-    """A row's columns by name, where each is a column of its own: under other names, which a record's have."""
-    return {name: F.col(f"field_{number}") for number, name in enumerate(archive_columns(pipeline))}
+    """A row whose fields are columns of their own."""
+    return {name: F.col(field) for name, field in _field_names(pipeline).items()}
 
 
 def _judge_fields(pipeline: Pipeline, found: DataFrame, row: Column, known: Sequence[Column]) -> DataFrame:
@@ -127,9 +132,8 @@ def _judge_fields(pipeline: Pipeline, found: DataFrame, row: Column, known: Sequ
     and each of its numbers one more.
     """
     is_decoded = F.col("undecodable").isNull()
-    numbered = [f"field_{number}" for number in range(len(archive_columns(pipeline)))]
-    made = (F.when(is_decoded, row[name]) for name in archive_columns(pipeline))
-    fields = found.select("*", *(field.alias(name) for field, name in zip(made, numbered, strict=True)))
+    named = _field_names(pipeline)
+    fields = found.select("*", *(F.when(is_decoded, row[name]).alias(field) for name, field in named.items()))
     violation = F.when(is_decoded, _violation(pipeline, _fields(pipeline)))
     judged = fields.withColumn("failure", F.coalesce(*known, violation))
     passed = F.col("failure").isNull()
@@ -137,7 +141,7 @@ def _judge_fields(pipeline: Pipeline, found: DataFrame, row: Column, known: Sequ
         F.when(passed, ARCHIVED).otherwise(QUARANTINED).alias("outcome"),
         *_CARRIED,
         F.lit(0).alias("kafka_element"),
-        *(F.when(passed, F.col(name)).alias(name) for name in numbered),
+        *(F.when(passed, F.col(field)).alias(field) for field in named.values()),
     )
 
 
@@ -168,7 +172,7 @@ def _judge_rows(
         "outcome",
         *_CARRIED,
         F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
-        *(F.col("row")[name].alias(f"field_{number}") for number, name in enumerate(archive_columns(pipeline))),
+        *(F.col("row")[name].alias(field) for name, field in _field_names(pipeline).items()),
     )
 
 
