@@ -4,7 +4,7 @@ Layout:
     tables/<table>/<partition path>/<revision>/*           registered data and revisions on their way
     landing/<pipeline>/<batch>/outcome=…/…                 files of micro-batches
     landing/<pipeline>/compacted/<outcome>/<day>-….parquet files of many micro-batches of a closed day
-    quarantine/<pipeline>/<batch>-<n>.parquet              records kept whole
+    quarantine/<pipeline>/<batch>.parquet                  records kept whole
     quarantine/<pipeline>/<day>-….parquet                  those of a closed day
     delta/<pipeline>                                       a Delta table; its log says which files are its own
     checkpoints/<pipeline>/g<generation>/<query>           Spark's; beside it <view>.base-<token>
@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -276,18 +277,37 @@ def read_text(location: str) -> str:
 @_reaching
 def footer(location: str) -> pq.FileMetaData:
     """The footer of a Parquet file: rows and column statistics without reading the data."""
+    with parquet_file(location) as file:
+        return file.metadata
+
+
+@contextmanager
+def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, open: its footer is read, and of its columns those that are asked for."""
     system, path = filesystem(location)
     with system.open_input_file(path) as file:
-        return pq.read_metadata(file)
+        yield pq.ParquetFile(file)
 
 
 def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, object] | None:
     """Minimum and maximum of a column (dotted path) over all row groups, from the footer."""
-    lows, highs = [], []
-    for group in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(index)
-            if chunk.path_in_schema == column and chunk.statistics and chunk.statistics.has_min_max:
-                lows.append(chunk.statistics.min)
-                highs.append(chunk.statistics.max)
-    return (min(lows), max(highs)) if lows else None
+    found = [each for each in _statistics(metadata, column) if each is not None and each.has_min_max]
+    return (min(each.min for each in found), max(each.max for each in found)) if found else None
+
+
+def constant(metadata: pq.FileMetaData, column: str) -> object | None:
+    """What a column (dotted path) is in every row, as the footer tells; None where it is not, or does not, tell one."""
+    values = set()
+    for each in _statistics(metadata, column):
+        if each is None or not each.has_min_max or each.null_count != 0 or each.min != each.max:
+            return None
+        values.add(each.min)
+    return values.pop() if len(values) == 1 else None
+
+
+def _statistics(metadata: pq.FileMetaData, column: str) -> Iterator[pq.Statistics | None]:
+    """Those of a column in each row group that has it."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema == column:
+                yield chunk.statistics

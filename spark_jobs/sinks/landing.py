@@ -6,10 +6,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -163,11 +163,9 @@ class LandingSink:
         """What the written files really hold: files with rows and event times, records per topic partition."""
         counts: dict[TopicPartition, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         files = []
-        for file, table in read_back(self.pipeline, folder, ["kafka_topic", "kafka_partition", "kafka_element"]):
-            firsts = table.filter(pc.equal(table["kafka_element"], 0))
-            for group in firsts.group_by(["kafka_topic", "kafka_partition"]).aggregate([([], "count_all")]).to_pylist():
-                tp = TopicPartition(group["kafka_topic"], group["kafka_partition"])
-                counts[tp][file.outcome] += group["count_all"]
+        for file, parquet in read_back(self.pipeline, folder):
+            for tp, records in records_of(parquet):
+                counts[tp][file.outcome] += records
             files.append(file)
         return files, {tp: Fates(**by_outcome) for tp, by_outcome in counts.items()}
 
@@ -193,31 +191,48 @@ def _unlike(schema: StructType, parent: str = "") -> Iterator[str]:
             yield path
 
 
-def read_back(pipeline: Pipeline, folder: str, columns: list[str]) -> Iterator[tuple[LandedFile, pa.Table]]:
-    """What a folder of the landing really holds: each file with its rows and event times, and some columns of it."""
+def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandedFile, pq.ParquetFile]]:
+    """What a folder of the landing really holds: each file with its rows and event times, open."""
     for found in lake.list_files(folder):
         location = f"{folder}/{found.name}"
         outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
-        table = _read(location, columns)
-        bounds = lake.column_bounds(lake.footer(location), pipeline.archive.event_time)
-        times = bounds and _utc(*bounds)
-        yield LandedFile(outcome, _below_lake(location), table.num_rows, found.bytes, times), table
+        with lake.parquet_file(location) as parquet:
+            bounds = lake.column_bounds(parquet.metadata, pipeline.archive.event_time)
+            times = bounds and _utc(*bounds)
+            rows = parquet.metadata.num_rows
+            yield LandedFile(outcome, _below_lake(location), rows, found.bytes, times), parquet
+
+
+def records_of(parquet: pq.ParquetFile) -> Iterator[tuple[TopicPartition, int]]:
+    """How many records' rows a landing file holds, by topic partition; of a record of several, the first one counts.
+
+    Spark reads each topic partition by a task of its own, so of most files the footer says it all.
+    """
+    names = ["kafka_topic", "kafka_partition", "kafka_element"]
+    topic, partition, element = (lake.constant(parquet.metadata, name) for name in names)
+    if isinstance(topic, str) and isinstance(partition, int) and element == 0:
+        yield TopicPartition(topic, partition), parquet.metadata.num_rows
+        return
+    table = parquet.read(columns=names)
+    firsts = table.filter(pc.equal(table["kafka_element"], 0))
+    for group in firsts.group_by(names[:2]).aggregate([([], "count_all")]).to_pylist():
+        yield TopicPartition(group["kafka_topic"], group["kafka_partition"]), group["count_all"]
 
 
 def move_quarantined(
     pipeline: Pipeline, files: Sequence[LandedFile], name: str, columns: list[str]
 ) -> list[LandedFile]:
-    """Rewrite quarantined records with only these columns into `quarantine/<pipeline>/`."""
+    """Rewrite a batch's quarantined records, with only these columns, into one file of `quarantine/<pipeline>/`."""
     kept = [file for file in files if file.outcome != QUARANTINED]
-    quarantined = sorted((file for file in files if file.outcome == QUARANTINED), key=lambda file: file.path)
-    for number, file in enumerate(quarantined):
-        target = lake.uri("quarantine", pipeline.name, f"{name}-{number:04d}.parquet")
-        table = _read(lake.uri(file.path), columns)
-        _write(target, table)
-        lake.delete(lake.uri(file.path))
-        size = lake.size(target)
-        kept.append(LandedFile(QUARANTINED, _below_lake(target), table.num_rows, size))
-    return kept
+    paths = sorted(file.path for file in files if file.outcome == QUARANTINED)
+    if not paths:
+        return kept
+    target = lake.uri("quarantine", pipeline.name, f"{name}.parquet")
+    _merge(paths, target, columns)
+    for path in paths:
+        lake.delete_file(lake.uri(path))
+    rows = sum(file.rows for file in files if file.outcome == QUARANTINED)
+    return [*kept, LandedFile(QUARANTINED, _below_lake(target), rows, lake.size(target))]
 
 
 def _check_counts(pipeline: Pipeline, ranges: list[OffsetRange], fates: dict[TopicPartition, Fates]) -> None:
@@ -241,17 +256,18 @@ def _utc(low: object, high: object) -> tuple[datetime, datetime]:
     return tuple(t if t.tzinfo else t.replace(tzinfo=UTC) for t in (low, high))  # type: ignore[return-value]
 
 
-def _read(location: str, columns: list[str]) -> pa.Table:
-    system, path = lake.filesystem(location)
-    with system.open_input_file(path) as file:
-        return pq.ParquetFile(file).read(columns=columns)
-
-
-def _write(location: str, table: pa.Table) -> None:
-    system, path = lake.filesystem(location)
-    lake.make_parents(location)
+def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
+    """Write some columns of files (paths below the lake) to one, a row group for each."""
+    system, path = lake.filesystem(target)
+    lake.make_parents(target)
     folder, name = path.rsplit("/", 1)
     # A name beginning with a dot is invisible to every reader until it is complete.
     temporary = f"{folder}/.{name}"
-    pq.write_table(table, temporary, filesystem=system)
+    with ExitStack() as opened:
+        for each in paths:
+            with lake.parquet_file(lake.uri(each)) as parquet:
+                table = parquet.read(columns=columns)
+            if each == paths[0]:
+                writer = opened.enter_context(pq.ParquetWriter(temporary, table.schema, filesystem=system))
+            writer.write_table(table)
     system.move(temporary, path)

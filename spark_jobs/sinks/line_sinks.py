@@ -80,7 +80,8 @@ class LineLandingSink:
         counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         bounds: dict[str, tuple[int, int]] = {}
         files = []
-        for file, table in read_back(self.pipeline, folder, ["source_name", "source_line", "source_element"]):
+        for file, parquet in read_back(self.pipeline, folder):
+            table = parquet.read(columns=["source_name", "source_line", "source_element"])
             firsts = table.filter(pc.equal(table["source_element"], 0))
             wanted = [("source_line", "min"), ("source_line", "max"), ([], "count_all")]
             for group in firsts.group_by("source_name").aggregate(wanted).to_pylist():
