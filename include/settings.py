@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class Settings(BaseSettings):
             raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
         return url
 
-    @property
+    @cached_property
     def lake_uri(self) -> str:
         """URI of the lake without a trailing slash, e.g. `file:///srv/lake`, or `s3a://bucket/path`."""
         lake = self.lake or str(self.home / "lake")

@@ -114,8 +114,9 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
                     micro_batch_id=row.id,
                 )
             )
+        at = {TopicPartition(p.topic, p.topic_partition): p for p in _positions(ledger, batch.pipeline, batch.query)}
         for each in batch.ranges:
-            _move_position(ledger, batch, row.id, each)
+            _move_position(ledger, batch, row.id, at.get(each.topic_partition), each)
             fates = batch.fates.get(each.topic_partition, Fates())
             ledger.add(
                 MicroBatchRange(
@@ -184,9 +185,10 @@ def _check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIden
             stored.topic_partitions = identity.topic_partitions
 
 
-def _move_position(ledger: Session, batch: BatchCommit, micro_batch_id: int, each: OffsetRange) -> None:
+def _move_position(
+    ledger: Session, batch: BatchCommit, micro_batch_id: int, position: Position | None, each: OffsetRange
+) -> None:
     tp = each.topic_partition
-    position = ledger.get(Position, (batch.pipeline, batch.query, tp.topic, tp.partition))
     if position is None:
         position = Position(
             pipeline=batch.pipeline,
@@ -243,8 +245,12 @@ def move(ledger: Session, token: int, batch: BatchCommit) -> None:
 def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:
     """The next offset the query will commit, per topic partition."""
     with session() as ledger:
-        rows = ledger.scalars(select(Position).where(Position.pipeline == pipeline, Position.query == query))
+        rows = _positions(ledger, pipeline, query)
         return {TopicPartition(row.topic, row.topic_partition): row.next_offset for row in rows}
+
+
+def _positions(ledger: Session, pipeline: str, query: str) -> Sequence[Position]:
+    return ledger.scalars(select(Position).where(Position.pipeline == pipeline, Position.query == query)).all()
 
 
 def stored_topics(pipeline: str) -> dict[str, str]:
