@@ -48,3 +48,21 @@ def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
         settings()
     program.chmod(0o755)
     assert submission("stream", name="stream").command()[0] == str(program)
+
+
+@pytest.mark.parametrize(
+    ("heap", "third"),
+    [("1g", 2**30 // 3), ("1536m", 512 * 2**20), ("3000K", 1000 * 2**10), ("2147483648", 2**31 // 3), ("much", None)],
+)
+def test_young_generation_begins_with_a_third_of_the_heap_unless_the_job_is_short(
+    monkeypatch: pytest.MonkeyPatch, heap: str, third: int | None
+) -> None:
+    monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", heap)
+    settings.cache_clear()
+
+    def options(*, short: bool) -> list[str]:
+        conf = submission("stream", name="stream", short=short).conf
+        return [each for each in conf["spark.driver.extraJavaOptions"].split() if each.startswith("-XX:NewSize")]
+
+    assert options(short=False) == ([] if third is None else [f"-XX:NewSize={third}"])
+    assert options(short=True) == []
