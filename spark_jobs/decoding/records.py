@@ -98,10 +98,9 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     known = [F.col(name) for name in ("withheld", "undecodable") if name in found.columns]
     made = found.select(rows.alias("rows")).schema["rows"]
     if isinstance(made.dataType, StructType) and not made.nullable:
-        judged = _judge_fields(pipeline, found, rows, known)
+        judged, row = _judge_fields(pipeline, found, rows, known)
     else:
-        judged = _judge_rows(pipeline, found, rows, known, is_one_row=isinstance(made.dataType, StructType))
-    row = _fields(pipeline)
+        judged, row = _judge_rows(pipeline, found, rows, known, is_one_row=isinstance(made.dataType, StructType))
     kept = F.col("failure").isNotNull()
     return judged.select(
         "outcome",
@@ -109,46 +108,39 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.col("failure.detail").alias("detail"),
         *COORDINATES,
         "kafka_element",
-        *(field.alias(name) for name, field in row.items()),
+        *(row[name].alias(name) for name in archive_columns(pipeline)),
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
         utc_date(F.coalesce(_path(row, pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
     )
 
 
-def _field_names(pipeline: Pipeline) -> dict[str, str]:
-    """By the archive's column, what it is called while the record's own columns, named like some, stand beside it."""
-    return {name: f"field_{number}" for number, name in enumerate(archive_columns(pipeline))}
-
-
-def _fields(pipeline: Pipeline) -> dict[str, Column]:
-    """A row whose fields are columns of their own."""
-    return {name: F.col(field) for name, field in _field_names(pipeline).items()}
-
-
-def _judge_fields(pipeline: Pipeline, found: DataFrame, row: Column, known: Sequence[Column]) -> DataFrame:
+def _judge_fields(pipeline: Pipeline, found: DataFrame, made: Column, known: Sequence[Column]) -> tuple[DataFrame, Row]:
     """Judge messages that are one row each, a struct that is never null, without ever making that struct.
 
     What is asked of a field is asked of the expression it is made by; a struct would be an object for each record,
-    and each of its numbers one more.
+    and each of its numbers one more. Returns the judged records, and their rows' fields, null unless archived.
     """
     is_decoded = F.col("undecodable").isNull()
-    named = _field_names(pipeline)
-    fields = found.select("*", *(F.when(is_decoded, row[name]).alias(field) for name, field in named.items()))
-    violation = F.when(is_decoded, _violation(pipeline, _fields(pipeline)))
-    judged = fields.withColumn("failure", F.coalesce(*known, violation))
+    # Named so: the record's own columns, named like some of the archive's, stand beside them.
+    named = {name: f"field_{number}" for number, name in enumerate(archive_columns(pipeline))}
+    # Of the struct itself: of a column that it is kept in, Spark would make it first.
+    fields = found.select("*", *(F.when(is_decoded, made[name]).alias(field) for name, field in named.items()))
+    violation = _violation(pipeline, {name: F.col(field) for name, field in named.items()})
+    judged = fields.withColumn("failure", F.coalesce(*known, F.when(is_decoded, violation)))
     passed = F.col("failure").isNull()
-    return judged.select(
-        F.when(passed, ARCHIVED).otherwise(QUARANTINED).alias("outcome"),
-        *_CARRIED,
-        F.lit(0).alias("kafka_element"),
-        *(F.when(passed, F.col(field)).alias(field) for field in named.values()),
+    outcomes = judged.select(
+        "*", F.when(passed, ARCHIVED).otherwise(QUARANTINED).alias("outcome"), F.lit(0).alias("kafka_element")
     )
+    return outcomes, {name: F.when(passed, F.col(field)) for name, field in named.items()}
 
 
 def _judge_rows(
     pipeline: Pipeline, found: DataFrame, rows: Column, known: Sequence[Column], *, is_one_row: bool
-) -> DataFrame:
-    """Judge messages of any number of rows, an array; or of one or none, a struct or null."""
+) -> tuple[DataFrame, Row]:
+    """Judge messages of any number of rows, an array; or of one or none, a struct or null.
+
+    Returns the judged records, once for each row, and that row, null unless archived.
+    """
     with_rows = found.withColumn("rows", F.when(F.col("undecodable").isNull(), rows))
     violation = _first_violation(pipeline, F.col("rows"), is_one_row=is_one_row)
     judged = with_rows.withColumn("failure", F.coalesce(*known, violation))
@@ -168,12 +160,7 @@ def _judge_rows(
             else (F.posexplode_outer(archived).alias("kafka_element", "row"),)
         ),
     )
-    return exploded.select(
-        "outcome",
-        *_CARRIED,
-        F.coalesce("kafka_element", F.lit(0)).alias("kafka_element"),
-        *(F.col("row")[name].alias(field) for name, field in _field_names(pipeline).items()),
-    )
+    return exploded.withColumn("kafka_element", F.coalesce("kafka_element", F.lit(0))), F.col("row")
 
 
 def utc_date(moment: Column) -> Column:
@@ -253,7 +240,7 @@ def _violation(pipeline: Pipeline, row: Row) -> Column:
 
 
 def _rules(pipeline: Pipeline, row: Row) -> Iterator[tuple[Column, Column]]:
-    """Of each rule whether the row breaks it, true or false, and the failure that this is."""
+    """Of each rule whether the row breaks it (null is no), and the failure that this is."""
     columns = struct_of(pipeline.archive.columns)
     event_time = _path(row, pipeline.archive.event_time)
     for rule in pipeline.archive.all_rules:
@@ -292,7 +279,7 @@ def _rules(pipeline: Pipeline, row: Row) -> Iterator[tuple[Column, Column]]:
                 bounds = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
                 detail = F.concat(event_time.cast("string"), F.lit(bounds), arrival.cast("string"))
                 found = failure("event_time_out_of_bounds", detail)
-        yield F.coalesce(is_broken, F.lit(False)), found
+        yield is_broken, found
 
 
 def failure(reason: str, detail: Column) -> Column:
