@@ -58,7 +58,7 @@ class KafkaTopics:
     """Options of Kafka's client, of those in `CLIENT_OPTIONS`, e.g. `{"kafka.fetch.max.wait.ms": "100"}`."""
     topic_partitions: int = 4
     """How many partitions a topic gets when Tidemark creates it."""
-    max_offsets_per_trigger: int = 200_000
+    max_offsets_per_trigger: int = 500_000
     """The most offsets one micro-batch covers."""
 
     def __post_init__(self) -> None:
