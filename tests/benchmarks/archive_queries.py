@@ -103,8 +103,12 @@ class Queries:
         )
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
         found = message.select(*COORDINATES, rows.alias("row"))
-        if isinstance(found.schema["row"].dataType, ArrayType):
+        made = found.schema["row"]
+        if isinstance(made.dataType, ArrayType):
             found = found.withColumn("row", F.explode("row"))
+        elif made.nullable:
+            # Else Spark asks for null before it makes the rows, and parses each message twice.
+            found = found.withColumn("row", F.explode(F.array("row")))
         flat = found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
         dated = flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd"))
         return _to_files(dated, f"bare-{number}", "date")
