@@ -104,10 +104,10 @@ class Queries:
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
         found = message.select(*COORDINATES, rows.alias("row"))
         made = found.schema["row"]
+        # Else Spark asks whether there are rows before it makes them, and parses each message twice.
         if isinstance(made.dataType, ArrayType):
-            found = found.withColumn("row", F.explode("row"))
+            found = found.withColumn("row", F.explode_outer("row"))
         elif made.nullable:
-            # Else Spark asks for null before it makes the rows, and parses each message twice.
             found = found.withColumn("row", F.explode(F.array("row")))
         flat = found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
         dated = flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd"))
