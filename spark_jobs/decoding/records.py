@@ -96,11 +96,9 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
     found = parsed.withColumn("undecodable", undecodable)
     known = [F.col(name) for name in ("withheld", "undecodable") if name in found.columns]
-    made = found.select(rows.alias("rows")).schema["rows"]
-    if isinstance(made.dataType, StructType) and not made.nullable:
-        judged, row = _judge_fields(pipeline, found, rows, known)
-    else:
-        judged, row = _judge_rows(pipeline, found, rows, known, is_one_row=isinstance(made.dataType, StructType))
+    made = found.select(rows.alias("rows")).schema["rows"].dataType
+    judge = _judge_fields if isinstance(made, StructType) else _judge_rows
+    judged, row = judge(pipeline, found, rows, known)
     kept = F.col("failure").isNotNull()
     return judged.select(
         "outcome",
@@ -115,7 +113,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
 
 
 def _judge_fields(pipeline: Pipeline, found: DataFrame, made: Column, known: Sequence[Column]) -> tuple[DataFrame, Row]:
-    """Judge messages that are one row each, a struct that is never null, without ever making that struct.
+    """Judge messages of one row or none, a struct or null, without ever making that struct.
 
     What is asked of a field is asked of the expression it is made by; a struct would be an object for each record,
     and each of its numbers one more. Returns the judged records, and their rows' fields, null unless archived.
@@ -123,30 +121,32 @@ def _judge_fields(pipeline: Pipeline, found: DataFrame, made: Column, known: Seq
     is_decoded = F.col("undecodable").isNull()
     # Named so: the record's own columns, named like some of the archive's, stand beside them.
     named = {name: f"field_{number}" for number, name in enumerate(archive_columns(pipeline))}
-    # Of the struct itself: of a column that it is kept in, Spark would make it first.
-    fields = found.select("*", *(F.when(is_decoded, made[name]).alias(field) for name, field in named.items()))
-    violation = _violation(pipeline, {name: F.col(field) for name, field in named.items()})
-    judged = fields.withColumn("failure", F.coalesce(*known, F.when(is_decoded, violation)))
-    passed = F.col("failure").isNull()
-    outcomes = judged.select(
-        "*", F.when(passed, ARCHIVED).otherwise(QUARANTINED).alias("outcome"), F.lit(0).alias("kafka_element")
+    fields = found.select(
+        "*",
+        (is_decoded & made.isNotNull()).alias("is_row"),
+        # Of the struct itself: of a column that it is kept in, Spark would make it first.
+        *(F.when(is_decoded, made[name]).alias(field) for name, field in named.items()),
     )
+    violation = _violation(pipeline, {name: F.col(field) for name, field in named.items()})
+    judged = fields.withColumn("failure", F.coalesce(*known, F.when(F.col("is_row"), violation)))
+    passed = F.col("failure").isNull()
+    outcome = F.when(~passed, QUARANTINED).when(F.col("is_row"), ARCHIVED).otherwise(EMPTY)
+    outcomes = judged.select("*", outcome.alias("outcome"), F.lit(0).alias("kafka_element"))
     return outcomes, {name: F.when(passed, F.col(field)) for name, field in named.items()}
 
 
-def _judge_rows(
-    pipeline: Pipeline, found: DataFrame, rows: Column, known: Sequence[Column], *, is_one_row: bool
-) -> tuple[DataFrame, Row]:
-    """Judge messages of any number of rows, an array; or of one or none, a struct or null.
+def _judge_rows(pipeline: Pipeline, found: DataFrame, rows: Column, known: Sequence[Column]) -> tuple[DataFrame, Row]:
+    """Judge messages of any number of rows, an array.
 
     Returns the judged records, once for each row, and that row, null unless archived.
     """
     with_rows = found.withColumn("rows", F.when(F.col("undecodable").isNull(), rows))
-    violation = _first_violation(pipeline, F.col("rows"), is_one_row=is_one_row)
-    judged = with_rows.withColumn("failure", F.coalesce(*known, violation))
+    violations = F.transform("rows", lambda row: _violation(pipeline, row))
+    first = F.get(F.filter(violations, lambda each: each.isNotNull()), F.lit(0))
+    judged = with_rows.withColumn("failure", F.coalesce(*known, first))
     outcome = (
         F.when(F.col("failure").isNotNull(), QUARANTINED)
-        .when(F.col("rows").isNull() if is_one_row else F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
+        .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
         .otherwise(ARCHIVED)
     )
     archived = F.when(F.col("outcome") == ARCHIVED, F.col("rows"))
@@ -154,11 +154,7 @@ def _judge_rows(
         "outcome",
         *_CARRIED,
         # One for each row of a record, or null for none.
-        *(
-            (F.lit(0).alias("kafka_element"), archived.alias("row"))
-            if is_one_row
-            else (F.posexplode_outer(archived).alias("kafka_element", "row"),)
-        ),
+        F.posexplode_outer(archived).alias("kafka_element", "row"),
     )
     return exploded.withColumn("kafka_element", F.coalesce("kafka_element", F.lit(0))), F.col("row")
 
@@ -221,14 +217,6 @@ def _is_missing(pipeline: Pipeline, row: Row, path: str) -> Column:
         kind = kind[part].dataType
     value = _path(row, path)
     return F.coalesce(value, F.lit("")) == "" if isinstance(kind, StringType) else value.isNull()
-
-
-def _first_violation(pipeline: Pipeline, rows: Column, *, is_one_row: bool) -> Column:
-    """The first rule a row breaks, as struct<reason, detail>; null when all rows keep all rules."""
-    if is_one_row:
-        return F.when(rows.isNotNull(), _violation(pipeline, rows))
-    found = F.transform(rows, lambda row: _violation(pipeline, row))
-    return F.get(F.filter(found, lambda each: each.isNotNull()), F.lit(0))
 
 
 def _violation(pipeline: Pipeline, row: Row) -> Column:

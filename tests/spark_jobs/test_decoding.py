@@ -327,22 +327,23 @@ def test_decoder_parses_each_value_once(spark: Any) -> None:
     assert "xxhash64" not in plan.partition("from_json(")[2].partition(" AS parsed")[0]
 
 
-def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any) -> None:
+@pytest.mark.parametrize("name", ["auction_bids", "isp_hits", "wiki_changes"])
+def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any, name: str) -> None:
     from spark_jobs.decoding.records import decode
 
     # Of rows that Spark has at hand, nothing would be left to plan.
     frame = spark.createDataFrame([], KAFKA_DDL).localCheckpoint()
     spark.conf.set("spark.sql.debug.maxToStringFields", 1000)
     try:
-        plan = decode(load_pipeline("auction_bids"), frame)._jdf.queryExecution().optimizedPlan().toString()
+        plan = decode(load_pipeline(name), frame)._jdf.queryExecution().optimizedPlan().toString()
     finally:
         spark.conf.unset("spark.sql.debug.maxToStringFields")
     # By the name of its first field, what any struct is made of: failures alone.
     assert set(re.findall(r"\bstruct\((\w+),", plan)) == {"reason"}
 
 
-def test_row_is_judged_alike_whether_it_may_be_null_or_not(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ways of one decoding: field by field, and as a struct."""
+def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ways of one decoding: field by field, and as a struct. Where there is no row, both say so."""
     from pyspark.sql import Column
     from pyspark.sql import functions as F
 
@@ -350,22 +351,25 @@ def test_row_is_judged_alike_whether_it_may_be_null_or_not(spark: Any, monkeypat
 
     pipeline = load_pipeline("auction_bids")
     bids = records.transform(pipeline, pipeline.archive.rows)
+    in_array = False
 
-    def perhaps(message: Column) -> Column:
-        return F.when(F.lit(True) | message["bid_id"].isNull(), bids(message))
+    def some(message: Column) -> Column:
+        bid = bids(message)
+        return F.when(F.substring("kafka_offset", -1, 1) != "3", F.array(bid) if in_array else bid)
 
     made = messages(pipeline, events=600, seed=7, bad_fraction=0.3, start=NOW, span=timedelta(minutes=5))
     rows = [(key, value, "auction-bids", 0, n, moment, []) for n, (moment, key, value, _) in enumerate(made)]
     frame = spark.createDataFrame(rows, KAFKA_DDL)
     withheld = records.withhold({("auction-bids", 0, 5): "it threw"})
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: some)
 
     def found() -> list[Any]:
         return records.decode(pipeline, frame, withheld).orderBy("kafka_offset").collect()
 
     field_by_field = found()
-    monkeypatch.setattr(records, "transform", lambda pipeline, name: perhaps)
-    with_struct = found()
-    assert field_by_field == with_struct
+    in_array = True
+    assert found() == field_by_field
+    assert {row.outcome for row in field_by_field} == {"archived", "empty", "quarantined"}
     reasons = {row.reason for row in field_by_field}
     assert {None, "poison", "malformed_json", "required_missing"} <= reasons, reasons
 
