@@ -20,7 +20,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command."""
     app.command(context_settings=_PASS_ON)(test)
-    app.command()(bench)
+    app.command(context_settings=_PASS_ON)(bench)
     app.command()(new)
 
 
@@ -31,10 +31,10 @@ def test(context: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _THREE_AT_A_TIME)])
 
 
-def bench(name: Annotated[str, typer.Argument(help="e.g. archive; default: all")] = "") -> None:
-    """Run the benchmarks and print their ratios as JSON."""
+def bench(context: typer.Context) -> None:
+    """Run the benchmarks and print their ratios as JSON; their names and options: `./tidemark bench --help`."""
     os.chdir(REPOSITORY)
-    os.execv(sys.executable, [sys.executable, "-m", "tests.benchmarks", *([name] if name else [])])
+    os.execv(sys.executable, [sys.executable, "-m", "tests.benchmarks", *context.args])
 
 
 class Format(StrEnum):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 
+from include.pipelines import pipeline_names
 from tests.benchmarks import archive, batches, flags, pipelines, reads
 
 BENCHMARKS = {
@@ -25,9 +27,18 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", choices=BENCHMARKS)
+    asked = parser.add_argument_group("of archive and pipelines")
+    asked.add_argument("--events", type=int, help="messages in the topics")
+    asked.add_argument("--rounds", type=int, help="that count, after as many that do not")
+    asked.add_argument("--bad-fraction", type=float, help="share of bad messages, 0 to 1")
+    asked.add_argument("--pipeline", action="append", dest="pipelines", choices=pipeline_names())
     arguments = parser.parse_args()
+    given = {key: value for key, value in vars(arguments).items() if key != "name" and value is not None}
     names = [arguments.name] if arguments.name else list(BENCHMARKS)
-    print(json.dumps({name: BENCHMARKS[name]() for name in names}, indent=2))
+    for name in names:
+        if unknown := given.keys() - inspect.signature(BENCHMARKS[name]).parameters.keys():
+            parser.error(f"{name} takes no {', '.join(sorted(unknown))}")
+    print(json.dumps({name: BENCHMARKS[name](**given) for name in names}, indent=2))
 
 
 if __name__ == "__main__":

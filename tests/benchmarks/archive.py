@@ -1,4 +1,4 @@
-"""`bench archive`: throughput of the archive query against bare PySpark, in turns in one session."""
+"""`bench archive`: throughput of the archive query against bare PySpark, in turns."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from tests.benchmarks.home import BenchHome, bench_home
 
 
-def run(events: int = 200_000, rounds: int = 5, **settings: str) -> dict[str, Any]:
+def run(events: int = 200_000, rounds: int = 5, bad_fraction: float = 0.01, **settings: str) -> dict[str, Any]:
     """Seconds of each side per round, and the ratio of their throughputs; at least 0.95 is wanted."""
     with bench_home(TIDEMARK_DRIVER_MEMORY="3g", **settings) as home:
-        home.run("produce", "nest_cameras", "--events", str(events), "--bad-fraction", "0.01")
+        home.run("produce", "nest_cameras", "--events", str(events), "--bad-fraction", str(bad_fraction))
         return run_queries(home, "nest_cameras", rounds)
 
 
 def run_queries(home: BenchHome, pipeline: str, rounds: int, *options: str) -> dict[str, Any]:
-    """Run a pipeline's queries in a session of their own (`archive_queries.py`); what they cost."""
+    """Run a pipeline's queries in drivers of their own (`archive_queries.py`); what they cost."""
     result = home.path / "result.json"
     script = Path(__file__).with_name("archive_queries.py")
     done = subprocess.run(

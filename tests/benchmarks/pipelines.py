@@ -18,32 +18,35 @@ from tests.benchmarks.home import BenchHome, bench_home
 HOUR = timedelta(hours=1)
 
 
-def run(names: Sequence[str] = (), events: int = 200_000, rounds: int = 3) -> dict[str, Any]:
+def run(
+    pipelines: Sequence[str] = (), events: int = 200_000, rounds: int = 3, bad_fraction: float = 0.01
+) -> dict[str, Any]:
     """By pipeline: CPU time against bare PySpark (at least 0.95 is wanted), events per CPU second, and CPU seconds of
     an interval per million events, whose fixed part (the start of Spark) is told by an interval without events.
 
     Of fewer events, what a query's start costs would be most of what is measured.
     """
     found = {}
-    for name in names or pipeline_names():
-        found[name] = _of(name, events, rounds)
+    for name in pipelines or pipeline_names():
+        found[name] = _of(name, events, rounds, bad_fraction)
         # It takes minutes for each: whoever waits, or ends it, has what was found so far.
         print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
     return found
 
 
-def _of(name: str, events: int, rounds: int) -> dict[str, Any]:
+def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, Any]:
+    what = ("--events", str(events), "--bad-fraction", str(bad_fraction))
     with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
         if isinstance(load_pipeline(name).decoder, Avro):
             home.run("up", "registry")
         start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 2 * HOUR
         bounds = ("--start", format_time(start), "--span", "1h")
-        home.run("produce", name, "--events", str(events), "--bad-fraction", "0.01", *bounds)
+        home.run("produce", name, *what, *bounds)
         found = run_queries(home, name, rounds, "--speed")
     with bench_home() as home:
         if isinstance(load_pipeline(name).decoder, Avro):
             home.run("up", "registry")
-        home.run("produce", name, "--events", str(events), "--bad-fraction", "0.01", *bounds)
+        home.run("produce", name, *what, *bounds)
         home.run("stream", name, "--until-caught-up")
         full, empty = (_interval(home, name, begun) for begun in (start, start + HOUR))
     per_million = round((full - empty) / events * 1_000_000)

@@ -1,0 +1,206 @@
+"""What the archive query is measured against: the same rows by PySpark alone.
+
+`readStream` with the same options, plain `from_json` (or `from_avro` with the schema that the record's id names),
+`explode`, the built-in Parquet file sink partitioned by date. It neither quarantines nor counts nor commits anything;
+that is the work the ratio charges us for.
+
+Run as a script, it is a driver of its own with the configuration that PySpark comes with, but for the jars, the heap
+and the time zone: what somebody has who writes the query by hand. It runs its query once for each line that it reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import IO, TYPE_CHECKING
+
+import psutil
+
+from include import kafka, lake
+from include.offsets import OffsetRange
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Avro, Pipeline
+from include.services.jars import classpath
+from include.settings import REPOSITORY, settings
+from include.sources import describe_source, source_topic_partitions
+from include.writer_schemas import writer_schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass
+class Cost:
+    """What a run took: seconds by the clock, and of CPU time in the driver's two processes."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def cost_of(query: DataStreamWriter) -> Cost:
+    """Run a query to its end and measure: Python's process and its JVM, which runs all of Spark here."""
+    driver = psutil.Process()
+    # Python starts the JVM, or spark-submit's JVM starts Python.
+    jvm = next((child for child in driver.children() if child.name() == "java"), driver.parent())
+    processes = [driver, *([jvm] if jvm else [])]
+
+    def used() -> float:
+        times = [process.cpu_times() for process in processes]
+        return sum(each.user + each.system for each in times)
+
+    begun, before = time.monotonic(), used()
+    query.start().awaitTermination()
+    return Cost(time.monotonic() - begun, used() - before)
+
+
+class BareArchive:
+    """The archive query in bare PySpark, over what the pipeline's topics hold.
+
+    A stream's frames are built once, when it starts, so that is not measured.
+    """
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+        from spark_jobs.decoding.decoders import prepare
+        from spark_jobs.kafka_source import read_ranges
+
+        self._spark = spark
+        self._pipeline = pipeline
+        every = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
+        bounds = kafka.offset_bounds(every)
+        self._begins = {tp: low for tp, (low, _) in bounds.items()}
+        # As a stream does for the schema ids that it meets, and then begins its micro-batch again.
+        prepare(pipeline.decoder, read_ranges(spark, [OffsetRange(tp, *bound) for tp, bound in bounds.items()]))
+
+    def records(self) -> DataFrame:
+        """The topics as a stream, from their beginning."""
+        from spark_jobs.kafka_source import read_stream
+
+        return read_stream(self._spark, self._pipeline.source, self._begins)
+
+    def query(self, name: str) -> DataStreamWriter:
+        """The query, ready to be run, into files of that name."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType
+
+        from spark_jobs.decoding.records import COORDINATES, transform
+
+        event_time = self._pipeline.archive.event_time
+        # Named like the archive's: a row may have a `timestamp` of its own.
+        message = self.records().select(
+            *(F.col(name.removeprefix("kafka_")).alias(name) for name in COORDINATES),
+            self._message().alias("message"),
+        )
+        rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
+        found = message.select(*COORDINATES, rows.alias("row"))
+        made = found.schema["row"]
+        # Else Spark asks whether there are rows before it makes them, and parses each message twice.
+        if isinstance(made.dataType, ArrayType):
+            found = found.withColumn("row", F.explode_outer("row"))
+        elif made.nullable:
+            found = found.withColumn("row", F.explode(F.array("row")))
+        flat = found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
+        return to_files(flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd")), name, "date")
+
+    def rows(self, name: str) -> int:
+        """How many rows with an event time a run wrote: it is to do the same work."""
+        from pyspark.sql import functions as F
+
+        written = self._spark.read.parquet(lake.uri("bench", name))
+        return written.where(F.col(self._pipeline.archive.event_time).isNotNull()).count()
+
+    def _message(self) -> Column:
+        from pyspark.sql import functions as F
+
+        decoder = self._pipeline.decoder
+        if isinstance(decoder, Avro):
+            from pyspark.sql.avro.functions import from_avro
+
+            # With another schema than its writer's, a record is no record or, worse, another one.
+            header, body = F.substring("value", 1, 5), F.expr("substring(value, 6)")
+            options = {"mode": "PERMISSIVE", "avroSchema": decoder.schema}
+            by_id = {
+                each: from_avro(body, writer, options)
+                for each, writer in writer_schemas().resolved().items()
+                if isinstance(writer, str)
+            }
+            return F.coalesce(
+                *(F.when(header == b"\0" + each.to_bytes(4, "big"), read) for each, read in by_id.items())
+            )
+        return F.from_json(F.col("value").cast("string"), decoder.schema)
+
+
+def to_files(rows: DataFrame, name: str, *partition_by: str) -> DataStreamWriter:
+    """Spark's built-in file sink, to the end of the topics."""
+    files = rows.writeStream.format("parquet").option("path", lake.uri("bench", name)).partitionBy(*partition_by)
+    checkpoint = lake.uri("bench", f"{name}-checkpoint")
+    return files.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+
+
+class BareDriver:
+    """The script's driver, seen from another one: each call runs its query once."""
+
+    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
+        self._requests, self._answers = requests, answers
+
+    def run(self, name: str) -> Cost:
+        """Run the query once, into files of that name. Raises SystemExit when its driver has ended."""
+        with suppress(BrokenPipeError):
+            self._requests.write(f"{name}\n".encode())
+            if answer := self._answers.readline():
+                return Cost(**json.loads(answer))
+        raise SystemExit("the driver of bare PySpark has ended: see above")
+
+
+@contextmanager
+def bare_driver(pipeline: str) -> Iterator[BareDriver]:
+    """A driver with PySpark's own configuration, ended with the block."""
+    # What spark-submit told this driver is not for that one, least of all which JVM is its own.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    # Nor which PySpark: there it is an archive, without Spark's scripts.
+    environment = {**kept, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, __file__, pipeline]
+    # Not buffered: of what a dead driver did not take, nothing is left to be written at the end.
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        # The end of its input is its end.
+        yield BareDriver(process.stdin, process.stdout)
+
+
+def without_delta(name: str) -> Pipeline:
+    """The pipeline with its archive in Parquet alone, as the bare query writes it."""
+    pipeline = load_pipeline(name)
+    return replace(pipeline, archive=replace(pipeline.archive, delta=False))
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pipeline")
+    arguments = parser.parse_args()
+    # Answers alone go there: the JVM would write to it, too.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    builder = SparkSession.builder.appName(f"bare {arguments.pipeline}")
+    builder = builder.config("spark.jars", ",".join(map(str, classpath("spark"))))
+    builder = builder.config("spark.driver.memory", settings().driver_memory)
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    archive = BareArchive(spark, without_delta(arguments.pipeline))
+    for line in sys.stdin:
+        print(json.dumps(asdict(cost_of(archive.query(line.strip())))), file=answers, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
