@@ -149,13 +149,11 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
 
 
 def _schema(location: str) -> pa.Schema:
-    system, path = lake.filesystem(location)
-    with system.open_input_file(path) as file:
-        return pq.read_schema(file)
+    with lake.parquet_file(location) as file:
+        return file.schema_arrow
 
 
 def _read(location: str) -> Iterator[pa.Table]:
-    system, path = lake.filesystem(location)
-    with system.open_input_file(path) as file:
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=_ROWS):
+    with lake.parquet_file(location) as file:
+        for batch in file.iter_batches(batch_size=_ROWS):
             yield pa.Table.from_batches([batch])

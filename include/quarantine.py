@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
 from sqlalchemy.orm import Session
 
 from include import lake
@@ -124,9 +123,8 @@ def records(
 
 
 def _read(file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
-    system, at = lake.filesystem(lake.uri(file.path))
-    with system.open_input_file(at) as opened:
-        rows: list[dict[str, Any]] = pq.ParquetFile(opened).read(columns=columns).to_pylist()
+    with lake.parquet_file(lake.uri(file.path)) as opened:
+        rows: list[dict[str, Any]] = opened.read(columns=columns).to_pylist()
     return rows
 
 

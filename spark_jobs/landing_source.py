@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -114,10 +113,8 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The file's rows as Arrow batches of the declared schema; columns that it lacks are null."""
         assert isinstance(partition, LandedPart)
-        system, path = lake.filesystem(partition.path)
         names = self._schema.names
-        with system.open_input_file(path) as source:
-            file = pq.ParquetFile(source)
+        with lake.parquet_file(partition.path) as file:
             for batch in file.iter_batches(columns=[name for name in names if name in file.schema_arrow.names]):
                 table = pa.Table.from_batches([batch])
                 for field in self._schema:

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlalchemy.orm import Session
@@ -145,7 +143,9 @@ def _count(pipeline: Pipeline, folder: str) -> _Landed:
     for found in lake.list_files(folder):
         location = f"{folder}/{found.name}"
         outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
-        table = _columns(location, [*_COORDINATES, "kafka_element", "reason", "detail"])
+        with lake.parquet_file(location) as file:
+            table = file.read(columns=[*_COORDINATES, "kafka_element", "reason", "detail"])
+            low, high = lake.column_bounds(file.metadata, pipeline.archive.event_time) or (None, None)
         for row in table.filter(pc.equal(table["kafka_element"], 0)).to_pylist():
             coordinates = (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"])
             if outcome == QUARANTINED:
@@ -155,7 +155,6 @@ def _count(pipeline: Pipeline, folder: str) -> _Landed:
         if outcome != ARCHIVED:
             lake.delete(location)
             continue
-        low, high = lake.column_bounds(lake.footer(location), pipeline.archive.event_time) or (None, None)
         landed.files.append(
             LandingFile(
                 outcome=outcome,
@@ -167,12 +166,6 @@ def _count(pipeline: Pipeline, folder: str) -> _Landed:
             )
         )
     return landed
-
-
-def _columns(location: str, columns: list[str]) -> pa.Table:
-    system, path = lake.filesystem(location)
-    with system.open_input_file(path) as file:
-        return pq.ParquetFile(file).read(columns=columns)
 
 
 def _commit(

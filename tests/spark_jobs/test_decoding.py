@@ -122,6 +122,28 @@ def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
     assert found[0][0].last_event.start_time.replace(tzinfo=UTC) == NOW
 
 
+def test_every_row_is_judged_however_many_there_are(spark: Any) -> None:
+    """The first ones by generated code, further ones by Spark's interpreter: the first bad one is named."""
+
+    def message(cameras: Sequence[dict[str, Any]]) -> bytes:
+        each = [good(**changes)["devices"]["cameras"]["cam-0001"] for changes in cameras]
+        return as_bytes({"devices": {"cameras": {f"cam-{n}": camera for n, camera in enumerate(each)}}})
+
+    most = 7
+    good_ones = [message([{}] * count) for count in range(most + 1)]
+    bad_at = [
+        message([{}] * at + [{"device_id": "x" * (201 + at)}] + [{"device_id": ""}] * (most - at - 1))
+        for at in range(most)
+    ]
+    found = decoded(spark, [*good_ones, *bad_at])
+    for count in range(1, most + 1):
+        assert [(row.outcome, row.kafka_element) for row in found[count]] == [("archived", n) for n in range(count)]
+    for at in range(most):
+        (row,) = found[len(good_ones) + at]
+        assert (row.outcome, row.reason) == ("quarantined", "value_too_long"), at
+        assert row.detail.startswith(f"device_id has {201 + at} bytes"), row.detail
+
+
 def test_valid_record_without_cameras_is_empty(spark: Any) -> None:
     values = [
         b"{}",
