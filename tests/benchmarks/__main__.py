@@ -5,41 +5,63 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import sys
+from typing import Any
 
 from include.pipelines import pipeline_names
 from tests.benchmarks import archive, batches, flags, pipelines, reads
+from tests.benchmarks.targets import Target
 
-BENCHMARKS = {
-    "archive": archive.run,
-    "batches": batches.run,
-    "flags": flags.run,
-    "reads": reads.run,
-    "pipelines": pipelines.run,
-}
+BENCHMARKS = {"archive": archive, "batches": batches, "flags": flags, "reads": reads, "pipelines": pipelines}
+"""Modules with `run`, whose parameters are a benchmark's options, and `targets` of what it found."""
 
 
-def main() -> None:
-    """Arguments to JSON on standard output."""
-    summaries = "\n".join(str(module.__doc__).splitlines()[0] for module in (archive, batches, flags, reads, pipelines))
+def main() -> int:
+    """Arguments to JSON on standard output; 1 if a figure misses its target and `--check` is given."""
+    arguments = _parser().parse_args()
+    given = {key: value for key, value in vars(arguments).items() if key not in {"name", "check"} and value is not None}
+    names = [arguments.name] if arguments.name else list(BENCHMARKS)
+    for name in names:
+        if unknown := given.keys() - _options(name):
+            _parser().error(f"{name} takes no {', '.join(sorted(unknown))}")
+    found: dict[str, Any] = {name: BENCHMARKS[name].run(**given) for name in names}
+    print(json.dumps(found, indent=2))
+    missed = False
+    for name in names:
+        targets: list[Target] = BENCHMARKS[name].targets(found[name])
+        for target in targets:
+            print(f"{name}: {target}", file=sys.stderr)
+            missed = missed or not target.met
+    return 1 if missed and arguments.check else 0
+
+
+def _options(benchmark: str) -> set[str]:
+    return set(inspect.signature(BENCHMARKS[benchmark].run).parameters)
+
+
+def _parser() -> argparse.ArgumentParser:
+    def of(option: str, meaning: str) -> str:
+        return f"{meaning} ({', '.join(name for name in BENCHMARKS if option in _options(name))})"
+
     parser = argparse.ArgumentParser(
         prog="./tidemark bench",
-        description=summaries,
+        description="\n".join(str(module.__doc__).splitlines()[0] for module in BENCHMARKS.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", choices=BENCHMARKS)
-    asked = parser.add_argument_group("of archive and pipelines")
-    asked.add_argument("--events", type=int, help="messages in the topics")
-    asked.add_argument("--rounds", type=int, help="that count, after as many that do not")
-    asked.add_argument("--bad-fraction", type=float, help="share of bad messages, 0 to 1")
-    asked.add_argument("--pipeline", action="append", dest="pipelines", choices=pipeline_names())
-    arguments = parser.parse_args()
-    given = {key: value for key, value in vars(arguments).items() if key != "name" and value is not None}
-    names = [arguments.name] if arguments.name else list(BENCHMARKS)
-    for name in names:
-        if unknown := given.keys() - inspect.signature(BENCHMARKS[name]).parameters.keys():
-            parser.error(f"{name} takes no {', '.join(sorted(unknown))}")
-    print(json.dumps({name: BENCHMARKS[name](**given) for name in names}, indent=2))
+    parser.add_argument("--check", action="store_true", help="end with 1 if a figure misses what is wanted of it")
+    parser.add_argument("--events", type=int, help=of("events", "messages in the topics"))
+    parser.add_argument("--rounds", type=int, help=of("rounds", "rounds that count"))
+    parser.add_argument("--bad-fraction", type=float, help=of("bad_fraction", "share of bad messages, 0 to 1"))
+    parser.add_argument(
+        "--pipeline",
+        action="append",
+        dest="pipelines",
+        choices=pipeline_names(),
+        help=of("pipelines", "may be given several times"),
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

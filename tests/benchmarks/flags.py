@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.home import bench_home
+from tests.benchmarks.targets import Target
 
 RATES = {50: 1_500, 500: 7_500, 5_000: 50_000}
 """Bids per second, and how many of them are measured."""
 
 
 def run(rates: dict[int, int] | None = None, warm_up: float = 30.0) -> dict[str, Any]:
-    """p50 and p99 in milliseconds by way and rate; p50 in real time at most 3 times the echo's is wanted.
+    """p50 and p99 in milliseconds by way and rate, and each p50 against the echo's.
 
     `warm_up`: seconds of bids before each way is measured, not counted.
     """
@@ -32,6 +33,16 @@ def run(rates: dict[int, int] | None = None, warm_up: float = 30.0) -> dict[str,
         )
         found: dict[str, Any] = json.loads(result.read_text())
         return found
+
+
+def targets(found: dict[str, Any]) -> list[Target]:
+    """In real time within three times what Kafka and its client cost by themselves, and every bid flagged."""
+    real_time = found["milliseconds"]["real_time"]
+    ratios = found["p50_to_echo"]["real_time"].items()
+    return [
+        *(Target(f"p50_to_echo.real_time.{rate}", ratio, at_most=3.0) for rate, ratio in ratios),
+        *(Target(f"milliseconds.real_time.{rate}.missing", of["missing"], at_most=0) for rate, of in real_time.items()),
+    ]
 
 
 def _spark_environment(environment: dict[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -64,6 +64,27 @@ def wider(landed: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return checkout
 
 
+@pytest.fixture(scope="module")
+def discarded(landed: Home) -> dict[str, Any]:
+    """A record that nobody wants replayed, as the listing shows it, and what the command said of it."""
+    record = next(row for row in listed(landed) if row["reason"] == "malformed_json")
+    said = landed.json("quarantine", "discard", "nest_cameras", *named(at(record)), "--reason", "a test of the sender")
+    return {"record": record, "said": said}
+
+
+@pytest.fixture(scope="module")
+def replayed(first: dict[str, Any], discarded: dict[str, Any], wider: Checkout) -> dict[str, int]:
+    """What the first replay said: after an interval was published, and with one record discarded."""
+    counts: dict[str, int] = wider.json("quarantine", "replay", "nest_cameras")
+    return counts
+
+
+@pytest.fixture(scope="module")
+def second(landed: Home, replayed: dict[str, int]) -> dict[str, Any]:
+    """The verdict of the interval that is pinned next after the replay."""
+    return landed.interval("nest_cameras", SECOND)
+
+
 def listed(home: Home, *arguments: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = home.json(
         "quarantine", "list", "nest_cameras", "--json", "--limit", "10000", *arguments
@@ -73,6 +94,12 @@ def listed(home: Home, *arguments: str) -> list[dict[str, Any]]:
 
 def at(row: dict[str, Any]) -> tuple[str, int, int]:
     return row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]
+
+
+def named(coordinates: tuple[str, int, int]) -> tuple[str, ...]:
+    """One record as `quarantine discard` and `quarantine replay` want it named."""
+    _, partition, offset = coordinates
+    return ("--partition", str(partition), "--offset", str(offset))
 
 
 def rows_of(verdict: dict[str, Any], records: dict[audit.Coordinates, audit.Record]) -> set[tuple[str, int, int, int]]:
@@ -97,57 +124,59 @@ def test_every_record_is_shown_whole_and_its_bytes_are_written_as_they_are(
         assert value is None or target.read_bytes() == value
 
 
-def test_discarded_record_says_who_and_why_and_is_discarded_once(landed: Home) -> None:
-    victim = next(row for row in listed(landed) if row["reason"] == "malformed_json")
-    named = ("--partition", str(victim["kafka_partition"]), "--offset", str(victim["kafka_offset"]))
+def test_discarded_record_says_who_and_why_and_is_discarded_once(landed: Home, discarded: dict[str, Any]) -> None:
+    assert discarded["said"] == {"selected": 1, "discarded": 1, "already_discarded": 0, "already_replayed": 0}
+    victim = at(discarded["record"])
     assert "--all" in landed.run("quarantine", "discard", "nest_cameras", "--reason", "no", expect=64).stderr
-    once = landed.json("quarantine", "discard", "nest_cameras", *named, "--reason", "a test of the sender")
-    assert once == {"selected": 1, "discarded": 1, "already_discarded": 0, "already_replayed": 0}
-    again = landed.json("quarantine", "discard", "nest_cameras", *named, "--reason", "again")
+    again = landed.json("quarantine", "discard", "nest_cameras", *named(victim), "--reason", "again")
     assert again == {"selected": 1, "discarded": 0, "already_discarded": 1, "already_replayed": 0}
     (row,) = listed(landed, "--state", "discarded")
-    assert at(row) == at(victim)
+    assert at(row) == victim
     assert row["note"] == "a test of the sender"
     assert "@" in row["by"]
-    assert landed.run("quarantine", "discard", "nest_cameras", "--partition", "0", "--offset", "99999999",
-                      "--reason", "none", expect=64).stderr.count("is not in quarantine") == 1  # fmt: skip
+    unknown = named((victim[0], 0, 99_999_999))
+    refused = landed.run("quarantine", "discard", "nest_cameras", *unknown, "--reason", "none", expect=64)
+    assert refused.stderr.count("is not in quarantine") == 1
 
 
-def test_replayed_rows_are_delivered_once_by_the_next_pinned_interval(
-    landed: Home,
-    first: dict[str, Any],
+def test_replay_takes_what_newer_code_can_read_and_takes_it_once(
     wider: Checkout,
+    replayed: dict[str, int],
     records: dict[audit.Coordinates, audit.Record],
     far_ahead: dict[audit.Coordinates, list[dict[str, Any]]],
 ) -> None:
     bad = audit.expected(records).bad
-    once = wider.json("quarantine", "replay", "nest_cameras")
-    still = len(bad) - 1 - len(far_ahead)
-    assert once == {
+    assert replayed == {
         "selected": len(bad) - 1,
         "replayed": len(far_ahead),
         "empty": 0,
-        "still_failing": still,
+        "still_failing": len(bad) - 1 - len(far_ahead),
         "already_replayed": 0,
     }
     twice = wider.json("quarantine", "replay", "nest_cameras")
-    assert twice == {**once, "replayed": 0, "already_replayed": len(far_ahead)}
+    assert twice == {**replayed, "replayed": 0, "already_replayed": len(far_ahead)}
 
-    verdict = landed.interval("nest_cameras", SECOND)
-    assert verdict["reconciliation"]["unexplained"] == 0
-    counts = verdict["records"]
+
+def test_replayed_rows_are_delivered_once_by_the_next_pinned_interval(
+    landed: Home,
+    second: dict[str, Any],
+    records: dict[audit.Coordinates, audit.Record],
+    far_ahead: dict[audit.Coordinates, list[dict[str, Any]]],
+) -> None:
+    assert second["reconciliation"]["unexplained"] == 0
+    counts = second["records"]
     assert counts["replayed"] == len(far_ahead)
     assert counts["in_ranges"] == sum(counts[name] for name in ("archived", "empty", "quarantined", "gaps"))
-    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras"]
+    locations = [r["location"] for r in second["registered"] if r["table"] == "nest_cameras"]
     table = audit.read_parquet(locations)
-    replayed = {(*c, element): row for c, rows in far_ahead.items() for element, row in enumerate(rows)}
-    assert audit.identities(table) == Counter(rows_of(verdict, records) | replayed.keys())
+    late = {(*c, element): row for c, rows in far_ahead.items() for element, row in enumerate(rows)}
+    assert audit.identities(table) == Counter(rows_of(second, records) | late.keys())
     for row in table.to_pylist():
         identity = (*at(row), row["kafka_element"])
-        if identity in replayed:
-            assert row["device_id"] == replayed[identity]["device_id"]
+        if identity in late:
+            assert row["device_id"] == late[identity]["device_id"]
             assert int(row["kafka_timestamp"].timestamp() * 1000) == records[identity[:3]].timestamp
-    classes = Counter(d["class"] for d in verdict["differences"])
+    classes = Counter(d["class"] for d in second["differences"])
     assert classes["quarantined"] > 0
     states = {at(row): row for row in listed(landed)}
     assert {c for c, row in states.items() if row["state"] == "replayed"} == set(far_ahead)
@@ -160,41 +189,42 @@ def test_replayed_rows_are_delivered_once_by_the_next_pinned_interval(
 def test_replayed_rows_are_in_no_other_interval(
     landed: Home,
     first: dict[str, Any],
+    second: dict[str, Any],
     records: dict[audit.Coordinates, audit.Record],
     far_ahead: dict[audit.Coordinates, list[dict[str, Any]]],
 ) -> None:
     # The interval that holds a replayed record's offset keeps it as quarantined.
-    verdict = landed.interval("nest_cameras", SECOND)
     again = landed.interval("nest_cameras", START)
     assert again["registered"] == first["registered"]
     assert again["records"] == first["records"]
     third = landed.interval("nest_cameras", SECOND + timedelta(hours=1))
     assert third["records"]["replayed"] == 0
     assert third["reconciliation"]["unexplained"] == 0
-    every = [r["location"] for v in (again, verdict, third) for r in v["registered"] if r["table"] == "nest_cameras"]
-    replayed = {(*c, element) for c, rows in far_ahead.items() for element in range(len(rows))}
-    expected = Counter(audit.expected(records).rows.keys() | replayed)
+    every = [r["location"] for v in (again, second, third) for r in v["registered"] if r["table"] == "nest_cameras"]
+    late = {(*c, element) for c, rows in far_ahead.items() for element in range(len(rows))}
+    expected = Counter(audit.expected(records).rows.keys() | late)
     assert audit.identities(audit.read_parquet(every)) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["kafka", "archive"])
-def test_interval_with_replayed_rows_is_rebuilt_to_the_same_hash(landed: Home, source: str) -> None:
-    label = SECOND.strftime("%Y-%m-%dT%H")
-    for partition in (f"date=2099-01-01/interval={label}",):
-        found = landed.json("rebuild", "nest_cameras", partition, "--source", source, "--json")
-        assert found["equal"] is True
-        assert found["rows"] > 0
+def test_interval_with_replayed_rows_is_rebuilt_to_the_same_hash(
+    landed: Home, second: dict[str, Any], source: str
+) -> None:
+    partition = f"date=2099-01-01/interval={SECOND:%Y-%m-%dT%H}"
+    assert partition in {registered["partition"] for registered in second["registered"]}
+    found = landed.json("rebuild", "nest_cameras", partition, "--source", source, "--json")
+    assert found["equal"] is True
+    assert found["rows"] > 0
 
 
 def test_replay_and_discard_leave_a_replayed_record_alone(
-    landed: Home, far_ahead: dict[audit.Coordinates, list[dict[str, Any]]]
+    landed: Home, second: dict[str, Any], far_ahead: dict[audit.Coordinates, list[dict[str, Any]]]
 ) -> None:
-    _, partition, offset = next(iter(far_ahead))
-    named = ("--partition", str(partition), "--offset", str(offset))
-    found = landed.json("quarantine", "discard", "nest_cameras", *named, "--reason", "too late")
+    record = named(next(iter(far_ahead)))
+    found = landed.json("quarantine", "discard", "nest_cameras", *record, "--reason", "too late")
     assert found == {"selected": 1, "discarded": 0, "already_discarded": 0, "already_replayed": 1}
-    assert landed.json("quarantine", "replay", "nest_cameras", *named) == {
+    assert landed.json("quarantine", "replay", "nest_cameras", *record) == {
         "selected": 1,
         "replayed": 0,
         "empty": 0,
@@ -213,7 +243,3 @@ def test_quarantined_record_stays_so_in_its_interval_when_newer_code_would_read_
     assert verdict["records"] == first["records"]
     assert verdict["registered"] == first["registered"]
     assert verdict["code_changes"] == {"added": 0, "removed": 0, "changed": 0}
-
-
-def hour(start: datetime) -> tuple[str, ...]:
-    return ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
