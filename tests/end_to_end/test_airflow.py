@@ -63,6 +63,43 @@ def airflow(home: Home) -> Iterator[AirflowApi]:
             psutil.wait_procs([psutil.Process(pid)], timeout=30)
 
 
+@pytest.fixture(scope="module")
+def launched(airflow: AirflowApi) -> dict[str, Any]:
+    """The interval's run: it waited before Airflow launched the stream, as another did, and has ended since."""
+    of_isp = INTERVAL.replace("nest_cameras", "isp_hits")
+    bounds = {"from": iso(START), "to": iso(START + timedelta(hours=1))}
+    runs = {dag: airflow.trigger(dag, **bounds) for dag in (of_isp, INTERVAL)}
+    for dag in runs:
+        airflow.set_paused(dag, False)
+        wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d))
+    for run in (each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["run_type"] == "scheduled"):
+        # The last hour's, which holds nothing: it would only take its turns in the task slots.
+        airflow.fail_run(INTERVAL, run)
+    airflow.set_paused(STREAM, False)
+    run = runs[INTERVAL]
+    ended = {"state": wait_for("the run", lambda: run_ended(airflow, run), 480), "tasks": airflow.tasks(INTERVAL, run)}
+    # Nobody launches the stream that these wait for, and Airflow would wait for them when it ends.
+    airflow.set_paused(of_isp, True)
+    for each in airflow.runs(of_isp):
+        airflow.fail_run(of_isp, each["dag_run_id"])
+    return ended
+
+
+@pytest.fixture(scope="module")
+def failed(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> tuple[str, int]:
+    """A launch of the paused stream and its driver's pid, whose run was marked failed while it was watched."""
+
+    def deferred() -> str | None:
+        running = [r["dag_run_id"] for r in airflow.runs(STREAM) if r["state"] == "running"]
+        return next((run for run in running if airflow.tasks(STREAM, run) == {"stream": "deferred"}), None)
+
+    run = wait_for("the trigger to watch the driver", deferred)
+    launch, pid = ledger(home, "SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
+    airflow.set_paused(STREAM, True)
+    airflow.fail_run(STREAM, run)
+    return launch, pid
+
+
 def run_backfill(api: AirflowApi, first: str, last: str, *, again: bool = False) -> None:
     """A backfill over the three intervals, to its end; every run of it succeeded."""
     backfill = api.backfill(INTERVAL, first, last, again=again)
@@ -91,20 +128,9 @@ def check_rows(home: Home, expected: audit.Fates) -> None:
 
 
 def test_stream_is_launched_though_as_many_intervals_as_task_slots_wait_and_the_interval_is_registered(
-    home: Home, airflow: AirflowApi
+    home: Home, launched: dict[str, Any]
 ) -> None:
-    of_isp = INTERVAL.replace("nest_cameras", "isp_hits")
-    bounds = {"from": iso(START), "to": iso(START + timedelta(hours=1))}
-    runs = {dag: airflow.trigger(dag, **bounds) for dag in (of_isp, INTERVAL)}
-    for dag in runs:
-        airflow.set_paused(dag, False)
-        wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d))
-    for run in (each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["run_type"] == "scheduled"):
-        # The last hour's, which holds nothing: it would only take its turns in the task slots.
-        airflow.fail_run(INTERVAL, run)
-    airflow.set_paused(STREAM, False)
-    run = runs[INTERVAL]
-    assert wait_for("the run", lambda: run_ended(airflow, run), 480) == "success", airflow.tasks(INTERVAL, run)
+    assert launched["state"] == "success", launched["tasks"]
     label = f"interval={START.strftime('%Y-%m-%dT%H')}"
     assert {table for table, partition, *_ in registered(home) if label in partition} == {
         "nest_cameras",
@@ -114,14 +140,10 @@ def test_stream_is_launched_though_as_many_intervals_as_task_slots_wait_and_the_
     records = audit.in_ranges(audit.read_topic(home.kafka, "nest-logs"), ranges)
     check_rows(home, audit.expected(records))
     assert len(records) > EVENTS / 4
-    # Nobody launches the stream that these wait for, and Airflow would wait for them when it ends.
-    airflow.set_paused(of_isp, True)
-    for each in airflow.runs(of_isp):
-        airflow.fail_run(of_isp, each["dag_run_id"])
 
 
 @pytest.mark.slow
-def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowApi) -> None:
+def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> None:
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     last = START + timedelta(hours=2)
     airflow.set_paused(INTERVAL, False)
@@ -140,7 +162,9 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
 
 
 @pytest.mark.slow
-def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(home: Home, airflow: AirflowApi) -> None:
+def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     airflow.set_paused(INTERVAL, False)
     before = registered(home)
@@ -151,7 +175,9 @@ def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(hom
 
 
 @pytest.mark.slow
-def test_operators_are_alerted_when_a_task_fails_for_good(home: Home, airflow: AirflowApi) -> None:
+def test_operators_are_alerted_when_a_task_fails_for_good(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
     # Half a pair of parameters: refused in the first task, before anything is read.
     run = airflow.trigger(INTERVAL, **{"from": iso(START)})
     wait_for("the run", lambda: next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run) == "failed")
@@ -166,7 +192,9 @@ def test_operators_are_alerted_when_a_task_fails_for_good(home: Home, airflow: A
 
 
 @pytest.mark.slow
-def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, airflow: AirflowApi) -> None:
+def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
     def driver() -> tuple[int, int] | None:
         rows = ledger(home, "SELECT token, holder FROM writers WHERE holder <> ''")
         return (rows[0][0], int(rows[0][1].split(":")[1])) if rows else None
@@ -193,16 +221,9 @@ def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(home: Home, ai
 
 
 def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed(
-    home: Home, airflow: AirflowApi
+    home: Home, failed: tuple[str, int]
 ) -> None:
-    def deferred() -> str | None:
-        running = [r["dag_run_id"] for r in airflow.runs(STREAM) if r["state"] == "running"]
-        return next((run for run in running if airflow.tasks(STREAM, run) == {"stream": "deferred"}), None)
-
-    run = wait_for("the trigger to watch the driver", deferred)
-    launch, pid = ledger(home, "SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
-    airflow.set_paused(STREAM, True)
-    airflow.fail_run(STREAM, run)
+    launch, pid = failed
     end = f"SELECT exit_code FROM stream_launches WHERE id = '{launch}' AND exit_code IS NOT NULL"
     assert wait_for("the driver's end", lambda: ledger(home, end), 90) == [(0,)]
     wait_for("its process to go", lambda: not psutil.pid_exists(pid), 30)
@@ -211,8 +232,9 @@ def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed
 
 @pytest.mark.slow
 def test_driver_started_by_hand_is_adopted_until_it_ends_though_the_last_launch_ended(
-    home: Home, airflow: AirflowApi
+    home: Home, airflow: AirflowApi, failed: tuple[str, int]
 ) -> None:
+    wait_for("the failed launch's lease to go", lambda: ledger(home, "SELECT holder FROM writers") == [("",)], 120)
     launches = "SELECT count(*) FROM stream_launches"
     before, runs = ledger(home, launches), len(airflow.runs(STREAM))
     by_hand = home.start("stream", "nest_cameras")
