@@ -43,6 +43,15 @@ def registry(gate: Gate) -> SchemaRegistry:
     return SchemaRegistry(gate.target)
 
 
+@pytest.fixture(scope="module")
+def published(home: Home, gate: Gate) -> dict[str, Any]:
+    """The verdict of the first of two hours that the stream landed: three schema versions, one in ten broken."""
+    bounds = ("--start", iso(HOUR), "--span", "2h")
+    home.run("produce", "gps_positions", "--events", "3000", "--bad-fraction", "0.1", *bounds)
+    home.run("stream", "gps_positions", "--until-caught-up")
+    return home.interval("gps_positions", HOUR)
+
+
 def topic_of(home: Home) -> list[Any]:
     """All records of the topic, read by a client that knows nothing of Tidemark."""
     consumer = Consumer({"bootstrap.servers": home.kafka, "group.id": "oracle", "enable.partition.eof": True})
@@ -110,12 +119,10 @@ def quarantined(home: Home) -> Counter[str]:
     return Counter(row["reason"] for row in rows)
 
 
-def test_three_versions_and_every_broken_form_through_stream_and_interval(home: Home, registry: SchemaRegistry) -> None:
-    home.json(
-        "produce", "gps_positions", "--events", "3000", "--bad-fraction", "0.1", "--start", iso(HOUR), "--span", "2h"
-    )
-    home.run("stream", "gps_positions", "--until-caught-up")
-    verdict = home.interval("gps_positions", HOUR)
+def test_three_versions_and_every_broken_form_through_stream_and_interval(
+    home: Home, registry: SchemaRegistry, published: dict[str, Any]
+) -> None:
+    verdict = published
     assert registry.versions("gps-value") == [1, 2, 3]
 
     messages, decode = topic_of(home), decoded_by_another_library(registry)
@@ -153,19 +160,20 @@ def test_three_versions_and_every_broken_form_through_stream_and_interval(home: 
 
 
 @pytest.mark.slow
-def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, gate: Gate) -> None:
-    first = home.interval("gps_positions", HOUR)
+def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, published: dict[str, Any]) -> None:
     home.run("down", "registry")
     try:
         again = home.interval("gps_positions", HOUR)
     finally:
         home.run("up", "registry")
     assert [each["content_hash"] for each in again["registered"]] == [
-        each["content_hash"] for each in first["registered"]
+        each["content_hash"] for each in published["registered"]
     ]
 
 
-def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: Home, gate: Gate) -> None:
+def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(
+    home: Home, gate: Gate, published: dict[str, Any]
+) -> None:
     """A version that is registered while the stream runs, then the registry away, then back."""
     gate.target = home.services["registry"]["address"]
     registry = SchemaRegistry(gate.target)
@@ -205,7 +213,7 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(home: H
     assert "s3cret-c4nary" not in log.read_text()
 
 
-def test_unknown_schema_is_decoded_by_a_replay_once_it_is_registered(home: Home, registry: SchemaRegistry) -> None:
+def test_unknown_schema_is_decoded_by_a_replay_once_it_is_registered(home: Home, published: dict[str, Any]) -> None:
     """A record that was quarantined keeps its fate in its interval, whatever the registry knows by then."""
     counts = home.json("quarantine", "replay", "gps_positions", "--reason", "unknown_schema")
     assert counts["replayed"] == 0
