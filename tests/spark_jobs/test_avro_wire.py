@@ -103,6 +103,24 @@ def test_each_version_is_read_as_the_newest(spark: Any, ids: list[int]) -> None:
     assert {row["timestamp"] for row in rows} == {MOMENT.replace(tzinfo=None)}
 
 
+def test_each_value_is_parsed_once_where_only_archived_rows_are_kept(spark: Any, ids: list[int]) -> None:
+    """Else the speed query has more code than a method may have, and Spark interprets all of it."""
+    from spark_jobs.decoding.records import archive_rows, decode
+
+    positions = [POSITION, *({**POSITION, "accuracy": 4} for _ in VERSIONS[1:])]
+    values = [encode(ids[version], version, position) for version, position in enumerate(positions)]
+    rows = [(None, value, "gps", 0, number, MOMENT, 0, []) for number, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, COLUMNS).localCheckpoint()
+    every = decode(PIPELINE, frame)
+    kept = archive_rows(PIPELINE, every)
+    # What is no value is looked at once more, for its reason.
+    parses, parses_of_kept = (
+        each._jdf.queryExecution().optimizedPlan().toString().count("from_avro(") for each in (every, kept)
+    )
+    assert parses_of_kept == parses == 2 * len(VERSIONS)
+    assert kept.count() == len(VERSIONS)
+
+
 def test_golden_values_come_out_as_written_down(spark: Any, ids: list[int]) -> None:
     """Bodies in hexadecimal as the devices wrote them once; the schema ids are this registry's."""
     from spark_jobs.decoding.records import decode

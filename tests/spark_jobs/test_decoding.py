@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -353,15 +353,32 @@ def test_decoder_parses_each_value_once(spark: Any) -> None:
 def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any, name: str) -> None:
     from spark_jobs.decoding.records import decode
 
+    plan = whole_plan(spark, lambda frame: decode(load_pipeline(name), frame))
+    # By the name of its first field, what any struct is made of: failures alone.
+    assert set(re.findall(r"\bstruct\((\w+),", plan)) == {"reason"}
+
+
+@pytest.mark.parametrize("name", ["auction_bids", "isp_hits", "nest_cameras", "wiki_changes"])
+def test_rows_are_judged_once_where_only_the_archived_ones_are_kept(spark: Any, name: str) -> None:
+    from spark_jobs.decoding.records import archive_rows, decode
+
+    pipeline = load_pipeline(name)
+    every = whole_plan(spark, lambda frame: decode(pipeline, frame))
+    kept = whole_plan(spark, lambda frame: archive_rows(pipeline, decode(pipeline, frame)))
+    assert "Filter" in kept
+    for asked in ("from_json(", "event_time_out_of_bounds", "required_missing", ".isValid()"):
+        assert kept.count(asked) == every.count(asked) > 0, asked
+
+
+def whole_plan(spark: Any, query: Callable[[Any], Any]) -> str:
+    """The optimized plan of a query over Kafka records, with all fields of every line."""
     # Of rows that Spark has at hand, nothing would be left to plan.
     frame = spark.createDataFrame([], KAFKA_DDL).localCheckpoint()
     spark.conf.set("spark.sql.debug.maxToStringFields", 1000)
     try:
-        plan = decode(load_pipeline(name), frame)._jdf.queryExecution().optimizedPlan().toString()
+        return str(query(frame)._jdf.queryExecution().optimizedPlan().toString())
     finally:
         spark.conf.unset("spark.sql.debug.maxToStringFields")
-    # By the name of its first field, what any struct is made of: failures alone.
-    assert set(re.findall(r"\bstruct\((\w+),", plan)) == {"reason"}
 
 
 def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
