@@ -30,7 +30,7 @@ class Checkout:
             env=self.home.environment(PYTHONPATH=str(self.path)),
             cwd=self.path,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
         )
 

@@ -54,7 +54,9 @@ def test_each_record_is_delivered_once_when_replays_are_killed_and_run_at_once(h
     assert replays() == len(here)
 
     both = [checkout.start(*replay) for _ in range(2)]
-    found = [json.loads(process.communicate(timeout=300)[0]) for process in both]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], [errors for _, errors in said]
+    found = [json.loads(output) for output, _ in said]
     assert sorted(each["replayed"] for each in found) == [0, len(replayable) - len(here)]
     assert sorted(each["already_replayed"] for each in found) == [len(here), len(replayable)]
     assert replays() == len(replayable)
