@@ -9,7 +9,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, get_current_context, t
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
-from include.housekeeping import keep_house
+from include.housekeeping.run import keep_house
 from include.pipelines import all_pipelines, load_pipeline
 
 DOC = """

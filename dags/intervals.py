@@ -8,14 +8,15 @@ from typing import Any
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, PokeReturnValue, get_current_context, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include import interval_steps, lake
+from include import lake
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.spark import JobOperator
 from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError, UsageError
-from include.intervals import Interval, parse_duration, parse_time
+from include.intervals import steps
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 from include.settings import settings
+from include.times import Interval, parse_duration, parse_time
 
 DOC = """
 ### Intervals of {name}
@@ -85,7 +86,7 @@ def _pin(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
     """
     run_by = f"airflow {context['dag_run'].run_id}"
     try:
-        return str(interval_steps.pin(pipeline.name, interval, run_by=run_by, patience=_POKE))
+        return str(steps.pin(pipeline.name, interval, run_by=run_by, patience=_POKE))
     except ArchiveBehind as error:
         began = context["ti"].get_first_reschedule_date(context)
         if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):
@@ -137,12 +138,12 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         @task(retries=0)
         def reconcile(attempt: str) -> None:
             """Stop here when anything is unexplained."""
-            _run(interval_steps.judge_reconciliation, int(attempt))
+            _run(steps.judge_reconciliation, int(attempt))
 
         @task(outlets=assets)
         def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
             """Write the report, end the attempt, tell who waits for the tables."""
-            verdict = _run(interval_steps.announce, int(attempt))
+            verdict = _run(steps.announce, int(attempt))
             for asset in assets:
                 partitions = [r for r in verdict.registered if f"lake.{r['table']}" == asset.name]
                 outlet_events[asset].extra = {"partitions": partitions, "report": verdict.report}

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 
 from include import lake
 from include.errors import UsageError
-from include.intervals import Interval, format_time
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.times import Interval, format_time
 
 _SHOWN = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "reason", "detail"]
 

@@ -13,10 +13,10 @@ import sys
 
 from include.ledger.intervals import load_attempt
 from include.pipelines import load_pipeline
-from spark_jobs.entry import run_entry
-from spark_jobs.interval_build import build
+from spark_jobs.intervals.build import build
 from spark_jobs.publish import publish_attempt, publishing_session
-from spark_jobs.session import build_session
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:

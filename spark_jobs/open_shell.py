@@ -16,11 +16,11 @@ from include.cli.output import clean, print_json, print_table
 from include.errors import UsageError
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec import Pipeline
-from spark_jobs.entry import run_entry
-from spark_jobs.line_tables import LineTables
-from spark_jobs.live_tables import LiveTables
+from spark_jobs.lines.tables import LineTables
+from spark_jobs.live.tables import LiveTables
 from spark_jobs.run_sql import Result, run
-from spark_jobs.session import build_session
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 PROMPT = "tidemark> "
 

@@ -14,13 +14,13 @@ from importlib import import_module
 
 from pyspark.sql import SparkSession
 
-from include import delta_tables
+from include.lake import delta_tables
 from include.ledger.intervals import AttemptSpec, load_attempt
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from spark_jobs.delta_publication import publish_delta
-from spark_jobs.entry import run_entry
-from spark_jobs.session import build_session
+from spark_jobs.publication.delta import publish_delta
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
 
 def publish_attempt(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
     """Validate and register, in a session of `publishing_session`. Raises ValidationFailed, ReconciliationFailed."""
-    from spark_jobs.publication import publish
+    from spark_jobs.publication.register import publish
 
     publish(spark, pipeline, attempt)
     if delta_tables.is_kept(pipeline):

@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 from include.errors import UsageError
 from include.ledger import revisions
 from include.pipelines import load_pipeline
-from spark_jobs.catalog import Catalog, check_storage
-from spark_jobs.entry import run_entry
-from spark_jobs.session import build_session
+from spark_jobs.archive.storage import check_storage
+from spark_jobs.publication.catalog import Catalog
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 
 def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:

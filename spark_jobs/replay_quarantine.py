@@ -13,9 +13,9 @@ from pathlib import Path
 
 from include.pipelines import load_pipeline
 from include.quarantine import Selection
-from spark_jobs.entry import run_entry
-from spark_jobs.quarantine_replay import replay
-from spark_jobs.session import build_session
+from spark_jobs.quarantine.replay import replay
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:

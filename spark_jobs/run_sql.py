@@ -16,8 +16,8 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from include.errors import UsageError
-from spark_jobs.entry import run_entry
-from spark_jobs.session import build_session
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 MOST_ROWS = 10_000
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from include.pipelines import load_pipeline
-from spark_jobs.entry import run_entry
-from spark_jobs.live_top import LiveTop, show_top
-from spark_jobs.session import build_session
+from spark_jobs.live.top import LiveTop, show_top
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:

@@ -13,11 +13,11 @@ from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import launches
 from include.pipelines import load_pipeline
 from include.pipelines.spec.lines import parse_line_source
-from spark_jobs.entry import run_entry
-from spark_jobs.flag_query import task_slots
-from spark_jobs.line_streaming import run_line_stream
-from spark_jobs.session import build_session
-from spark_jobs.streaming import run_stream
+from spark_jobs.lines.stream import run_line_stream
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
+from spark_jobs.streaming.flag_query import task_slots
+from spark_jobs.streaming.kafka_stream import run_stream
 
 
 def main(argv: list[str]) -> int:

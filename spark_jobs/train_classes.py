@@ -14,21 +14,22 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from include import lake
-from include.intervals import Interval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import IDENTITY, Pipeline
-from include.produce import messages
-from spark_jobs.catalog import Catalog
-from spark_jobs.content_hash import row_hashes, sums
+from include.producing.generate import messages
+from include.times import Interval
+from spark_jobs.archive.content_hash import row_hashes, sums
+from spark_jobs.archive.schema import archive_schema, with_partition_columns
 from spark_jobs.decoding.records import archive_rows, decode, load_references
-from spark_jobs.entry import run_entry
-from spark_jobs.kafka_source import KAFKA_COLUMNS
-from spark_jobs.local_frames import frame_of
-from spark_jobs.schemas import struct_of
-from spark_jobs.session import build_session
-from spark_jobs.sinks.view_values import key_json, value_json
-from spark_jobs.table_writer import archive_schema, with_partition_columns, write_revisions
-from spark_jobs.view_rows import aggregate_view
+from spark_jobs.intervals.write import write_revisions
+from spark_jobs.publication.catalog import Catalog
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.frames import frame_of
+from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.session import build_session
+from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.values import key_json, value_json
 
 RECORDS = 500
 START = datetime(2026, 1, 1, tzinfo=UTC)

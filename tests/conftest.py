@@ -23,9 +23,9 @@ from fasteners import InterProcessLock
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.services.process import running
-from include.spark_submit import FIRST_COMPILER
-from tests.warm_python import WarmPython
-from tests.warm_spark import KEPT_CLASSES, WarmJvm
+from include.spark.submission import FIRST_COMPILER
+from tests.support.warm_python import WarmPython
+from tests.support.warm_spark import KEPT_CLASSES, WarmJvm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -295,8 +295,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small local session for all tests of transforms and decoding."""
     from pyspark.sql import SparkSession
 
-    from include.services import class_archive
-    from include.services.jars import classpath
+    from include.spark import class_archive
+    from include.spark.jars import classpath
 
     folder = tmp_path_factory.mktemp("spark")
     jars = [str(jar) for jar in classpath("spark")]

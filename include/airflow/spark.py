@@ -11,8 +11,8 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.errors import TidemarkError
-from include.interval_steps import AttemptJob, judge_validation, submit
-from include.spark_submit import JOBS
+from include.intervals.steps import AttemptJob, judge_validation, submit
+from include.spark.submission import JOBS
 
 MEANINGS = {
     2: "validation failed, nothing was registered",

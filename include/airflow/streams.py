@@ -23,12 +23,12 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from include import delta_tables
+from include.lake import delta_tables
 from include.ledger import launches, writers
 from include.ledger.models import StreamLaunch
 from include.pipelines import load_pipeline
 from include.settings import settings
-from include.spark_submit import JOBS, submission
+from include.spark.submission import JOBS, submission
 
 STARTING = timedelta(seconds=180)
 """How long a driver may take until it holds its lease."""

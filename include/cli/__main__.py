@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from include import object_store
 from include.cli import data, demo, develop, generations, housekeeping, jobs, quarantine, services, top
 from include.errors import TidemarkError, UsageError
+from include.lake import object_store
 from include.settings import settings
 
 # Typer carries its own copy of Click; this is the class that all of that copy's usage errors share.

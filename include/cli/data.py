@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from include import explanation, lake, sources
+from include import lake
 from include.cli.output import console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
 from include.errors import UsageError
-from include.intervals import format_time, parse_duration, parse_time
+from include.intervals import explanation
+from include.kafka import sources
 from include.ledger import intervals
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
+from include.times import format_time, parse_duration, parse_time
 
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
 
@@ -73,13 +75,13 @@ def produce(
 
     Prints what was written. A stream is followed until SIGTERM or Ctrl-C, and the next time goes on where it was.
     """
-    from include import produce as production
+    from include.producing import generate as production
 
     declared = load_pipeline(pipeline)
     if (events is None) == (from_stream is None):
         raise UsageError("how many messages, or from where?", remedy="either --events N or --from-stream URL")
     if events is None or from_stream:
-        from include.stream_follower import follow
+        from include.producing.follower import follow
 
         print_json(follow(declared, str(from_stream), until=until, seconds=seconds, tell=progress))
         return
@@ -181,7 +183,7 @@ def lag(
     metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead of a table")] = False,
 ) -> None:
     """How many offsets each query is behind its topics, by the ledger."""
-    from include import lag as lags
+    from include.monitor import lag as lags
 
     declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
     found = [each for one in declared for each in lags.lag_of(one)]

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_cameras") -> None:
     """Set everything up, produce records, run stream and interval through Airflow, show the table."""
-    from include.demo import run_demo
+    from include.airflow.demo_run import run_demo
 
     declared = load_pipeline(pipeline)
     result = run_demo(declared, progress)

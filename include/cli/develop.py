@@ -59,4 +59,4 @@ def new(
     print_facts({"topic": made.topic, "event time": made.event_time, "counted by": counted})
     for path in made.files:
         progress(f"wrote {path}")
-    progress(f"next: ./tidemark test tests/spark_jobs/test_{name}.py, then ./tidemark demo {name}")
+    progress(f"next: ./tidemark test tests/spark_jobs/transforms/test_{name}.py, then ./tidemark demo {name}")

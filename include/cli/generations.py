@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from include import generations
 from include.cli.data import PipelineName
 from include.cli.output import print_facts, print_json, progress
 from include.cli.services import AsJson
 from include.pipelines import load_line_pipeline, load_pipeline
-from include.stream_start import who
+from include.streams import generations
+from include.streams.start import who
 
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from include import housekeeping as keeping
 from include.cli.output import console, print_json, print_table, progress
 from include.cli.services import AsJson
+from include.housekeeping import run as keeping
 from include.pipelines import all_pipelines, load_pipeline
 
 

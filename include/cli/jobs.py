@@ -13,17 +13,18 @@ from typing import Annotated, Any
 
 import typer
 
-from include import delta_tables, interval_steps
 from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
-from include.intervals import parse_time
-from include.lag import total_lag
+from include.intervals import steps
+from include.lake import delta_tables
 from include.ledger import writers
+from include.monitor.lag import total_lag
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
-from include.run_spark import run_attached, run_job, run_stream_job
-from include.spark_submit import SHORT, submission
+from include.spark.run import run_attached, run_job, run_stream_job
+from include.spark.submission import SHORT, submission
+from include.times import parse_time
 
 
 class Source(StrEnum):
@@ -83,17 +84,17 @@ def interval(
     wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
     run_by = f"{getpass.getuser()}@{socket.gethostname()}"
     progress(f"{declared.name}: pinning {wanted}")
-    attempt = interval_steps.pin(
+    attempt = steps.pin(
         declared.name, wanted, run_by=run_by, source="archive" if source is Source.archive else "kafka", repin=repin
     )
     progress(f"{declared.name}: building and reconciling")
-    code = run_job(interval_steps.submit_both(declared.name, attempt))
+    code = run_job(steps.submit_both(declared.name, attempt))
     if code not in (0, 2):
         raise typer.Exit(code)
-    verdict = interval_steps.announce(attempt)
+    verdict = steps.announce(attempt)
     print_json(verdict.as_json())
     if verdict.exit_code == 3:
-        interval_steps.judge_reconciliation(attempt)
+        steps.judge_reconciliation(attempt)
     raise typer.Exit(verdict.exit_code or code)
 
 
@@ -104,7 +105,7 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Build a registered partition again from its pinned ranges and compare content hashes; 0 if equal."""
-    from include import rebuilding
+    from include.intervals import rebuild as rebuilding
 
     found = rebuilding.rebuild(table.removeprefix("lake."), partition, source.value, run_job)
     if as_json:

@@ -25,8 +25,8 @@ from include.ledger.quarantine import decisions
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection
-from include.run_spark import run_job
-from include.spark_submit import submission
+from include.spark.run import run_job
+from include.spark.submission import submission
 
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]

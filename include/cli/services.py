@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from include import doctor as examination
 from include.cli.output import console, print_facts, print_json, print_table, progress
+from include.doctor import examine as examination
 from include.services import supervisor
 
 Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, airflow, or all")]

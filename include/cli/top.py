@@ -21,11 +21,11 @@ from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_json, progress
 from include.cli.services import AsJson
 from include.errors import UsageError
-from include.intervals import format_time, parse_duration
 from include.ledger import landed_files
 from include.pipelines import load_pipeline
-from include.run_spark import run_watched_job
-from include.spark_submit import SparkSubmission, submission
+from include.spark.run import run_watched_job
+from include.spark.submission import SparkSubmission, submission
+from include.times import format_time, parse_duration
 
 BAR = 30
 """Characters of the longest bar."""

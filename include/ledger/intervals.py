@@ -12,7 +12,6 @@ from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
-from include.intervals import Interval
 from include.ledger.database import session
 from include.ledger.micro_batches import ARCHIVE, Fates
 from include.ledger.models import (
@@ -26,6 +25,7 @@ from include.ledger.models import (
     Topic,
 )
 from include.offsets import OffsetRange, TopicPartition
+from include.times import Interval
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
+from include.lake.revision_files import damaged_files
 from include.ledger.database import session
 from include.ledger.micro_batches import ARCHIVE, overlaps
 from include.ledger.models import IntervalRange, IntervalRow, LandingFile, MicroBatch, MicroBatchRange, Revision
 from include.offsets import OffsetRange, TopicPartition, intersection, merged
-from include.revision_files import damaged_files
 
 ARCHIVED = "archived"
 

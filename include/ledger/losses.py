@@ -9,10 +9,10 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from include.intervals import format_time
 from include.ledger.database import session
 from include.ledger.models import Loss, Topic
 from include.offsets import OffsetRange
+from include.times import format_time
 
 
 @dataclass(frozen=True)

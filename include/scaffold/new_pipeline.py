@@ -22,8 +22,8 @@ _FILES = {
     "pipeline.py.j2": "include/pipelines/{}.py",
     "transforms.py.j2": "spark_jobs/transforms/{}.py",
     "suite.py.j2": "expectations/{}.py",
-    "producer.py.j2": "include/producers/{}.py",
-    "test.py.j2": "tests/spark_jobs/test_{}.py",
+    "producer.py.j2": "include/producing/messages/{}.py",
+    "test.py.j2": "tests/spark_jobs/transforms/test_{}.py",
 }
 _SAMPLE = "tests/golden/{}/sample.jsonl"
 

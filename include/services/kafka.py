@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from include.errors import ServiceUnreachable
 from include.services import kafka_access, process
-from include.services.jars import classpath, java
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
+from include.spark.jars import classpath, java
 
 HEAP = "512m"
 

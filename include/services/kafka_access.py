@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.errors import ServiceUnreachable
-from include.services.jars import java
 from include.settings import read_properties, settings, write_private
+from include.spark.jars import java
 
 USER = "tidemark"
 

@@ -12,8 +12,8 @@ import zipfile
 from sqlalchemy import create_engine, inspect
 
 from include.errors import ServiceUnreachable
-from include.services.jars import classpath, java, pyspark_home
 from include.settings import settings, write_private
+from include.spark.jars import classpath, java, pyspark_home
 
 
 def create_metastore_schema() -> None:

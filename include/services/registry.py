@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg2
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.schema_registry import SchemaRegistry
+from include.schemas.registry import SchemaRegistry
 from include.services import process
-from include.services.jars import java, registry_application
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
+from include.spark.jars import java, registry_application
 
 HEAP = "256m"
 

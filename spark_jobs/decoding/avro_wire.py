@@ -25,14 +25,14 @@ from pyspark.sql.avro.functions import from_avro
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.pipelines.spec import Avro
-from include.writer_schemas import Unusable, WriterSchema, writer_schemas
+from include.schemas.writer_schemas import Unusable, WriterSchema, writer_schemas
+from spark_jobs.spark.failures import UNRESOLVED
 
 HEADER_BYTES = 5
 
 MOST_IDS = 1_000
 """With more schema ids in one micro-batch than this it is not Avro of a registry."""
 
-_UNRESOLVED = "tidemark: a schema id is not resolved yet"
 
 _SEAL = 1 + secrets.randbelow(2**52) / 2**52
 """Of this driver's; a double, whose place in a row costs Spark less than that of bytes or of a record of its own."""
@@ -70,12 +70,6 @@ def _schema_ids(decoder: Avro, records: DataFrame) -> list[int]:
             remedy="this is not Avro of a schema registry: see what its producers write",
         )
     return found
-
-
-def is_unresolved(error: Exception) -> bool:
-    """Whether a query ended because it met a schema id that it did not know when it was planned."""
-    # With the id: the words alone are also in every plan that an error may quote.
-    return re.search(rf"{_UNRESOLVED}: \d", str(error)) is not None
 
 
 def parsable(decoder: Avro, value: Column) -> Column:
@@ -166,7 +160,7 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
         branches.append((schema_id.isin(unusable), F.lit(None)))
     first, *others = branches
     found = reduce(lambda found, branch: found.when(branch[0], branch[1]), others, F.when(first[0], first[1]))
-    unresolved = F.raise_error(F.concat(F.lit(f"{_UNRESOLVED}: "), schema_id.cast("string")))
+    unresolved = F.raise_error(F.concat(F.lit(f"{UNRESOLVED}: "), schema_id.cast("string")))
     # A plan in which nothing is known still needs a type.
     typed = F.when(F.lit(False), read(decoder.schema)).otherwise(F.lit(None))
     return F.coalesce(found.otherwise(unresolved), typed)

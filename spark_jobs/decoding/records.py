@@ -28,8 +28,9 @@ from include.pipelines.spec import (
 )
 from spark_jobs.decoding.decoders import decoding_of, prepare
 from spark_jobs.decoding.fitting import changed_column
-from spark_jobs.local_frames import frame_of
-from spark_jobs.schemas import struct_of
+from spark_jobs.spark.failures import FAILED_FAST
+from spark_jobs.spark.frames import frame_of
+from spark_jobs.spark.schemas import struct_of
 
 ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
 
@@ -39,8 +40,6 @@ Row = Column | Mapping[str, Column]
 POISON = "poison"
 """Reason of a record that made its micro-batch throw."""
 
-FAILED_FAST = "tidemark: a record cannot be decoded"
-"""With what decoding throws where a decoder is to fail fast."""
 
 _DAY = 86_400_000_000
 """Microseconds."""

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType
 
 from include.pipelines.spec import Json
 from spark_jobs.decoding.reasons import because, first_of, unreadable
-from spark_jobs.schemas import struct_of
+from spark_jobs.spark.schemas import struct_of
 
 _OPTIONS = {
     "mode": "PERMISSIVE",

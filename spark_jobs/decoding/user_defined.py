@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructType
 from include.errors import one_line
 from include.pipelines.spec import UserDefined
 from spark_jobs.decoding.reasons import because, first_of, unreadable
-from spark_jobs.schemas import struct_of
+from spark_jobs.spark.schemas import struct_of
 
 _NONE = "the function returned no message"
 

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import AdditiveView
-from spark_jobs.kafka_source import write_topic
-from spark_jobs.sinks.view_values import value_json
-from spark_jobs.view_reconciliation import speed_values
+from spark_jobs.spark.kafka_source import write_topic
+from spark_jobs.views.speed_topic import speed_values
+from spark_jobs.views.values import value_json
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from include.crash_points import crash_point
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
-from spark_jobs.schemas import struct_of
-from spark_jobs.sinks.view_values import key_columns
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.views.values import key_columns
 
 _TYPES = {
     "string": "text",

@@ -11,8 +11,8 @@ from include import kafka
 from include.errors import TidemarkError
 from include.pipelines.spec import AdditiveView, KafkaMessages, Pipeline
 from spark_jobs.decoding.records import transform
-from spark_jobs.kafka_source import write_topic
-from spark_jobs.sinks.view_values import key_columns, value_json
+from spark_jobs.spark.kafka_source import write_topic
+from spark_jobs.views.values import key_columns, value_json
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,22 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
 
-from include import delta_tables, kafka, lake
-from include.code_version import decoder_version
+from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
+from include.lake import delta_tables
 from include.ledger import micro_batches, writers
 from include.ledger.batch_failures import note_failure
 from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.versions import decoder_version
+from spark_jobs.archive.delta import append_batch
+from spark_jobs.decoding.poison import SPARK_FAILURES, find_poison, thrown_by
 from spark_jobs.decoding.records import ARCHIVED, QUARANTINED, decode, withhold
-from spark_jobs.entry import root_cause, translate
-from spark_jobs.kafka_source import read_ranges
-from spark_jobs.poison import SPARK_FAILURES, find_poison, thrown_by
-from spark_jobs.sinks.delta_archive import append_batch
-from spark_jobs.write_ahead_log import read_batch
+from spark_jobs.spark.checkpoint import read_batch
+from spark_jobs.spark.failures import root_cause, translate
+from spark_jobs.spark.kafka_source import read_ranges
 
 IDENTICAL = 3
 """After so many failures of the same kind a micro-batch is searched for a record that throws."""

@@ -14,18 +14,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.code_version import decoder_version
 from include.crash_points import crash_point
 from include.ledger import micro_batches, writers
 from include.ledger.generations import StreamGeneration
 from include.ledger.micro_batches import BatchCommit
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
+from include.versions import decoder_version
 from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
 from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
 from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
-from spark_jobs.sinks.view_values import key_json
-from spark_jobs.write_ahead_log import read_batch
+from spark_jobs.spark.checkpoint import read_batch
+from spark_jobs.views.values import key_json
 
 
 class Target(Protocol):
@@ -61,7 +61,7 @@ class SpeedViewSink:
     lease: writers.Lease
     generation: StreamGeneration
     base: DataFrame | None
-    """Columns: key, the measures (`spark_jobs/view_base.py`)."""
+    """Columns: key, the measures (`spark_jobs/streaming/speed_base.py`)."""
     query_id: str
     checkpoint: str
 

@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include import driver_folders, lake
+from include import lake
 from include.ledger import generations, writers
 from include.ledger.database import session
 from include.ledger.micro_batches import BatchCommit
 from include.pipelines.spec import AdditiveView, Pipeline
-from include.spark_submit import submission
-from include.stream_start import create_written_topics
+from include.spark import driver_folders
+from include.spark.submission import submission
+from include.streams.start import create_written_topics
 from tests.benchmarks.bare_pyspark import BareArchive, BareDriver, bare_driver, cost_of, to_files, without_delta
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Queries:
     """The queries of a pipeline over what its topics hold, each ready to be run to their end."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        from spark_jobs.session import build_session
+        from spark_jobs.spark.session import build_session
 
         self.records = self.rows = 0
         self._pipeline = pipeline
@@ -84,7 +85,7 @@ class Queries:
         """A speed query: decoding, state, the compacted topic and the view's further sinks."""
         from spark_jobs.decoding.records import archive_rows, decode
         from spark_jobs.sinks.speed_view import SpeedViewSink
-        from spark_jobs.view_rows import aggregate_stream
+        from spark_jobs.views.aggregate import aggregate_stream
 
         forget(self._pipeline.name)
         checkpoint = lake.uri("bench", f"{view.name}-{number}")

@@ -24,13 +24,13 @@ from typing import IO, TYPE_CHECKING
 import psutil
 
 from include import kafka, lake
+from include.kafka.sources import describe_source, source_topic_partitions
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Avro, Pipeline
-from include.services.jars import classpath
+from include.schemas.writer_schemas import writer_schemas
 from include.settings import REPOSITORY, settings
-from include.sources import describe_source, source_topic_partitions
-from include.writer_schemas import writer_schemas
+from include.spark.jars import classpath
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,7 +69,7 @@ class BareArchive:
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
         from spark_jobs.decoding.decoders import prepare
-        from spark_jobs.kafka_source import read_ranges
+        from spark_jobs.spark.kafka_source import read_ranges
 
         self._spark = spark
         self._pipeline = pipeline
@@ -81,7 +81,7 @@ class BareArchive:
 
     def records(self) -> DataFrame:
         """The topics as a stream, from their beginning."""
-        from spark_jobs.kafka_source import read_stream
+        from spark_jobs.spark.kafka_source import read_stream
 
         return read_stream(self._spark, self._pipeline.source, self._begins)
 

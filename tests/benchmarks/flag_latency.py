@@ -22,7 +22,7 @@ import confluent_kafka
 from include import kafka, lake
 from include.limits import Limit
 from include.pipelines import load_pipeline
-from include.producers.auction_bids import SHILL_PAIRS, USUAL
+from include.producing.messages.auction_bids import SHILL_PAIRS, USUAL
 
 processes = multiprocessing.get_context("spawn")
 
@@ -133,10 +133,10 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
     from pyspark.sql import SparkSession
 
     from spark_jobs.decoding.records import archive_rows, decode
-    from spark_jobs.flag_query import task_slots
-    from spark_jobs.flags import declared, flags
-    from spark_jobs.kafka_source import read_stream, write_stream
-    from spark_jobs.session import build_session
+    from spark_jobs.spark.kafka_source import read_stream, write_stream
+    from spark_jobs.spark.session import build_session
+    from spark_jobs.streaming.flag_query import task_slots
+    from spark_jobs.views.flags import declared, flags
 
     pipeline = load_pipeline("auction_bids")
     spark: SparkSession = build_session("bench flags", task_slots=task_slots(pipeline))

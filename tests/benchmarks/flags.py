@@ -47,7 +47,7 @@ def targets(found: dict[str, Any]) -> list[Target]:
 
 def _spark_environment(environment: dict[str, str]) -> dict[str, str]:
     """With the configuration that streams get, for a session that the script's own process holds."""
-    code = "import json; from include.spark_submit import submission; s = submission('stream', name='bench flags'); "
+    code = "import json; from include.spark.submission import submission; s = submission('stream', name='flags'); "
     shown = subprocess.run(
         [sys.executable, "-c", f"{code}print(json.dumps([s.conf, s.env]))"],
         env=environment,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.intervals import format_time
 from include.pipelines import load_pipeline, pipeline_names
 from include.pipelines.spec import Avro
+from include.times import format_time
 from tests.benchmarks.archive import run_queries
 from tests.benchmarks.home import BenchHome, bench_home
 from tests.benchmarks.targets import Target

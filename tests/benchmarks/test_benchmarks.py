@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
-from include.spark_submit import FIRST_COMPILER
+from include.spark.submission import FIRST_COMPILER
 from tests.benchmarks import archive, batches, flags, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]

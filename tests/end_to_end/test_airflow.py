@@ -14,8 +14,8 @@ import psycopg2
 import pytest
 
 from include.airflow.api import AirflowApi
-from tests import audit
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers]
 

@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from include.services.jars import classpath, java
-from tests import audit
-from tests.audit import Coordinates, Fates, Record
+from include.spark.jars import classpath, java
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
+from tests.support import audit
+from tests.support.audit import Coordinates, Fates, Record
 
 pytestmark = pytest.mark.services
 

@@ -13,9 +13,9 @@ import psycopg2
 import pytest
 
 from include.airflow.api import AirflowApi
-from include.intervals import Interval
-from tests import audit
+from include.times import Interval
 from tests.conftest import Home, iso, last_hours, wait_for
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(5400)]
 

@@ -19,8 +19,8 @@ import pytest
 from tenacity import retry, stop_after_delay, wait_fixed
 
 from include.services.process import free_port
-from tests import audit
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.slow, pytest.mark.timeout(2400)]
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from include.spark_submit import submission
-from tests import audit
+from include.spark.submission import submission
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
-from tests.delta_log import actions, latest_version, read_delta, validated
+from tests.support import audit
+from tests.support.delta_log import actions, latest_version, read_delta, validated
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from tests import audit
 from tests.conftest import Home, iso, last_hours
+from tests.support import audit
 
 pytestmark = pytest.mark.services
 

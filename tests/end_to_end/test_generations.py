@@ -19,8 +19,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.pipelines import load_pipeline
-from tests import audit
 from tests.conftest import REPOSITORY, Home, iso, last_hours
+from tests.support import audit
 
 pytestmark = pytest.mark.services
 

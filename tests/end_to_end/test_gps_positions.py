@@ -18,12 +18,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from include.pipelines.gps_positions import VERSIONS
-from include.producers.gps_positions import encode
-from include.schema_registry import SchemaRegistry
-from tests import audit
+from include.producing.messages.gps_positions import encode
+from include.schemas.registry import SchemaRegistry
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
-from tests.delta_log import read_delta, validated
-from tests.registry_gate import Gate, open_gate
+from tests.support import audit
+from tests.support.delta_log import read_delta, validated
+from tests.support.registry_gate import Gate, open_gate
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 

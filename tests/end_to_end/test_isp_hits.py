@@ -14,9 +14,9 @@ import psutil
 import psycopg2
 import pytest
 
-from tests import audit
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
-from tests.hits import NAUGHTY, Window, archived, counts_by_zip, told_by_topic
+from tests.support import audit
+from tests.support.hits import NAUGHTY, Window, archived, counts_by_zip, told_by_topic
 
 pytestmark = pytest.mark.services
 

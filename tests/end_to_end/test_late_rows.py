@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from include.pipelines import load_pipeline
-from tests import audit
 from tests.conftest import Home, iso, last_hours
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

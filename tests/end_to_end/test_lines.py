@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import hits
 from tests.conftest import REPOSITORY, Home, iso, last_hours
-from tests.hits import check_archive, fates, ledger, move_in
+from tests.support import hits
+from tests.support.hits import check_archive, fates, ledger, move_in
 
 pytestmark = pytest.mark.services
 

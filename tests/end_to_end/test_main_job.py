@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests import audit
 from tests.conftest import Home, end_of, iso, last_hours
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers]
 

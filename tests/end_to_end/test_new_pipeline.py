@@ -14,8 +14,8 @@ import pytest
 
 from include.errors import UsageError
 from include.scaffold.schema import read_sample
-from tests import audit
 from tests.conftest import REPOSITORY, Home, iso, last_hours
+from tests.support import audit
 
 START = last_hours(3)
 SAMPLE = [
@@ -77,7 +77,7 @@ def test_what_new_wrote_is_as_clean_as_the_rest_and_is_not_overwritten(made: Pat
 
 @pytest.mark.services
 def test_its_own_test_passes_and_no_extreme_value_that_it_archives_fails_its_suite(made: Path, home: Home) -> None:
-    modules = ("tests/spark_jobs/test_door_events.py", "tests/spark_jobs/test_suites.py")
+    modules = ("tests/spark_jobs/transforms/test_door_events.py", "tests/expectations/test_suites.py")
     assert "3 passed" in run(made, home, "pytest", "-q", "-p", "no:cacheprovider", *modules, "-k", "door_events")
 
 

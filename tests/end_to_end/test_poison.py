@@ -10,9 +10,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests import audit
-from tests.checkout import Checkout, copy_checkout
 from tests.conftest import Home, iso, last_hours
+from tests.support import audit
+from tests.support.checkout import Checkout, copy_checkout
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

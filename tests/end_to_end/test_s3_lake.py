@@ -17,8 +17,8 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from tests import audit, hits, s3_server
 from tests.conftest import Home, end_of, iso, last_hours
+from tests.support import audit, hits, s3_server
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(2400)]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from include.gap_proof import NEAR, prove_gaps
+from include.kafka.gap_proof import NEAR, prove_gaps
 from include.offsets import TopicPartition
-from tests import audit
 from tests.conftest import Home, iso, last_hours, wait_for
-from tests.transactions import all_offsets, good_messages, transactional_producer, write_transaction
+from tests.support import audit
+from tests.support.transactions import all_offsets, good_messages, transactional_producer, write_transaction
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -17,10 +17,10 @@ import psycopg2
 import pytest
 
 from include.lake import SAFE_VALUE
-from include.producers import nest_cameras
-from tests import audit
+from include.producing.messages import nest_cameras
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
-from tests.event_server import made_up_changes
+from tests.support import audit
+from tests.support.event_server import made_up_changes
 
 pytestmark = pytest.mark.services
 

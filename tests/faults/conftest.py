@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import audit
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.support import audit
 
 LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
 DISKS = ("landing", "checkpoints", "tables")

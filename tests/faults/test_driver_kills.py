@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import psycopg2
 import pytest
 
-from tests import audit
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 

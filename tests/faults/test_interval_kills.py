@@ -9,9 +9,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from include.intervals import Interval
-from tests import audit
+from include.times import Interval
 from tests.conftest import Home, iso, last_hours
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import hits
 from tests.conftest import Home, end_of, last_hours, wait_for
-from tests.hits import check_archive, fates, ledger, move_in
+from tests.support import hits
+from tests.support.hits import check_archive, fates, ledger, move_in
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 

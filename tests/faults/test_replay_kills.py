@@ -9,9 +9,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests import audit
-from tests.checkout import copy_checkout
 from tests.conftest import Home, iso, last_hours
+from tests.support import audit
+from tests.support.checkout import copy_checkout
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 

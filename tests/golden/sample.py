@@ -15,8 +15,8 @@ from tests.conftest import REPOSITORY
 def decoded_sample(spark: Any, name: str) -> Any:
     """A row per row of each message (`spark_jobs/decoding/records.py`); a record's timestamp is its event's time."""
     from spark_jobs.decoding.records import decode
-    from spark_jobs.kafka_source import KAFKA_COLUMNS
-    from spark_jobs.local_frames import frame_of
+    from spark_jobs.spark.frames import frame_of
+    from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
 
     pipeline = load_pipeline(name)
     lines = (REPOSITORY / "tests" / "golden" / name / "sample.jsonl").read_text(encoding="utf-8").splitlines()

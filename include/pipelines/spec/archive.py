@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from include.errors import UsageError
-from include.intervals import parse_duration
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns
 from include.pipelines.spec.names import check_identifier
+from include.times import parse_duration
 
 
 @dataclass(frozen=True)

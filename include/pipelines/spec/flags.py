@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from include.errors import UsageError
-from include.intervals import parse_duration
 from include.pipelines.spec.names import TOPIC
+from include.times import parse_duration
 
 
 @dataclass(frozen=True)

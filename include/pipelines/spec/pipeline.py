@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
-from include.intervals import Schedule, hourly
 from include.pipelines.spec.archive import Archive, Reference, Retention
 from include.pipelines.spec.decoders import Decoder
 from include.pipelines.spec.file_formats import FileFormat
@@ -15,6 +14,7 @@ from include.pipelines.spec.names import check_identifier
 from include.pipelines.spec.reports import Listing, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView
+from include.times import Schedule, hourly
 
 
 @dataclass(frozen=True)

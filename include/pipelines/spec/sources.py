@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from include.errors import UsageError
-from include.intervals import parse_time
 from include.pipelines.spec.names import TOPIC
+from include.times import parse_time
 
 CLIENT_OPTIONS = frozenset(
     {

@@ -1,0 +1,148 @@
+"""The main job on real input, through Airflow: services, records, stream, interval, table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
+
+from include import kafka
+from include.airflow.api import AirflowApi
+from include.errors import ServiceUnreachable, TidemarkError
+from include.kafka.sources import describe_source, source_topic_partitions
+from include.ledger import revisions
+from include.ledger.micro_batches import positions
+from include.ledger.revisions import BuiltRevision
+from include.pipelines.spec import Avro, Pipeline
+from include.producing.generate import produce
+from include.services import airflow, supervisor
+
+EVENTS = 20_000
+BAD_FRACTION = 0.01
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo shows at its end."""
+
+    airflow: str
+    user: str
+    password: str
+    run: str
+    registered: list[BuiltRevision]
+    verdict: dict[str, Any]
+
+
+def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
+    """Run the pipeline's stream and its last complete interval through Airflow and wait for the table.
+
+    Raises ServiceUnreachable when a part does not come up, TidemarkError when a run fails.
+    """
+    supervisor.up(["kafka", "postgres", *needed_by(pipeline), "airflow"], progress)
+    progress(f"producing {EVENTS} messages over the last three hours")
+    produce(pipeline, events=EVENTS, bad_fraction=BAD_FRACTION)
+    address = supervisor.status()["airflow"].address
+    api = AirflowApi(address, airflow.USER, airflow.password())
+    stream, interval = f"stream__{pipeline.name}", f"interval__{pipeline.name}"
+    _wait("Airflow to read the DAGs", lambda: {stream, interval} <= api.dag_ids(), 120, _import_errors(api))
+    before = {run["dag_run_id"] for run in api.runs(interval)}
+    old = {run["dag_run_id"] for run in api.runs(stream) if run["state"] == "failed"}
+    progress(f"unpausing {stream} and {interval}: Airflow starts the Spark stream")
+    api.set_paused(stream, False)
+    _wait("the stream to catch up with the topic", lambda: _caught_up(pipeline), 240, lambda: _failed(api, stream, old))
+    # Unpausing schedules the last complete interval by itself, the first time.
+    api.set_paused(interval, False)
+    if before:
+        api.trigger(interval)
+    progress(f"the stream has caught up; {interval} runs for the last complete hour")
+    run = _wait_for_run(api, interval, before, progress)
+    found = _attempt_of(pipeline, run)
+    registered = [r for r in _registered(pipeline) if r.as_registered() in found["registered"]]
+    return DemoResult(address, airflow.USER, airflow.password(), run, registered, found)
+
+
+def needed_by(pipeline: Pipeline) -> tuple[str, ...]:
+    """Services that only some pipelines need."""
+    return ("registry",) if isinstance(pipeline.decoder, Avro) else ()
+
+
+def _wait(what: str, ready: Callable[[], bool], seconds: float, trouble: Callable[[], str] = lambda: "") -> None:
+    def look() -> str:
+        return "ready" if ready() else trouble()
+
+    waiting = retry(retry=retry_if_result(lambda found: not found), stop=stop_after_delay(seconds), wait=wait_fixed(1))
+    try:
+        found = waiting(look)()
+    except RetryError:
+        found = f"not within {seconds:.0f} s"
+    if found != "ready":
+        raise ServiceUnreachable(f"waited for {what}: {found}", remedy="./tidemark status; see the logs in Airflow")
+
+
+def _import_errors(api: AirflowApi) -> Callable[[], str]:
+    return lambda: "; ".join(e["stack_trace"].strip().splitlines()[-1] for e in api.import_errors())
+
+
+def _caught_up(pipeline: Pipeline) -> bool:
+    ends = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
+    queries = ("archive", *(view.name for view in pipeline.views))
+    return all(positions(pipeline.name, query).get(tp, 0) >= end for query in queries for tp, (_, end) in ends.items())
+
+
+def _failed(api: AirflowApi, dag: str, old: set[str]) -> str:
+    """What to tell when the newest run failed, unless it is an `old` one: a stream is stopped by failing its run."""
+    newest = api.runs(dag)[:1]
+    failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
+    return f"run {failed[0]} of {dag} failed" if failed else ""
+
+
+def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callable[[str], None]) -> str:
+    told: dict[str, str] = {}
+
+    def state() -> dict[str, Any]:
+        runs = [run for run in api.runs(dag) if run["dag_run_id"] not in before]
+        if not runs:
+            return {}
+        run = runs[-1]
+        for name, each in api.tasks(dag, run["dag_run_id"]).items():
+            if each in ("running", "success", "failed") and told.get(name) != each:
+                told[name] = each
+                progress(f"  {name}: {each}")
+        return run if run["state"] in ("success", "failed") else {}
+
+    waiting = retry(retry=retry_if_result(lambda run: not run), stop=stop_after_delay(420), wait=wait_fixed(1))
+    try:
+        run = waiting(state)()
+    except RetryError:
+        raise ServiceUnreachable(f"no run of {dag} ended within 420 s", remedy="look at it in Airflow") from None
+    if run["state"] == "failed":
+        failed = [name for name, each in told.items() if each == "failed"]
+        raise TidemarkError(
+            f"{dag} {run['dag_run_id']} failed in {', '.join(failed)}", remedy=f"its log is in {api.address}"
+        )
+    return str(run["dag_run_id"])
+
+
+def _registered(pipeline: Pipeline) -> list[BuiltRevision]:
+    return [
+        BuiltRevision(r.table_name, r.table_partition, r.id, r.location, r.rows, r.content_hash, dict(r.files))
+        for table in pipeline.tables
+        for r in revisions.registered(table)
+    ]
+
+
+def _attempt_of(pipeline: Pipeline, run: str) -> dict[str, Any]:
+    """The verdict of the attempt that Airflow's run made."""
+    from sqlalchemy import select
+
+    from include.ledger.database import session
+    from include.ledger.models import Attempt, IntervalRow
+
+    with session() as ledger:
+        attempt = ledger.scalars(
+            select(Attempt).where(Attempt.run_by == f"airflow {run}").order_by(Attempt.id.desc()).limit(1)
+        ).one()
+        verdict: dict[str, Any] = ledger.get_one(IntervalRow, attempt.interval_id).verdict or {}
+        return verdict

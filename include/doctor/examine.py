@@ -1,0 +1,188 @@
+"""`doctor`: what of the machine, the set-up, the services and the tables is not as it should be."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from include import lake
+from include.doctor import repair as mending
+from include.doctor.disagreement import Disagreement
+from include.doctor.landing import check_landing
+from include.doctor.tables import check_tables
+from include.errors import TidemarkError
+from include.ledger import revisions
+from include.pipelines import all_pipelines
+from include.pipelines.spec import Pipeline
+from include.services import supervisor
+from include.services.process import read_state
+from include.settings import REPOSITORY, Settings, settings
+from include.spark import class_archive, jars
+from include.spark.class_training import ensure_class_archive
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    ok: bool
+    what: str
+    remedy: str = ""
+    kind: str = ""
+    """Of a disagreement between ledger, catalog and files: its kind (`include/doctor/disagreement.py`)."""
+
+
+def effective_settings() -> dict[str, str]:
+    """The settings in force by the name of their variable, secrets masked."""
+    current = settings()
+    values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.model_fields}
+    values["TIDEMARK_LAKE"] = current.lake_uri
+    if current.registry_url:
+        values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)
+    unset = {"TIDEMARK_KAFKA_PROPERTIES": "(none)", "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)"}
+    return {name: value or unset.get(name, "(embedded)") for name, value in values.items()}
+
+
+def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:
+    """Look at everything; `deep` also reads every registered file and compares its hash.
+
+    `repair` fetches damaged jars, closes open files and starts dead services first, then says what it will do
+    about the tables, does it, and looks again.
+    """
+    if repair:
+        jars.ensure_jars(progress)
+        ensure_class_archive(progress)
+        for path in _open_secrets():
+            progress(f"chmod 600 {path}")
+            path.chmod(0o600)
+        found = supervisor.status()
+        dead = [n for n, s in found.items() if not s.healthy and not s.external and read_state(n).get("pid")]
+        if dead:
+            supervisor.up(dead, progress)
+        if all(each.ok for each in _lake()):
+            _mend_tables(progress, deep=deep)
+    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services()]
+    place = list(_lake())
+    return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
+
+
+def _machine() -> Iterator[Finding]:
+    text = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', text)
+    major = int(found[1]) if found else 0
+    yield Finding(major >= 17, f"Java {major}", "" if major >= 17 else "install Java 17 or newer")
+    yield Finding(
+        True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}"
+    )
+    free = psutil.virtual_memory().available / 2**30
+    yield Finding(
+        free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed"
+    )
+    folder = settings().home if settings().home.exists() else settings().home.parent
+    disk = shutil.disk_usage(folder).free / 2**30
+    yield Finding(
+        disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed"
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pins = dict(each.split("==") for each in project["dependencies"] if "==" in each)
+    wrong = [name for name, pinned in pins.items() if _installed(name) != pinned]
+    what = f"{len(pins) - len(wrong)} of {len(pins)} pinned packages as pinned"
+    remedy = f"{', '.join(wrong)}: remove .venv and start ./tidemark again, which installs it" if wrong else ""
+    yield Finding(not wrong, what, remedy)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _jars() -> Iterator[Finding]:
+    wrong = jars.damaged()
+    yield Finding(
+        not wrong,
+        f"{len(jars.wanted()) - len(wrong)} of {len(jars.wanted())} jars as pinned",
+        "./tidemark doctor --repair" if wrong else "",
+    )
+    spark = version("pyspark")
+    others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
+    # Known and tested (include/spark/ivy.xml), but nobody should have to find it out.
+    yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
+
+
+def _class_archive() -> Iterator[Finding]:
+    made = class_archive.find() is not None
+    yield Finding(True, f"Spark's classes are {'prepared' if made else 'not prepared: ./tidemark doctor --repair'}")
+
+
+def _secret_files() -> list[Path]:
+    patterns = ("services/*.json", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
+    return [path for pattern in patterns for path in settings().home.glob(pattern)]
+
+
+def _open_secrets() -> list[Path]:
+    return [path for path in _secret_files() if path.stat().st_mode & 0o077]
+
+
+def _secrets() -> Iterator[Finding]:
+    files, open_ones = len(_secret_files()), _open_secrets()
+    what = f"{files - len(open_ones)} of {files} files with secrets are private"
+    yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
+
+
+def _services() -> Iterator[Finding]:
+    for name, state in supervisor.status().items():
+        if state.address and not state.external and not read_state(name).get("pid"):
+            yield Finding(True, f"{name}: stopped by ./tidemark down")
+        elif state.address:
+            where = "" if name == "postgres" else f" at {state.address}"
+            yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
+
+
+def _lake() -> Iterator[Finding]:
+    try:
+        found = lake.has_root()
+    except TidemarkError as error:
+        yield Finding(False, error.message, error.remedy)
+    else:
+        yield Finding(found, f"the lake at {lake.root()}", "" if found else "make the bucket")
+
+
+def _disagreements(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
+    yield from check_tables(pipeline, deep=deep)
+    yield from check_landing(pipeline)
+
+
+def _mend_tables(progress: Callable[[str], None], *, deep: bool) -> None:
+    try:
+        found = [each for pipeline in all_pipelines() for each in _disagreements(pipeline, deep=deep)]
+        for line in mending.plan(found):
+            progress(f"plan: {line}")
+        mending.mend(found, progress)
+    except TidemarkError as error:
+        # What could not be mended is found again, and said, by the look that follows.
+        progress(f"not mended: {error}")
+
+
+def _tables(*, deep: bool) -> Iterator[Finding]:
+    try:
+        for pipeline in all_pipelines():
+            for each in _disagreements(pipeline, deep=deep):
+                yield Finding(False, each.what, each.remedy, each.kind)
+            for table in pipeline.tables:
+                yield Finding(True, f"{table}: {len(revisions.registered(table))} registered partitions looked at")
+    except TidemarkError as error:
+        yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)

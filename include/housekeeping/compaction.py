@@ -1,0 +1,159 @@
+"""Closed days: what many micro-batches found empty or quarantined, merged into one file per outcome and day."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from include import lake
+from include.errors import TidemarkError
+from include.lake.scan import COMPACTED, below_lake, scan_files
+from include.ledger import landing
+from include.ledger.models import LandingFile
+
+KEPT = ("empty", "quarantined")
+"""Outcomes whose files stay as evidence of what became of their records."""
+
+_ROWS = 50_000
+"""Rows of a row group, and the most that are held in memory beside one source file."""
+
+
+@dataclass(frozen=True)
+class RowDigest:
+    """Rows and an order-independent hash of them: a sum, so that every duplicate counts."""
+
+    rows: int = 0
+    total: int = 0
+
+    def plus(self, table: pa.Table) -> RowDigest:
+        """The digest with the table's rows added; columns that are null do not count."""
+        rows, total = self.rows, self.total
+        for batch in table.to_batches(max_chunksize=_ROWS):
+            for row in batch.to_pylist():
+                text = repr(sorted((name, value) for name, value in row.items() if value is not None))
+                total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
+                rows += 1
+        return RowDigest(rows, total % 2**128)
+
+
+@dataclass(frozen=True)
+class Day:
+    """The files of one outcome that were committed on one day."""
+
+    outcome: str
+    day: date
+    files: tuple[LandingFile, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths below the lake, oldest first."""
+        return list(dict.fromkeys(file.path for file in self.files))
+
+
+def closed_days(pipeline: str, now: datetime) -> list[Day]:
+    """Days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
+
+    A file that was compacted for such a day before is taken up again, so that a day has one.
+    """
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    batches = landing.settled_batches(pipeline, midnight, KEPT)
+    days = landing.commit_days(batches)
+    groups: dict[tuple[str, date], list[LandingFile]] = defaultdict(list)
+    for file in landing.files_of(batches, KEPT):
+        if file.compacted_at is None:
+            groups[file.outcome, days[file.micro_batch_id]].append(file)
+    found = []
+    for (outcome, day), files in sorted(groups.items()):
+        before = [path for path in _compacted_paths(pipeline, outcome) if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
+        files += landing.files_at(pipeline, before)
+        found.append(Day(outcome, day, tuple(sorted(files, key=lambda file: file.id))))
+    return found
+
+
+def _folder(pipeline: str, outcome: str) -> tuple[str, ...]:
+    return ("quarantine", pipeline) if outcome == "quarantined" else ("landing", pipeline, COMPACTED, outcome)
+
+
+def _compacted_paths(pipeline: str, outcome: str) -> list[str]:
+    return [below_lake(location) for location in scan_files(*_folder(pipeline, outcome))]
+
+
+def compact(pipeline: str, day: Day) -> str:
+    """Merge a day's files into one and let the ledger find their rows there; its path below the lake.
+
+    Order: the file is written beside its place under a name that readers do not see; it is read back and
+    must hold the same rows, by their order-independent hash, and as many as the ledger counts; it takes
+    its place; one transaction moves the ledger's rows to it. The old files are deleted later
+    (`include/housekeeping/sweep.py`), because somebody may be reading them.
+    Raises TidemarkError, with nothing changed, when the rows differ.
+    """
+    if len(day.paths) == 1:
+        landing.swap_files(day.files, day.paths[0], day.files[0].bytes)
+        return day.paths[0]
+    noted: Counter[str] = Counter()
+    for file in day.files:
+        noted[file.path] += file.rows
+    folder = lake.uri(*_folder(pipeline, day.outcome))
+    temporary = f"{folder}/.{day.day}-{day.outcome}"
+    before = _merge(pipeline, day.paths, noted, temporary)
+    after = RowDigest()
+    for table in _read(temporary):
+        after = after.plus(table)
+    if after != before:
+        lake.delete(temporary)
+        raise TidemarkError(
+            f"the compacted file of {day.outcome} on {day.day} holds {after.rows} rows, its sources {before.rows}, "
+            "or other values; nothing was changed",
+            remedy="report this; the files stay as they are",
+            pipeline=pipeline,
+        )
+    target = f"{folder}/{day.day}-{after.total:032x}"[: len(folder) + 24] + ".parquet"
+    lake.move(temporary, target)
+    landing.swap_files(day.files, below_lake(target), lake.size(target))
+    return below_lake(target)
+
+
+def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str) -> RowDigest:
+    """Write the rows of the files to one, with the columns of all; the digest of what was read."""
+    schemas = [_schema(lake.uri(path)).remove_metadata() for path in paths]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    system, at = lake.filesystem(target)
+    lake.make_parents(target)
+    digest = RowDigest()
+    waiting = schema.empty_table()
+    with pq.ParquetWriter(at, schema, filesystem=system, compression="zstd") as writer:
+        for path in paths:
+            rows = 0
+            for table in _read(lake.uri(path)):
+                rows += table.num_rows
+                digest = digest.plus(table)
+                parts = [waiting, table.replace_schema_metadata(None)]
+                waiting = pa.concat_tables(parts, promote_options="permissive")
+                if waiting.num_rows >= _ROWS:
+                    writer.write_table(waiting)
+                    waiting = schema.empty_table()
+            if rows != noted[path]:
+                raise TidemarkError(
+                    f"{path} holds {rows} rows, the ledger counts {noted[path]}; its day was not compacted",
+                    remedy="./tidemark doctor; restore the file",
+                    pipeline=pipeline,
+                )
+        writer.write_table(waiting)
+    return digest
+
+
+def _schema(location: str) -> pa.Schema:
+    with lake.parquet_file(location) as file:
+        return file.schema_arrow
+
+
+def _read(location: str) -> Iterator[pa.Table]:
+    with lake.parquet_file(location) as file:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            yield pa.Table.from_batches([batch])

@@ -1,0 +1,35 @@
+"""Kafka as commands and drivers use it outside Spark."""
+
+from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at
+from include.kafka.client import TIMEOUT, admin, consumer, few_records, producer, reaching_kafka, send
+from include.kafka.topics import (
+    TopicIdentity,
+    check_same_topic,
+    cleanup_policy,
+    create_topic,
+    describe_topics,
+    topic_names,
+    topic_partitions_of,
+)
+
+__all__ = [
+    "TIMEOUT",
+    "Isolation",
+    "TopicIdentity",
+    "admin",
+    "check_retained",
+    "check_same_topic",
+    "cleanup_policy",
+    "consumer",
+    "create_topic",
+    "describe_topics",
+    "few_records",
+    "first_timestamp",
+    "offset_bounds",
+    "offsets_at",
+    "producer",
+    "reaching_kafka",
+    "send",
+    "topic_names",
+    "topic_partitions_of",
+]

@@ -1,0 +1,92 @@
+"""First and end offsets of topic partitions, offsets of a time, and what retention has left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+import confluent_kafka
+
+from include.errors import OffsetsLost
+from include.kafka.client import TIMEOUT, consumer, few_records, reaching_kafka
+from include.offsets import OffsetRange, TopicPartition
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+"""Whether records of aborted and open transactions count."""
+
+
+def offset_bounds(
+    topic_partitions: Iterable[TopicPartition], isolation: Isolation = "read_committed"
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Earliest offset and end offset of each topic partition.
+
+    The end is the last stable offset for read_committed: an open transaction holds it back.
+    """
+    with reaching_kafka():
+        reader = consumer(**{"isolation.level": isolation})
+        try:
+            return {
+                tp: reader.get_watermark_offsets(_client_tp(tp), timeout=TIMEOUT) for tp in sorted(topic_partitions)
+            }
+        finally:
+            reader.close()
+
+
+def offsets_at(
+    moment: datetime, topic_partitions: Iterable[TopicPartition], isolation: Isolation = "read_committed"
+) -> dict[TopicPartition, int | None]:
+    """The first offset whose record's timestamp is at or after `moment`; None when there is none yet."""
+    milliseconds = int(moment.timestamp() * 1000)
+    with reaching_kafka():
+        reader = consumer(**{"isolation.level": isolation})
+        try:
+            wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition, milliseconds) for tp in topic_partitions]
+            found = reader.offsets_for_times(wanted, timeout=TIMEOUT) if wanted else []
+        finally:
+            reader.close()
+    return {TopicPartition(f.topic, f.partition): f.offset if f.offset >= 0 else None for f in found}
+
+
+def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datetime | None:
+    """The earliest timestamp among the first records of the topic partitions; None when all are empty."""
+    found: list[int] = []
+    with reaching_kafka():
+        reader = consumer(**few_records())
+        try:
+            for tp, (low, high) in earliest.items():
+                if low >= high:
+                    continue
+                reader.assign([_client_tp(tp, low)])
+                message = reader.poll(TIMEOUT)
+                # Nothing visible up to the partition's end comes as an error.
+                if message is not None and message.error() is None:
+                    found.append(message.timestamp()[1])
+        finally:
+            reader.close()
+    return datetime.fromtimestamp(min(found) / 1000, UTC) if found else None
+
+
+def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:
+    """Raise OffsetsLost with the exact loss when retention has cut into one of the ranges."""
+    wanted = [r for r in ranges if len(r)]
+    bounds = offset_bounds(r.topic_partition for r in wanted)
+    losses = []
+    for each in wanted:
+        low, high = bounds[each.topic_partition]
+        if low > each.from_offset:
+            lost = OffsetRange(each.topic_partition, each.from_offset, min(low, each.until_offset))
+            losses.append(f"{lost} ({len(lost)} offsets) is below the earliest retained offset {low}")
+        elif high < each.until_offset:
+            losses.append(f"{each} reaches beyond the end offset {high}")
+    if losses:
+        raise OffsetsLost(
+            "; ".join(losses),
+            remedy="read what was archived of them instead: --source archive; what was not archived before it was "
+            f"removed stops the stream too, which tells the way on: ./tidemark stream {pipeline} --until-caught-up",
+            pipeline=pipeline,
+        )
+
+
+def _client_tp(tp: TopicPartition, offset: int = -1001) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(tp.topic, tp.partition, offset)

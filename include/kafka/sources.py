@@ -1,0 +1,50 @@
+"""What a pipeline's declared source is in Kafka now: topics, their topic partitions, and where a first read begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from include import kafka
+from include.kafka import TopicIdentity
+from include.offsets import TopicPartition
+from include.pipelines.spec import KafkaTopics
+from include.times import parse_time
+
+
+def describe_source(source: KafkaTopics) -> dict[str, TopicIdentity]:
+    """The source's topics that exist, by name. Raises ServiceUnreachable."""
+    return kafka.describe_topics(source.named or matching_topics(source.pattern))
+
+
+def matching_topics(pattern: str) -> list[str]:
+    """Names of the topics that match as a whole; Kafka's internal ones do not count."""
+    whole = re.compile(pattern)
+    return sorted(name for name in kafka.topic_names() if not name.startswith("__") and whole.fullmatch(name))
+
+
+def reads(source: KafkaTopics, topic: str) -> bool:
+    """Whether a topic belongs to the source."""
+    return topic in source.named or bool(source.pattern and re.fullmatch(source.pattern, topic))
+
+
+def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdentity]) -> list[TopicPartition]:
+    """The topic partitions of described topics that the source reads."""
+    every = kafka.topic_partitions_of(topics.values())
+    return [tp for tp in every if not source.assign or tp.partition in source.assign[tp.topic]]
+
+
+def first_offsets(source: KafkaTopics, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
+    """Where a first read begins, as declared, within the bounds that Kafka has now."""
+    if source.starting_time:
+        found = kafka.offsets_at(parse_time(source.starting_time), bounds)
+        return {tp: end if (at := found[tp]) is None else at for tp, (_, end) in bounds.items()}
+    return {tp: min(max(_declared(source, tp, *within), within[0]), within[1]) for tp, within in bounds.items()}
+
+
+def _declared(source: KafkaTopics, tp: TopicPartition, low: int, high: int) -> int:
+    if source.starting_offsets == "earliest":
+        return low
+    if source.starting_offsets == "latest":
+        return high
+    return source.starting_offsets.get(tp.topic, {}).get(tp.partition, low)

@@ -1,0 +1,71 @@
+"""How far each query of a pipeline is behind its topics: the ledger's positions against Kafka's end offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from include import kafka
+from include.kafka.sources import describe_source, source_topic_partitions
+from include.ledger import micro_batches
+from include.ledger.flags import FLAGS
+from include.ledger.micro_batches import ARCHIVE
+from include.pipelines.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Lag:
+    """One query in one topic partition."""
+
+    pipeline: str
+    query: str
+    """`archive`, `flags`, or the name of a speed view."""
+    topic: str
+    partition: int
+    committed: int
+    """The next offset that the query will commit; the topic's first one before its first commit."""
+    end: int
+    """The end offset, for read_committed."""
+
+    @property
+    def lag(self) -> int:
+        """Offsets between both; never below 0."""
+        return max(0, self.end - self.committed)
+
+
+def lag_of(pipeline: Pipeline) -> list[Lag]:
+    """Every query of the pipeline in every topic partition; none for a topic that does not exist yet.
+
+    Raises ServiceUnreachable.
+    """
+    bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
+    found = []
+    for query in (ARCHIVE, *(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
+        committed = micro_batches.positions(pipeline.name, query)
+        found += [
+            Lag(pipeline.name, query, tp.topic, tp.partition, committed.get(tp, low), end)
+            for tp, (low, end) in sorted(bounds.items())
+        ]
+    return found
+
+
+def total_lag(pipeline: Pipeline) -> int:
+    """Offsets that the pipeline's queries have before them, those of all together. Raises ServiceUnreachable."""
+    return sum(each.lag for each in lag_of(pipeline))
+
+
+def as_metrics(lags: Iterable[Lag]) -> str:
+    """The lags in the text format that Prometheus scrapes, or node_exporter reads from a file."""
+    registry = CollectorRegistry()
+    labels = ("pipeline", "query", "topic", "partition")
+    gauges = {
+        "committed": Gauge("tidemark_committed_offset", "Next offset to be committed", labels, registry=registry),
+        "end": Gauge("tidemark_end_offset", "End offset of the topic partition", labels, registry=registry),
+        "lag": Gauge("tidemark_lag_offsets", "Offsets that are not committed yet", labels, registry=registry),
+    }
+    for each in lags:
+        for name, gauge in gauges.items():
+            gauge.labels(each.pipeline, each.query, each.topic, each.partition).set(getattr(each, name))
+    return generate_latest(registry).decode()

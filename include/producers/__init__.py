@@ -1,1 +1,0 @@
-"""Generators of realistic messages, one file per pipeline; what `./tidemark produce` writes."""

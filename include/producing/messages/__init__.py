@@ -1,0 +1,1 @@
+"""Generated messages, a module per pipeline: `messages(...)` yields them in the order of their times."""

@@ -1,0 +1,1 @@
+"""The schema registry and the writer schemas it holds."""

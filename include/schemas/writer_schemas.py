@@ -1,0 +1,115 @@
+"""Writer schemas by their id: asked of the registry once, kept on disk, and known to a whole process.
+
+An id means the same schema for ever, so a kept one is never asked for again: what was decoded once can be decoded
+again while the registry is away. Ids that the registry does not know are remembered by this process alone, so
+that all its queries judge a record alike; the next process asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from include.schemas.registry import RegisteredSchema, SchemaRegistry, registry
+from include.settings import settings, write_private
+
+MAX_SCHEMA_BYTES = 262_144
+MAX_SCHEMA_DEPTH = 32
+
+
+UNKNOWN_SCHEMA = "unknown_schema"
+"""Reason of records whose schema id the registry did not know."""
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Why records with a schema id cannot be decoded."""
+
+    reason: str
+    """`UNKNOWN_SCHEMA` or `unusable_schema`."""
+    detail: str
+
+
+WriterSchema = str | Unusable
+"""A writer schema as JSON, or why there is none."""
+
+
+class WriterSchemas:
+    """The writer schemas of one registry that were resolved so far."""
+
+    def __init__(self, folder: Path, source: SchemaRegistry) -> None:
+        self._folder = folder
+        self._registry = source
+        self._lock = threading.Lock()
+        self._resolved: dict[int, WriterSchema] = {}
+        for file in folder.glob("*.json"):
+            self._resolved[int(file.stem)] = usable(RegisteredSchema(**json.loads(file.read_text())))
+
+    def resolved(self) -> dict[int, WriterSchema]:
+        """What is known by now, by schema id; asks nobody."""
+        with self._lock:
+            return dict(sorted(self._resolved.items()))
+
+    def resolve(self, schema_ids: Iterable[int]) -> None:
+        """Ask the registry for those ids that are not known yet. Raises ServiceUnreachable; then nothing is lost."""
+        for schema_id in sorted(set(schema_ids) - self.resolved().keys()):
+            found = self._registry.schema(schema_id)
+            if found is not None:
+                self._keep(schema_id, found)
+            with self._lock:
+                self._resolved[schema_id] = (
+                    usable(found)
+                    if found is not None
+                    else Unusable(UNKNOWN_SCHEMA, f"the registry has no schema with id {schema_id}")
+                )
+
+    def resolve_subject(self, subject: str) -> None:
+        """Resolve all versions of a subject. Raises ServiceUnreachable."""
+        self.resolve(self._registry.id_of_version(subject, version) for version in self._registry.versions(subject))
+
+    def _keep(self, schema_id: int, found: RegisteredSchema) -> None:
+        if len(found.schema) <= MAX_SCHEMA_BYTES:
+            write_private(self._folder / f"{schema_id}.json", json.dumps(vars(found)) + "\n")
+
+
+def usable(found: RegisteredSchema) -> WriterSchema:
+    """The schema as JSON if it may be used: Avro, whole in itself, of bounded size and depth."""
+    if found.kind != "AVRO":
+        return Unusable("unusable_schema", f"its schema is {found.kind[:40]}, not Avro")
+    if found.references:
+        return Unusable("unusable_schema", "its schema refers to other schemas, which are not followed")
+    if len(found.schema) > MAX_SCHEMA_BYTES:
+        return Unusable("unusable_schema", f"its schema is longer than {MAX_SCHEMA_BYTES} characters")
+    if _depth_in_text(found.schema) > 2 * MAX_SCHEMA_DEPTH:
+        return Unusable("unusable_schema", f"its schema is nested deeper than {MAX_SCHEMA_DEPTH} types")
+    try:
+        json.loads(found.schema)
+    except ValueError:
+        # Primitive types are registered as plain words by some clients.
+        return json.dumps(found.schema)
+    return found.schema
+
+
+def _depth_in_text(schema: str) -> int:
+    """How deep brackets are nested: known before anything recursive reads the schema."""
+    depth = deepest = 0
+    for each in schema:
+        depth += (each in "{[") - (each in "}]")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@cache
+def writer_schemas() -> WriterSchemas:
+    """Those of the configured registry, for this process. Raises ServiceUnreachable when it was never started."""
+    source = registry()
+    name = hashlib.sha256(source.address.encode()).hexdigest()[:16]
+    if settings().registry_url is None:
+        # The embedded registry's port may change, its schemas do not.
+        name = "embedded"
+    return WriterSchemas(settings().home / "schemas" / name, source)

@@ -1,0 +1,1 @@
+"""How Spark applications are started outside Spark: submission, jars, drivers' folders, class archive."""

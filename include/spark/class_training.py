@@ -1,0 +1,93 @@
+"""Makes the class archive (`include/spark/class_archive.py`) by running Spark once over generated records.
+
+`python -m include.spark.class_training` is called by the launcher at set-up. It needs no service, and nothing
+depends on it: without the archive every Spark application only starts slower.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from include.errors import TidemarkError
+from include.settings import REPOSITORY
+from include.spark import class_archive
+from include.spark.submission import submission
+
+_PATIENCE = 300
+"""Seconds that the training may take on a slow machine."""
+
+_TRAIN = "train"
+"""Argument with which the module is the training itself."""
+
+
+def ensure_class_archive(progress: Callable[[str], None]) -> bool:
+    """Make the archive unless it is there; whether it is there now."""
+    if class_archive.find():
+        return True
+    progress("preparing Spark's classes, once: a quarter off every later start of Spark")
+    class_archive.folder().mkdir(parents=True, exist_ok=True)
+    partial = class_archive.folder() / f"partial-{os.getpid()}"
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidemark-training-", ignore_cleanup_errors=True) as folder:
+            ended_well = _train(Path(folder), partial)
+        if not ended_well or not partial.exists():
+            progress("Spark's classes could not be prepared: its applications start without, only slower")
+            return False
+        class_archive.keep(partial)
+    finally:
+        partial.unlink(missing_ok=True)
+    return True
+
+
+def _train(folder: Path, archive: Path) -> bool:
+    """Run Spark over generated records in a process of its own; whether it ended well."""
+    environment = {
+        **os.environ,
+        # In a folder of its own: whatever the home holds is neither read nor written.
+        "TIDEMARK_HOME": str(folder),
+        "TIDEMARK_LAKE": "",
+        "TIDEMARK_SPARK_MASTER": "local[2]",
+        "TIDEMARK_JVM_OPTIONS": f'"-XX:ArchiveClassesAtExit={archive}"',
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "include.spark.class_training", _TRAIN],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _become_training() -> None:
+    """Replace this process by the Spark application, with the settings of its environment."""
+    job = submission("train_classes", name="class training", short=True)
+    command = job.command()
+    os.execve(command[0], command, {**os.environ, **job.env})
+
+
+def main(argv: list[str]) -> int:
+    """Make the archive, or with `train` be what makes it; 0 without it too, for everything works without it."""
+    try:
+        if argv == [_TRAIN]:
+            _become_training()
+        ensure_class_archive(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+    except (TidemarkError, OSError) as error:
+        print(f"tidemark: Spark's classes could not be prepared: {error}", file=sys.stderr)
+        return 1 if argv else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
+
+`python -m include.spark.jars [spark]` fetches them, or those of one configuration; the launcher calls it at set-up.
+What only some need (the schema registry, the connector of a lake in an S3-compatible store) is fetched when it is
+first used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import fasteners
+
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.settings import REPOSITORY
+
+Conf = Literal["spark", "delta", "broker", "registry", "s3"]
+
+SET_UP: tuple[Conf, ...] = ("spark", "delta", "broker")
+"""What the set-up fetches."""
+
+_CONTENTS: dict[Conf, str] = {
+    "spark": "Spark's Kafka connector, Avro, the PostgreSQL driver",
+    "delta": "Delta Lake",
+    "broker": "the Kafka broker, half a minute",
+    "registry": "the schema registry, 110 MB",
+    "s3": "Spark's connector to S3-compatible stores, 12 MB",
+}
+"""What the jars of a configuration are; fetched in this order."""
+
+IVY = Path(__file__).with_name("ivy.xml")
+IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
+CHECKSUMS = Path(__file__).with_name("jars.sha256")
+
+
+@cache
+def pyspark_home() -> Path:
+    """The folder of the installed PySpark, found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise UsageError("PySpark is not installed", remedy="start ./tidemark, which installs it")
+    return Path(spec.origin).parent
+
+
+def folder() -> Path:
+    """Where the jars of this `ivy.xml` lie."""
+    return REPOSITORY / ".tidemark" / "jars" / hashlib.sha256(IVY.read_bytes()).hexdigest()[:12]
+
+
+def java() -> str:
+    """Path of the Java launcher. Raises UsageError when there is none."""
+    import os
+
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise UsageError("Java is missing", remedy="install Java 17 or newer, e.g. openjdk-17-jre-headless")
+    return found
+
+
+def classpath(conf: Conf) -> list[Path]:
+    """The jars of a configuration. Raises UsageError when they were never fetched."""
+    found = sorted((folder() / conf).glob("*.jar"))
+    if not found:
+        raise UsageError(f"the {conf} jars are missing in {folder()}", remedy="./tidemark doctor --repair")
+    return found
+
+
+def checksums() -> dict[str, str]:
+    """Expected SHA-256 by `conf/file name`."""
+    lines = CHECKSUMS.read_text().splitlines()
+    return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
+
+
+def wanted() -> dict[str, str]:
+    """The checksums of what must be there: everything of the set-up, and what was fetched since."""
+    confs = {conf for conf in ("registry", "s3") if (folder() / conf).exists()} | set(SET_UP)
+    return {name: digest for name, digest in checksums().items() if name.split("/")[0] in confs}
+
+
+def damaged() -> list[str]:
+    """Files of `wanted` that are missing or differ from their checksum."""
+    return [name for name, digest in wanted().items() if _digest(folder() / name) != digest]
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
+    """Fetch what is missing or damaged, of all configurations or `only` some; an interrupted fetch resumes.
+
+    Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
+    """
+    confs = {name.split("/")[0] for name in damaged()}
+    for conf in (conf for conf in _CONTENTS if conf in confs and (not only or conf in only)):
+        progress(f"fetching jars: {_CONTENTS[conf]}")
+        _fetch(conf)
+
+
+def registry_application(progress: Callable[[str], None]) -> Path:
+    """The folder of the schema registry's application, fetched and unpacked if need be; raises as `ensure_jars`."""
+    (packed,) = (name for name in checksums() if name.startswith("registry/"))
+    if _digest(folder() / packed) != checksums()[packed]:
+        progress(f"fetching, once: {_CONTENTS['registry']}")
+        _fetch("registry")
+    unpacked = (folder() / packed).with_name("application")
+    if not unpacked.exists():
+        partial = unpacked.with_name("application.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        with tarfile.open(folder() / packed) as archive:
+            archive.extractall(partial, filter="data")
+        partial.rename(unpacked)
+    return unpacked
+
+
+def ensure_s3_connector(progress: Callable[[str], None]) -> None:
+    """Fetch what a lake in an S3-compatible store needs, once; raises as `ensure_jars`."""
+    if (folder() / "s3").exists():
+        return
+    # Of several jobs that start at once, one fetches.
+    with fasteners.InterProcessLock(folder().parent / "s3.lock"):
+        if not (folder() / "s3").exists():
+            progress(f"fetching, once: {_CONTENTS['s3']}")
+            _fetch("s3")
+
+
+def _fetch(conf: str) -> None:
+    target = folder() / conf
+    fetched = folder().with_name(folder().name + ".partial")
+    command = [java(), "-Xmx512m", "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
+    command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(folder().parent / "ivy-cache")]
+    command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    expected = {name: digest for name, digest in checksums().items() if name.startswith(f"{conf}/")}
+    wrong = [name for name, digest in expected.items() if _digest(fetched / name) != digest]
+    if result.returncode:
+        raise ServiceUnreachable(
+            f"{len(wrong)} of {len(expected)} {conf} jars could not be fetched",
+            remedy="check the network, then start again: it resumes",
+        )
+    if wrong:
+        raise TidemarkError(
+            f"{len(wrong)} jars differ from their checksums or are missing: {', '.join(wrong[:3])}",
+            remedy=f"remove {target.parent}, then start again",
+        )
+    if target.exists():
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (fetched / conf).rename(target)
+    fetched.rmdir()
+
+
+def main(confs: Sequence[str]) -> int:
+    """Fetch the jars of these configurations, without any of all; 0 or the error's exit code."""
+    try:
+        ensure_jars(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True), confs)
+    except TidemarkError as error:
+        print(f"tidemark: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""Runs a Spark application in the foreground for the command line."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import psutil
+
+from include.spark import driver_folders
+from include.spark.submission import SparkSubmission
+
+_PR_SET_PDEATHSIG = 1
+_NOISE = ("WARNING: Using incubator modules", "SparkStringUtils: Truncated", "Disabling AQE since AQE")
+
+
+def _die_with_parent() -> None:
+    # kill -9 of the command is kill -9 of its driver: no orphan goes on writing.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start(job: SparkSubmission) -> subprocess.Popen[str]:
+    # In a session of its own: Ctrl-C reaches this process alone, which asks the driver to stop.
+    return subprocess.Popen(
+        job.command(),
+        env={**os.environ, **job.env},
+        stdin=subprocess.DEVNULL,
+        # spark-submit sends what the driver says, errors included, to its standard output.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+
+
+def _pass_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if not any(noise in line for noise in _NOISE):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def run_job(job: SparkSubmission) -> int:
+    """Run a Spark application to its end; its exit code. Its messages go to standard error."""
+    process = _start(job)
+    try:
+        _pass_on(process)
+        return process.wait()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    finally:
+        driver_folders.sweep()
+
+
+def run_attached(job: SparkSubmission) -> int:
+    """Run a driver that talks with the terminal; its exit code. Ctrl-C is the driver's to understand."""
+    command, environment = job.attached()
+    process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=_die_with_parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.wait()
+    finally:
+        driver_folders.sweep()
+
+
+class _StopOnSignal:
+    """Asks a driver to stop when this process gets SIGTERM or SIGINT."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        _forward(self._process)
+
+    def code(self, code: int) -> int:
+        """The exit code of a driver that ended with `code`."""
+        # One that was still starting when asked has nothing to finish: ended by the signal is stopped.
+        return 0 if self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+
+
+def run_stream_job(job: SparkSubmission) -> int:
+    """Run a stream; SIGTERM and SIGINT ask its driver to stop after the micro-batch. Its exit code."""
+    process = _start(job)
+    stop = _StopOnSignal(process)
+    _pass_on(process)
+    code = process.wait()
+    driver_folders.sweep()
+    return stop.code(code)
+
+
+def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
+    """Run a Spark application and `look` twice a second, and once more behind its end; its exit code.
+
+    SIGTERM and SIGINT ask it to stop, which then is 0.
+    """
+    process = _start(job)
+    stop = _StopOnSignal(process)
+    passing_on = threading.Thread(target=_pass_on, args=(process,), daemon=True)
+    passing_on.start()
+    while True:
+        try:
+            code = process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            look()
+            continue
+        passing_on.join(5)
+        driver_folders.sweep()
+        look()
+        return stop.code(code)
+
+
+def _forward(process: subprocess.Popen[str]) -> None:
+    """Send SIGTERM to the Python driver under the JVM; to the JVM itself while there is none yet.
+
+    The JVM would end at once on the signal; the driver finishes its micro-batch and then ends the JVM.
+    """
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+        drivers = [
+            child for child in children if "python" in child.name() and "daemon" not in " ".join(child.cmdline())
+        ]
+    except psutil.NoSuchProcess:
+        return
+    for target in drivers[:1]:
+        target.send_signal(signal.SIGTERM)
+    if not drivers:
+        process.send_signal(signal.SIGTERM)

@@ -1,0 +1,203 @@
+"""How Spark is started: one place for the command line, Airflow and the tests.
+
+Secrets do not travel here: jobs read them from the settings, as every process does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from include.lake import object_store
+from include.settings import REPOSITORY, Settings, settings, write_private
+from include.spark import class_archive, driver_folders
+from include.spark.jars import classpath, ensure_s3_connector, pyspark_home
+
+JOBS = REPOSITORY / "spark_jobs"
+
+OWN_SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
+"""That of this Python's PySpark."""
+
+SHUFFLE_PARTITIONS = 2
+"""Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
+
+SHORT = 200_000
+"""Offsets, of all queries of a job together, below which it ends before optimised code pays for its compilation."""
+
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Only the first of the JVM's compilers, with the code cache it has with both: alone, it would get 48 MiB."""
+
+_HUGE_METHODS = "-XX:-DontCompileHugeMethods"
+"""Compile methods of more than 8,000 bytes, too: what Spark generates for a table of ten columns and their rules may be
+one, and would be interpreted for ever."""
+
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Of a table's log that is being read: its commits are small.
+    "spark.databricks.delta.snapshotPartitions": str(SHUFFLE_PARTITIONS),
+}
+"""What lets a session read and write Delta tables; their jars must be there when it starts."""
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{3}
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = error
+logger.admin.name = org.apache.spark.sql.kafka010
+logger.admin.level = error
+logger.hive.name = org.apache.hadoop.hive
+logger.hive.level = error
+logger.datanucleus.name = DataNucleus
+logger.datanucleus.level = error
+logger.window.name = org.apache.spark.sql.execution.window
+logger.window.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = error
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.writes.name = org.apache.spark.sql.execution.datasources.v2
+logger.writes.level = off
+logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
+logger.streaming.level = error
+logger.paths.name = org.apache.spark.sql.execution.datasources.DataSource
+logger.paths.level = error
+logger.batch.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+logger.batch.level = error
+logger.plans.name = org.apache.spark.util.SparkStringUtils
+logger.plans.level = error
+logger.jobs.name = org.apache.spark.scheduler.DAGScheduler
+logger.jobs.level = error
+logger.trigger.name = org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor
+logger.trigger.level = error
+"""
+
+
+@dataclass(frozen=True)
+class SparkSubmission:
+    """One `spark-submit`: an entry of `spark_jobs/` with its arguments, configuration and environment."""
+
+    job: str
+    """Name of the entry without `.py`, e.g. `build_interval`."""
+    arguments: tuple[str, ...]
+    name: str
+    conf: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def application(self) -> str:
+        """Path of the entry."""
+        return str(JOBS / f"{self.job}.py")
+
+    def command(self) -> list[str]:
+        """The command line; it holds no secret."""
+        conf = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
+        master = ["--master", settings().spark_master, "--name", self.name]
+        return [spark_submit_binary(), *master, *conf, self.application, *self.arguments]
+
+    def attached(self) -> tuple[list[str], dict[str, str]]:
+        """Command and environment of a driver that keeps its caller's terminal: Python starts the JVM, not it Python.
+
+        `spark-submit` gives the driver no standard input.
+        """
+        options = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
+        options = ["--master", settings().spark_master, "--name", self.name, *options, "pyspark-shell"]
+        return [sys.executable, self.application, *self.arguments], {
+            **self.env,
+            "PYSPARK_SUBMIT_ARGS": shlex.join(options),
+        }
+
+
+def _young_generation(heap: str) -> list[str]:
+    """Let the young generation begin with the third of the heap that it may grow to at most.
+
+    It begins with a few MiB else, and hardly grows: rows that wait for their files are copied again and again, which
+    takes twice the collector's time.
+    """
+    found = re.fullmatch(r"(\d+)([kmgt]?)", heap.lower())
+    if found is None:
+        return []
+    size = int(found[1]) * 1024 ** " kmgt".index(found[2] or " ")
+    return [f"-XX:NewSize={size // 3}"]
+
+
+def spark_submit_binary() -> str:
+    """Path of the settings' `spark-submit`, else of the one that belongs to this Python's PySpark."""
+    return str(settings().spark_submit or OWN_SPARK_SUBMIT)
+
+
+def submission(job: str, *arguments: str, name: str, short: bool = False, delta: bool = False) -> SparkSubmission:
+    """What starts the job with this process's settings; `delta`: one that reads or writes Delta tables.
+
+    A `short` one is over before the JVM's second compiler pays for itself: without it, it costs half the CPU time.
+    The folders of drivers that died are removed, and the job's driver gets one of its own.
+    """
+    current = settings()
+    driver_folders.sweep()
+    folder = driver_folders.make(job)
+    jars = classpath("spark") + (classpath("delta") if delta else [])
+    if object_store.holds(current.lake_uri):
+        ensure_s3_connector(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+        jars += classpath("s3")
+    options = " ".join(
+        (
+            f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_logging(current).as_uri()}",
+            f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS}",
+            # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
+            f'"-Djava.io.tmpdir={folder}"',
+            *class_archive.options(),
+            *([FIRST_COMPILER] if short else _young_generation(current.driver_memory)),
+            os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
+        )
+    )
+    conf = {
+        **(DELTA if delta else {}),
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.driver.extraClassPath": str(class_archive.driver_jar()),
+        "spark.driver.extraJavaOptions": options.strip(),
+        "spark.driver.memory": current.driver_memory,
+        # Of workers, where the master is a cluster's: they need the code at the same place, as the containers have it.
+        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
+        "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+    }
+    own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
+    return SparkSubmission(job, arguments, name, conf, {**spark_environment(current), **own})
+
+
+def spark_environment(current: Settings) -> dict[str, str]:
+    """Environment of a driver: Python, UTC, and Tidemark's settings."""
+    passed_on = {key: value for key, value in os.environ.items() if key.startswith("TIDEMARK_")}
+    return {
+        **passed_on,
+        "TIDEMARK_HOME": str(current.home),
+        # PySpark's own, which does not exist: a class archive holds for a class path without folders only, and
+        # what somebody else's spark-defaults.conf says shall not matter here.
+        "SPARK_CONF_DIR": str(pyspark_home() / "conf"),
+        "PYTHONPATH": str(REPOSITORY),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
+        # spark-submit starts a JVM of its own to find out how to start the driver's.
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+        "TZ": "UTC",
+    }
+
+
+def _logging(current: Settings) -> Path:
+    """Write Log4j's configuration below the home folder and return its path."""
+    file = current.home / "log4j2.properties"
+    write_private(file, _LOG4J)
+    return file

@@ -1,0 +1,128 @@
+"""What a query's checkpoint depends on, as facts that can be compared and named.
+
+The archive query keeps no state: only its sources count. A speed view's state is a function of what is
+decoded, selected and aggregated, so all of that counts; of the transforms only what the view reaches, and
+neither comments nor docstrings.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from include.errors import UsageError
+from include.pipelines.spec import AdditiveView, Pipeline
+from include.settings import REPOSITORY
+from include.spark.submission import SHUFFLE_PARTITIONS
+
+Facts = dict[str, Any]
+"""Name of a fact to its value, as JSON holds it."""
+
+_SHOWN = 60
+
+
+def archive_fingerprint(pipeline: Pipeline) -> Facts:
+    """What the checkpoint of the archive query depends on."""
+    source = pipeline.source
+    declared: Any = sorted(source.subscribe)
+    if not declared:
+        declared = source.pattern or {topic: sorted(numbers) for topic, numbers in sorted(source.assign.items())}
+    return {"source topics": declared, "number of sources": 1}
+
+
+def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
+    """What the checkpoint of a speed view's query depends on."""
+    return {
+        **archive_fingerprint(pipeline),
+        "key": list(view.key),
+        "measures": list(view.measures),
+        "columns": _words(view.columns),
+        "window": view.window,
+        "window length": str(view.windows),
+        **({"mode": view.mode} if view.mode != "update" else {}),
+        "watermark": view.speed.watermark,
+        "speed topic": view.speed.topic,
+        "shuffle partitions": SHUFFLE_PARTITIONS,
+        "decoder schema": _words(pipeline.decoder.schema),
+        "archive columns": _words(pipeline.archive.columns),
+        "event time": pipeline.archive.event_time,
+        "archive rules": [str(rule) for rule in pipeline.archive.all_rules],
+        **{f"reference {name}": _words(each.columns) for name, each in sorted(pipeline.references.items())},
+        **_transforms(pipeline.code, (pipeline.archive.rows, view.rows, view.aggregate)),
+    }
+
+
+def _words(ddl: str) -> str:
+    return " ".join(ddl.split())
+
+
+def _transforms(pipeline: str, roots: tuple[str, ...]) -> Facts:
+    """A hash of each definition in the transforms module that the roots reach."""
+    source = (REPOSITORY / "spark_jobs" / "transforms" / f"{pipeline}.py").read_text()
+    definitions = dict(each for node in ast.parse(source).body for each in _defined(node))
+    reached: dict[str, ast.stmt] = {}
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name in definitions and name not in reached:
+            reached[name] = definitions[name]
+            waiting += [node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)]
+    return {f"transform {name}": _hash(node) for name, node in sorted(reached.items())}
+
+
+def _defined(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
+    """The names that a statement defines, each with the part of it that matters."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+            yield name, node
+        case ast.Import(names=names):
+            yield from ((alias.asname or alias.name.split(".")[0], ast.Import([alias])) for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            yield from ((alias.asname or alias.name, ast.ImportFrom(module, [alias], level)) for alias in names)
+        case ast.Assign(targets=targets):
+            yield from ((n.id, node) for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _hash(node: ast.stmt) -> str:
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(each) is not None:
+            each.body = each.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.unparse(node).encode()).hexdigest()[:12]
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed, a phrase per fact: old → new for what is declared."""
+    return [
+        _change(stored, now, name) for name in sorted(stored.keys() | now.keys()) if stored.get(name) != now.get(name)
+    ]
+
+
+def _change(stored: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str:
+    if name.startswith("transform "):
+        return f"{name} {'is new' if name not in stored else 'is no longer used' if name not in now else 'changed'}"
+    before, after = (_text(facts.get(name, "none")) for facts in (stored, now))
+    same = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(0, same - _SHOWN // 3) if max(len(before), len(after)) > _SHOWN else 0
+    return f"{name}: {_excerpt(before, start)} → {_excerpt(after, start)}"
+
+
+def _text(value: object) -> str:
+    return ", ".join(str(each) for each in value) if isinstance(value, list) else str(value)
+
+
+def _excerpt(text: str, start: int) -> str:
+    shown = text[start : start + _SHOWN]
+    return ("…" if start else "") + shown + ("…" if len(text) > start + _SHOWN else "")
+
+
+def check(pipeline: str, query: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise UsageError, naming what changed, when a checkpoint made under `stored` does not fit `now`."""
+    changed = differences(stored, now)
+    if changed:
+        raise UsageError(
+            f"the checkpoint of {query} was made by another query: {'; '.join(changed)}",
+            remedy=f'./tidemark new-generation {pipeline} --reason "…", or take the change back',
+            pipeline=pipeline,
+        )

@@ -1,0 +1,161 @@
+"""The ways on when a stream must not simply continue: a new generation, an accepted loss, an adopted topic.
+
+Each takes the pipeline's lease, so that no stream runs meanwhile, and writes one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from include import kafka
+from include.errors import AnotherWriter, TopicRecreated, UsageError
+from include.intervals import pinning
+from include.kafka import TopicIdentity
+from include.kafka.sources import describe_source, reads, source_topic_partitions
+from include.ledger import generations, incarnations, intervals, landing, losses, micro_batches, writers
+from include.ledger.database import session
+from include.ledger.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.writers import Lease
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from include.streams.start import archive_positions, check_sources, lost_offsets
+
+
+@contextmanager
+def _no_stream(pipeline: str) -> Iterator[Lease]:
+    """Hold the pipeline's lease. Raises AnotherWriter at once when a live driver holds it."""
+    if (writer := writers.live_writer(pipeline)) is not None:
+        raise AnotherWriter(
+            f"a driver writes this pipeline: {writer.holder} (fencing token {writer.token})",
+            remedy=f"stop it first: ./tidemark stream {pipeline} --stop",
+            pipeline=pipeline,
+        )
+    lease = writers.acquire(pipeline)
+    try:
+        yield lease
+    finally:
+        writers.release(lease)
+
+
+def _check_reason(reason: str) -> str:
+    if not reason.strip():
+        raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"')
+    return " ".join(reason.split())
+
+
+def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
+    """Open the next generation: its stream begins with new checkpoints where the archive ends. Its number.
+
+    Raises AnotherWriter while a stream runs.
+    """
+    reason = _check_reason(reason)
+    with _no_stream(pipeline.name) as lease, session() as ledger:
+        writers.check(ledger, lease)
+        return generations.open_next(ledger, pipeline.name, started_by, reason)
+
+
+def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[OffsetRange]:
+    """Go on without the offsets that Kafka removed before they were archived; which these are.
+
+    They are noted for ever, the archive's position moves over them, and a new generation opens.
+    Raises UsageError when nothing is lost, TopicRecreated, AnotherWriter.
+    """
+    reason = _check_reason(reason)
+    with _no_stream(pipeline.name) as lease:
+        if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by)):
+            raise UsageError(
+                "nothing is lost: Kafka holds everything from the archive's position on", pipeline=pipeline.name
+            )
+        return lost
+
+
+def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str) -> list[OffsetRange]:
+    """The same for who holds the pipeline's lease; empty, and nothing changed, when nothing is lost."""
+    lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
+    if not lost:
+        return []
+    identities = check_sources(pipeline)
+    positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities))
+    with session() as ledger:
+        writers.check(ledger, lease)
+        rows = losses.note(ledger, pipeline.name, lost.values())
+        losses.accept(ledger, rows, accepted_by, reason)
+        ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]
+        micro_batches.move(ledger, lease.token, _moved(pipeline, f"loss-{rows[0].id}", ranges))
+        generations.open_next(ledger, pipeline.name, accepted_by, f"accepted loss {rows[0].id}: {reason}")
+    return list(lost.values())
+
+
+def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> dict[str, Any]:
+    """Go on with a topic that was deleted and created again; what was closed and what begins.
+
+    What was archived of the old incarnation and belongs to no interval yet is pinned as one interval; the
+    positions restart at the new topic's earliest offsets, and a new generation opens.
+    Raises UsageError when there is nothing to adopt, TopicRecreated while the topic does not exist, AnotherWriter.
+    """
+    reason = _check_reason(reason)
+    stored = micro_batches.stored_topics(pipeline.name)
+    if topic not in stored or not reads(pipeline.source, topic):
+        raise UsageError(
+            f"{topic!r} is no topic that was read before",
+            remedy=f"one of: {', '.join(sorted(stored)) or 'none yet'}",
+            pipeline=pipeline.name,
+        )
+    with _no_stream(pipeline.name) as lease:
+        identities = describe_source(pipeline.source)
+        successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
+        _check_landing(pipeline, topic)
+        bounds = kafka.offset_bounds(kafka.topic_partitions_of([successor]))
+        others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
+        ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
+        ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, (low, _) in bounds.items()]
+        with session() as ledger:
+            writers.check(ledger, lease)
+            intervals.lock_pinning(ledger, pipeline.name)
+            rest = pinning.pin_rest(ledger, pipeline, topic, pinned_by=adopted_by)
+            incarnations.succeed(ledger, pipeline.name, successor, adopted_by, reason)
+            move = _moved(pipeline, f"adopt-{successor.topic_id}", ranges)
+            micro_batches.move(ledger, lease.token, move)
+            number = generations.open_next(ledger, pipeline.name, adopted_by, f"adopted {topic}: {reason}")
+    return {
+        "topic": topic,
+        "closed_topic_id": stored[topic],
+        "topic_id": successor.topic_id,
+        "begins": {str(tp): low for tp, (low, _) in bounds.items()},
+        "pinned": str(rest.interval) if rest else None,
+        "generation": number,
+    }
+
+
+def _successor(pipeline: Pipeline, topic: str, found: TopicIdentity | None, stored_id: str) -> TopicIdentity:
+    if found is None:
+        raise TopicRecreated(
+            f"topic {topic} (id {stored_id}) no longer exists",
+            remedy="restore it, or create it again and adopt it then",
+            pipeline=pipeline.name,
+        )
+    if found.topic_id == stored_id:
+        raise UsageError(
+            f"topic {topic} is the one that was read before (id {stored_id}): nothing to adopt", pipeline=pipeline.name
+        )
+    return found
+
+
+def _check_landing(pipeline: Pipeline, topic: str) -> None:
+    """Raise UsageError when landing files of the topic were removed: tables tell rows by offset alone."""
+    archived = [
+        OffsetRange(tp, 0, at) for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic == topic
+    ]
+    if removed := landing.removed_ranges(pipeline.name, archived):
+        raise UsageError(
+            f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be told from those "
+            "that the new topic will have at the same offsets",
+            remedy="give the new topic another name and declare that one",
+            pipeline=pipeline.name,
+        )
+
+
+def _moved(pipeline: Pipeline, query_id: str, ranges: list[OffsetRange]) -> BatchCommit:
+    return BatchCommit(pipeline.name, ARCHIVE, f"{query_id}-{pipeline.name}", 0, ranges, topics={})

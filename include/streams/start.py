@@ -1,0 +1,181 @@
+"""What a stream looks at before it reads: its topics, its retention, its generation, and where each query begins."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from include import kafka
+from include.errors import OffsetsLost, UsageError
+from include.kafka import TopicIdentity
+from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
+from include.ledger import flags as flag_ledger
+from include.ledger import generations, losses, micro_batches
+from include.ledger.database import session
+from include.ledger.flags import FLAGS
+from include.ledger.generations import StreamGeneration
+from include.ledger.micro_batches import ARCHIVE
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import KafkaMessages, Pipeline
+from include.streams import fingerprint
+
+
+def who() -> str:
+    """This user as `user@host`."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
+    """The source topics that exist. Raises TopicRecreated when one is not the one that was read before."""
+    identities = describe_source(pipeline.source)
+    for topic, topic_id in micro_batches.stored_topics(pipeline.name).items():
+        if reads(pipeline.source, topic):
+            kafka.check_same_topic(pipeline.name, identities.get(topic), topic, topic_id)
+    return identities
+
+
+def archive_positions(
+    pipeline: Pipeline, topic_partitions: Iterable[TopicPartition], query: str = ARCHIVE
+) -> dict[TopicPartition, int]:
+    """The next offset of a query for each topic partition whose topic it has read.
+
+    One that the ledger does not know was added since: it begins at 0.
+    """
+    known = micro_batches.positions(pipeline.name, query)
+    topics = {tp.topic for tp in known}
+    return {tp: known.get(tp, 0) for tp in topic_partitions if tp.topic in topics}
+
+
+def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
+    """What Kafka removed before the query committed it, per topic partition."""
+    identities = check_sources(pipeline)
+    positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities), query)
+    bounds = kafka.offset_bounds(positions)
+    return [
+        OffsetRange(tp, at, bounds[tp][0], identities[tp.topic].topic_id)
+        for tp, at in sorted(positions.items())
+        if bounds[tp][0] > at
+    ]
+
+
+def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> None:
+    """Raise OffsetsLost with the exact loss, and write it to the ledger, when Kafka was cut past a position."""
+    if lost := lost_offsets(pipeline):
+        with session() as ledger:
+            losses.note(ledger, pipeline.name, lost)
+        raise OffsetsLost(
+            "; ".join(f"{each} ({len(each)} offsets) was removed before it was archived" for each in lost),
+            remedy="these records are gone from Kafka: restore the topic, or go on without them: "
+            f'./tidemark accept-loss {pipeline.name} --reason "…"',
+            pipeline=pipeline.name,
+        )
+    for query in (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
+        if generation is not None and generation.has_started(query):
+            _check_view_retention(pipeline, query)
+
+
+def _check_view_retention(pipeline: Pipeline, query: str) -> None:
+    reader = "the flags' query" if query == FLAGS else f"the speed view {query}"
+    if lost := lost_offsets(pipeline, query):
+        raise OffsetsLost(
+            f"{'; '.join(f'{each} ({len(each)} offsets)' for each in lost)} was removed before {reader} "
+            "read it; all of it is archived",
+            remedy=f"{'pass over it' if query == FLAGS else 'build the view from the archive'}: "
+            f'./tidemark new-generation {pipeline.name} --reason "…"',
+            pipeline=pipeline.name,
+        )
+
+
+@dataclass(frozen=True)
+class StreamStart:
+    """The generation that a stream continues or begins."""
+
+    generation: StreamGeneration
+    fingerprints: Mapping[str, fingerprint.Facts]
+
+    def check_checkpoint(self, view: str) -> None:
+        """Raise UsageError when a speed view's checkpoint is gone: its state cannot be made up from offsets."""
+        generation = self.generation
+        if not generation.has_started(view) and generations.has_committed(generation, view):
+            raise UsageError(
+                f"the checkpoint {generation.checkpoint(view)} is gone, and with it the state of the speed view {view}",
+                remedy=f'build the view from the archive: ./tidemark new-generation {generation.pipeline} --reason "…"',
+                pipeline=generation.pipeline,
+            )
+
+    def note(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
+        """Where a query without a checkpoint begins, noted with its fingerprint; empty where one is continued."""
+        if self.generation.has_started(query):
+            return {}
+        offsets = self._offsets_of(pipeline, query)
+        if query == FLAGS:
+            offsets = self._flags_begin(pipeline, offsets)
+        generations.note_start(self.generation, query, self.fingerprints[query], offsets)
+        return offsets
+
+    def _flags_begin(self, pipeline: Pipeline, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where flags begin without a checkpoint: at their position, as far as Kafka still has it.
+
+        Of a topic that they were never raised for they begin where the archive is: nobody waits for flags of old.
+        """
+        known = {
+            topic: FLAGS in self.generation.positions or flag_ledger.has_read(pipeline.name, identity.topic_id)
+            for topic, identity in describe_source(pipeline.source).items()
+        }
+        archived = archive_positions(pipeline, offsets)
+        wanted = {tp: at if known[tp.topic] else archived.get(tp, at) for tp, at in offsets.items()}
+        return {tp: max(wanted[tp], low) for tp, (low, _) in kafka.offset_bounds(wanted).items()}
+
+    def _offsets_of(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
+        """Where a query without a checkpoint begins: where the ledger says, else at the declared start."""
+        topic_partitions = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
+        positions = archive_positions(pipeline, topic_partitions, query)
+        rest = [tp for tp in topic_partitions if tp not in positions]
+        bounds = kafka.offset_bounds(rest)
+        declared = first_offsets(pipeline.source, bounds)
+        # All queries of a first start begin at the same offsets, also those that start after a crash.
+        noted = {tp: at for begun in self.generation.positions for tp, at in self.generation.began_at(begun).items()}
+        return {
+            **{tp: max(low, noted.get(tp, declared[tp])) for tp, (low, _) in bounds.items()},
+            **positions,
+        }
+
+
+def create_written_topics(pipeline: Pipeline) -> None:
+    """Create those of the topics that the pipeline's stream writes which are not there. Raises ServiceUnreachable."""
+    for view in pipeline.views:
+        kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
+        for sink in view.sinks:
+            if isinstance(sink, KafkaMessages):
+                for topic in sink.topics:
+                    kafka.create_topic(topic, sink.topic_partitions)
+    if pipeline.flags:
+        kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
+
+
+def begin(pipeline: Pipeline) -> StreamStart:
+    """The generation to run, after everything that must hold before a query starts was looked at.
+
+    Raises TopicRecreated, OffsetsLost, UsageError (a query or checkpoint that does not fit), ServiceUnreachable.
+    """
+    stored = micro_batches.stored_topics(pipeline.name)
+    for topic in set(pipeline.source.subscribe) - stored.keys():
+        kafka.create_topic(topic, pipeline.source.topic_partitions)
+    check_sources(pipeline)
+    create_written_topics(pipeline)
+    generation = generations.current_or_first(pipeline.name, who())
+    fingerprints = {ARCHIVE: fingerprint.archive_fingerprint(pipeline)}
+    fingerprints.update({view.name: fingerprint.view_fingerprint(pipeline, view) for view in pipeline.views})
+    if pipeline.flags:
+        # Stateless like the archive query: only its sources count.
+        fingerprints[FLAGS] = fingerprint.archive_fingerprint(pipeline)
+    for query, facts in fingerprints.items():
+        if query in generation.fingerprints:
+            fingerprint.check(pipeline.name, query, generation.fingerprints[query], facts)
+    start = StreamStart(generation, fingerprints)
+    for view in pipeline.views:
+        start.check_checkpoint(view.name)
+    check_retention(pipeline, generation)
+    return start

@@ -1,0 +1,112 @@
+"""Times as users write them, and the interval: one Airflow data interval of a pipeline."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from include.errors import UsageError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_time(text: str) -> datetime:
+    """An ISO 8601 time in UTC, e.g. `2026-11-20T05:00:00Z`; a time without a zone is UTC.
+
+    Raises UsageError when it is malformed or carries another zone.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(f"not a time: {text!r}", remedy="write it like 2026-11-20T05:00:00Z") from None
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    if moment.utcoffset() != timedelta(0):
+        raise UsageError(f"not in UTC: {text!r}", remedy="write it like 2026-11-20T05:00:00Z")
+    return moment.astimezone(UTC)
+
+
+def format_time(moment: datetime) -> str:
+    """A time as the contract writes it: `2026-11-20T05:00:00Z` (microseconds only when there are any)."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def parse_duration(text: str) -> timedelta:
+    """A duration such as `10s`, `50m`, `3h`, `30d`. Raises UsageError when it is none."""
+    match = re.fullmatch(r"\s*(\d+)\s*([smhd])\s*", text)
+    if not match:
+        raise UsageError(f"not a duration: {text!r}", remedy="write it like 10s, 50m, 3h or 30d")
+    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+@dataclass(frozen=True, order=True)
+class Interval:
+    """A half-open stretch of time `[from_time, to_time)` in UTC."""
+
+    from_time: datetime
+    to_time: datetime
+
+    @property
+    def label(self) -> str:
+        """The value of the partition column `interval`, e.g. `2026-11-20T05`.
+
+        Minutes are written only where the interval does not begin on an hour (`2026-11-20T0530`).
+        """
+        on_the_hour = self.from_time.minute == 0 and self.from_time.second == 0
+        return self.from_time.strftime("%Y-%m-%dT%H" if on_the_hour else "%Y-%m-%dT%H%M%S")
+
+    def __str__(self) -> str:
+        return f"{format_time(self.from_time)}/{format_time(self.to_time)}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A periodic schedule aligned to midnight UTC: boundaries every `every`."""
+
+    every: timedelta
+
+    def __post_init__(self) -> None:
+        if timedelta(days=1) % self.every:
+            raise ValueError(f"{self.every} does not divide a day")
+
+    @property
+    def cron(self) -> str:
+        """The cron expression of the boundaries."""
+        minutes = int(self.every.total_seconds() // 60)
+        return f"*/{minutes} * * * *" if minutes < 60 else f"0 */{minutes // 60} * * *"
+
+    def floor(self, moment: datetime) -> datetime:
+        """The last boundary at or before `moment`."""
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight + (moment - midnight) // self.every * self.every
+
+    def interval(self, from_time: datetime, to_time: datetime, *, now: datetime) -> Interval:
+        """The interval between two boundaries. Raises UsageError unless both are neighbours and past."""
+        for moment in (from_time, to_time):
+            if self.floor(moment) != moment:
+                raise UsageError(
+                    f"{format_time(moment)} is not a boundary of the schedule (every {self.every})",
+                    remedy=f"the boundary before it is {format_time(self.floor(moment))}",
+                )
+        if to_time - from_time != self.every:
+            raise UsageError(
+                f"{format_time(from_time)} to {format_time(to_time)} is not one interval of {self.every}",
+                remedy=f"--to {format_time(from_time + self.every)}",
+            )
+        if to_time > now:
+            raise UsageError(
+                f"the interval ends at {format_time(to_time)}, which has not passed yet",
+                remedy=f"the latest that can run begins at {format_time(self.floor(now) - self.every)}",
+            )
+        return Interval(from_time, to_time)
+
+
+def hourly() -> Schedule:
+    """Boundaries at every full hour."""
+    return Schedule(timedelta(hours=1))
+
+
+def utc(moment: datetime) -> datetime:
+    """A time as Spark hands it over, with its zone."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

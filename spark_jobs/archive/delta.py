@@ -1,0 +1,117 @@
+"""The archive as a Delta table: streams append to it, intervals put what was registered in place of that.
+
+Columns: the archive table's, and `interval`, by which the table is partitioned: null in a row that a stream appended,
+in a validated one the interval that delivered it.
+
+An append carries its query's id and the micro-batch's number as Delta's transaction id, so that the replay of
+a micro-batch that was committed to Delta, but not to the ledger, changes nothing. Any number of writers may be at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+from include import lake
+from include.pipelines.spec import Pipeline
+from spark_jobs.archive.files import read_files
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.spark.frames import empty_frame
+
+OWN = "tidemark"
+"""The mark of Tidemark's commits in the table's history."""
+
+_HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+"""Operations that change no row, whoever runs them."""
+
+_CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""What a commit fails with when another came first; in Python none of them is a kind of another."""
+
+_MEANWHILE = 100
+"""Commits that may be added to the history while it is read."""
+
+
+def location(pipeline: Pipeline) -> str:
+    """URI of the pipeline's Delta table."""
+    return lake.uri("delta", pipeline.name)
+
+
+def append_batch(spark: SparkSession, pipeline: Pipeline, landed: Sequence[str], query_id: str, batch_id: int) -> None:
+    """Append the landed files of a micro-batch, once: a second time with the same query and number does nothing.
+
+    The first append makes the table; columns that the archive was given since are added to it.
+    """
+    if landed:
+        rows = read_files(spark, landed, archive_schema(pipeline))
+        _write(pipeline, _unvalidated(rows), "append", txnAppId=query_id, txnVersion=str(batch_id))
+
+
+def ensure_table(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Make the table where no row was ever appended."""
+    if not DeltaTable.isDeltaTable(spark, location(pipeline)):
+        _write(pipeline, _unvalidated(empty_frame(spark, archive_schema(pipeline))), "append")
+
+
+def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame) -> None:
+    """Put the rows, which meet the condition, in place of all that do, in one commit."""
+    _write(pipeline, rows, "overwrite", replaceWhere=condition)
+
+
+def _unvalidated(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("interval", F.lit(None).cast("STRING"))
+
+
+@retry(
+    # Another committed first, and their commit and this one do not go together: seen from behind it, they do.
+    retry=retry_if_exception_type(_CONFLICTS),
+    stop=stop_after_attempt(10),
+    wait=wait_random(max=1),
+    reraise=True,
+)
+def _write(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> None:
+    writer = rows.write.format("delta").mode(mode).partitionBy("interval")
+    writer.options(mergeSchema="true", userMetadata=OWN, **options).save(location(pipeline))
+
+
+def latest_version(spark: SparkSession, pipeline: Pipeline) -> int:
+    """The number of the table's newest version."""
+    return int(DeltaTable.forPath(spark, location(pipeline)).history(1).collect()[0]["version"])
+
+
+def table_id(spark: SparkSession, pipeline: Pipeline) -> str:
+    """Delta's id of the table; one that was deleted and made again has another."""
+    return str(DeltaTable.forPath(spark, location(pipeline)).detail().collect()[0]["id"])
+
+
+def others_wrote(spark: SparkSession, pipeline: Pipeline, after: int, until: int) -> bool:
+    """Whether somebody else may have changed rows in a version of `(after, until]`."""
+    history = DeltaTable.forPath(spark, location(pipeline)).history(until - after + _MEANWHILE)
+    ours = {
+        row["version"]
+        for row in history.select("version", "operation", "userMetadata").collect()
+        if row["userMetadata"] == OWN or row["operation"] in _HARMLESS
+    }
+    return not ours.issuperset(range(after + 1, until + 1))

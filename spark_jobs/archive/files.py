@@ -1,0 +1,55 @@
+"""Files of the archive as frames, and which of their rows lie in offset ranges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include import lake
+from include.ledger import micro_batches
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from include.pipelines.spec.file_formats import FileFormat, format_of
+from spark_jobs.archive.formats import read_format
+from spark_jobs.decoding.records import QUARANTINED
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.schemas import struct_of
+
+COORDINATE_COLUMNS = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
+"""A record's coordinates in the archive's files, as DDL."""
+
+
+def within(ranges: Iterable[OffsetRange]) -> Column:
+    """Whether a row's coordinates lie in one of the ranges."""
+    conditions = [
+        (F.col("kafka_topic") == r.topic_partition.topic)
+        & (F.col("kafka_partition") == r.topic_partition.partition)
+        & (F.col("kafka_offset") >= r.from_offset)
+        & (F.col("kafka_offset") < r.until_offset)
+        for r in ranges
+        if len(r)
+    ]
+    return reduce(Column.__or__, conditions, F.lit(False))
+
+
+def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+    """The rows of files (URIs, or paths below the lake), each of its own format, with that schema; none for none."""
+    by_format: dict[FileFormat, list[str]] = defaultdict(list)
+    for path in paths:
+        by_format[format_of(path)].append(path if "://" in path else lake.uri(path))
+    parts = [read_format(spark, file_format, files, schema) for file_format, files in sorted(by_format.items())]
+    return reduce(DataFrame.unionByName, parts) if parts else empty_frame(spark, schema)
+
+
+def read_quarantined(
+    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], reason: str = ""
+) -> DataFrame:
+    """Coordinates of the quarantined records of the ranges, of one reason or of all."""
+    paths = micro_batches.files_covering(pipeline.name, ranges, QUARANTINED)
+    found = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
+    return (found.where(F.col("reason") == reason) if reason else found).drop("reason")

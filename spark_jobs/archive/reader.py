@@ -1,0 +1,113 @@
+"""Reads of the archive: landing, empty and quarantine files of the ledger, and what became of removed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.ledger import landing, micro_batches
+from include.ledger.incarnations import closed
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
+from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
+from spark_jobs.spark.schemas import struct_of
+
+EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+"""All event times that a reader means who bounds none."""
+
+
+def read_archived(
+    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], damaged: Damaged = "refuse"
+) -> DataFrame:
+    """Archived rows of the ranges, each once. Columns: the archive table's, and `event_time`.
+
+    They lie in landing files, or, where housekeeping has removed these, in the registered revisions of the
+    intervals that hold the offsets. Raises TidemarkError when a damaged one is the only copy and `damaged` refuses
+    it, OffsetsLost when it is to be decoded again and Kafka does not hold its offsets.
+    """
+    paths = micro_batches.files_covering(pipeline.name, ranges, ARCHIVED)
+    rows = read_files(spark, paths, archive_schema(pipeline)).where(within(ranges))
+    removed = landing.removed_ranges(pipeline.name, ranges)
+    if removed:
+        rows = rows.unionByName(read_registered(spark, pipeline, removed, damaged))
+    return _with_event_time(pipeline, rows)
+
+
+def read_archived_by_event_time(
+    spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime, damaged: Damaged = "refuse"
+) -> DataFrame:
+    """Archived rows with an event time in `[low, high)`, each once.
+
+    Columns: the archive table's, `event_time`, and `closed_topic_id`.
+
+    Landing files are chosen by their event times in the ledger, registered revisions, where landing was removed,
+    by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a
+    topic that was deleted since, and empty for rows of the one that is read now. Raises as `read_archived`.
+    """
+    paths = micro_batches.files_with_event_times(pipeline.name, low, high)
+    rows = _read_incarnations(spark, pipeline, paths)
+    kept = read_registered_by_event_time(spark, pipeline, low, high, damaged)
+    if kept is not None:
+        rows = rows.unionByName(kept.withColumn("closed_topic_id", F.lit("")))
+    event_time = F.col("event_time")
+    return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
+
+
+def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
+    """The rows of landing files. Columns: the archive table's, and `closed_topic_id`."""
+    schema, gone = archive_schema(pipeline), closed(pipeline.name)
+    if not gone:
+        return read_files(spark, paths, schema).withColumn("closed_topic_id", F.lit(""))
+    incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for path, topic_ids in micro_batches.topic_ids_of_files(paths).items():
+        old = tuple(sorted((topic, each) for topic, each in topic_ids.items() if each in gone))
+        incarnations.setdefault(old, []).append(path)
+    parts = [
+        read_files(spark, files, schema).withColumn("closed_topic_id", _closed_topic_id(old))
+        for old, files in sorted(incarnations.items())
+    ]
+    empty = read_files(spark, [], schema).withColumn("closed_topic_id", F.lit(""))
+    return reduce(DataFrame.unionByName, parts, empty)
+
+
+def _closed_topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
+    known = [F.when(F.col("kafka_topic") == topic, F.lit(topic_id)) for topic, topic_id in topic_ids]
+    return F.coalesce(*known, F.lit(""))
+
+
+def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
+    """Whether a row with `closed_topic_id` lies in one of the ranges, in the range's own incarnation of the topic."""
+    conditions = [
+        within([r]) & (F.col("closed_topic_id") == F.lit(r.topic_id if r.topic_id in gone else ""))
+        for r in ranges
+        if len(r)
+    ]
+    return reduce(Column.__or__, conditions, F.lit(False))
+
+
+def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
+    """Rows that replays landed. Columns: the archive table's, and `event_time`."""
+    return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
+
+
+def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Empty and quarantined records of the ranges. Columns: outcome and coordinates."""
+    schema = struct_of(COORDINATE_COLUMNS)
+    frames = [
+        read_files(spark, micro_batches.files_covering(pipeline.name, ranges, outcome), schema).select(
+            F.lit(outcome).alias("outcome"), "*"
+        )
+        for outcome in (EMPTY, QUARANTINED)
+    ]
+    return frames[0].unionByName(frames[1]).where(within(ranges))
+
+
+def _with_event_time(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
+    return rows.withColumn("event_time", F.col(pipeline.archive.event_time))

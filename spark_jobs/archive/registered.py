@@ -1,0 +1,202 @@
+"""Archived rows whose landing files were removed, from the registered revisions that hold them since.
+
+A damaged revision is the only copy of its rows in the lake: a read of it is refused, or its offsets are decoded
+again from Kafka.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache, reduce
+from itertools import groupby
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include import kafka, lake
+from include.errors import OffsetsLost, TidemarkError
+from include.lake.revision_files import damaged_files
+from include.ledger import landing
+from include.ledger.models import Revision
+from include.ledger.quarantine import replayed_within
+from include.offsets import OffsetRange, TopicPartition, intersection
+from include.pipelines.spec import Pipeline
+from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, within
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.decoding.records import archive_rows, decode, failure
+from spark_jobs.spark.frames import frame_of
+from spark_jobs.spark.kafka_source import read_ranges
+
+Damaged = Literal["refuse", "decode again"]
+"""What a read does about a damaged revision that is the only copy: raise, or take its offsets from Kafka."""
+
+_Lost = tuple[str, Sequence[OffsetRange]]
+"""What is wrong with an interval's revisions, and the offsets that are only there."""
+
+
+def read_registered(
+    spark: SparkSession, pipeline: Pipeline, removed: Sequence[OffsetRange], damaged: Damaged
+) -> DataFrame:
+    """The rows of ranges whose landing was removed. Columns: the archive table's.
+
+    Raises TidemarkError when damage is refused, OffsetsLost when Kafka no longer holds what is damaged.
+    """
+    paths: list[str] = []
+    lost: list[_Lost] = []
+    for holding in landing.holdings(pipeline.name, pipeline.table, removed):
+        if damage := holding.damage():
+            lost.append((damage, holding.ranges))
+        else:
+            paths += [path for revision in holding.revisions for path in _files_of(revision)]
+    rows = _read_revisions(spark, pipeline, paths, removed)
+    return rows.unionByName(_decode_again(spark, pipeline, lost, damaged).drop("event_time")) if lost else rows
+
+
+def read_registered_by_event_time(
+    spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime, damaged: Damaged
+) -> DataFrame | None:
+    """Rows whose landing was removed, among them all with an event time in `[low, high)`; None when none was.
+
+    Columns: the archive table's. Revisions are chosen by the date of their partition, their files by the event
+    times in their footers, and only what is chosen is read, or decoded again. Raises as `read_registered`.
+    """
+    candidates = landing.revisions_with_dates(pipeline.table, low.date(), high.date())
+    offsets = landing.ranges_of_intervals(revision.interval_id for revision in candidates)
+    removed = landing.removed_ranges(pipeline.name, offsets)
+    if not removed:
+        return None
+    paths: list[str] = []
+    lost: list[_Lost] = []
+    candidates.sort(key=_interval_of)
+    for interval_id, revisions in groupby(candidates, key=_interval_of):
+        files, damage = _files_with_event_times(pipeline, revisions, low, high)
+        if not damage:
+            paths += files
+        elif held := _common(landing.ranges_of_intervals([interval_id]), removed):
+            lost.append((damage, held))
+    rows = _read_revisions(spark, pipeline, paths, removed)
+    if lost:
+        event_time = F.col("event_time")
+        again = _decode_again(spark, pipeline, lost, damaged)
+        again = again.where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
+        rows = rows.unionByName(again.drop("event_time"))
+    return rows
+
+
+def _read_revisions(
+    spark: SparkSession, pipeline: Pipeline, paths: Sequence[str], removed: Sequence[OffsetRange]
+) -> DataFrame:
+    """Rows of tables without those that replays delivered: their records were quarantined, the stream landed none."""
+    rows = read_files(spark, paths, archive_schema(pipeline)).where(within(removed))
+    replayed = replayed_within(pipeline.name, removed)
+    if not replayed:
+        return rows
+    coordinates = frame_of(spark, replayed, COORDINATE_COLUMNS)
+    return rows.join(F.broadcast(coordinates), coordinates.columns, "left_anti")
+
+
+def _files_with_event_times(
+    pipeline: Pipeline, revisions: Iterable[Revision], low: datetime, high: datetime
+) -> tuple[list[str], str]:
+    """Files that may hold such rows, and what is wrong with the revisions that have them; empty for nothing."""
+    chosen: list[str] = []
+    for revision in revisions:
+        # Footers of all candidates, bytes of those alone that are read.
+        damage = next(damaged_files(revision.location, revision.files, deep=False), None)
+        found = (
+            [] if damage else [path for path in _files_of(revision) if _may_hold(pipeline, revision, path, low, high)]
+        )
+        if found:
+            damage = next(damaged_files(revision.location, revision.files, deep=True), None)
+        if damage:
+            return [], f"{revision.table_name} {revision.table_partition}: {damage} in {revision.location}"
+        chosen += found
+    return chosen, ""
+
+
+def _may_hold(pipeline: Pipeline, revision: Revision, path: str, low: datetime, high: datetime) -> bool:
+    noted = revision.files[path.rsplit("/", 1)[-1]].get("event_time")
+    try:
+        if noted is None:
+            # Built before event times were noted: Parquet.
+            bounds = lake.column_bounds(lake.footer(path), pipeline.archive.event_time)
+        else:
+            bounds = datetime.fromisoformat(noted[0]), datetime.fromisoformat(noted[1])
+    except (pa.ArrowException, OSError, ValueError):
+        # No footer that can be read: what is wrong with the file is for its hash to tell.
+        return True
+    if bounds is None:
+        return True
+    first, last = (t if t.tzinfo else t.replace(tzinfo=UTC) for t in bounds if isinstance(t, datetime))
+    return first < high and last >= low
+
+
+def _decode_again(spark: SparkSession, pipeline: Pipeline, lost: Sequence[_Lost], damaged: Damaged) -> DataFrame:
+    """The lost rows as Kafka has them. Columns: the archive table's, and `event_time`."""
+    for damage, ranges in lost:
+        if damaged == "refuse":
+            raise _only_copy(pipeline, damage)
+        try:
+            kafka.check_retained(pipeline.name, ranges)
+        except OffsetsLost as gone:
+            raise OffsetsLost(
+                f"{damage}; the landing files of its offsets were removed, and Kafka no longer holds all of them: "
+                f"{gone.message}",
+                remedy="restore the file",
+                pipeline=pipeline.name,
+            ) from gone
+        _say_once(f"{damage}; these offsets are read from Kafka again")
+    parts = [_decode_ranges(spark, pipeline, ranges) for _, ranges in lost]
+    # What is compared is read many times, Kafka once.
+    return reduce(DataFrame.unionByName, parts).persist()
+
+
+def _decode_ranges(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """What Kafka holds of an interval's ranges, decoded; what landed in quarantine stays there, undecoded."""
+    hulls = _hulls(ranges)
+    held = read_quarantined(spark, pipeline, hulls).withColumn("held", F.lit(True))
+    at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
+    records = read_ranges(spark, hulls).join(F.broadcast(held), at, "left")
+    withheld = F.when(F.col("held"), failure("quarantined", F.lit("it landed in quarantine")))
+    return archive_rows(pipeline, decode(pipeline, records, withheld)).where(within(ranges))
+
+
+def _hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """One range per topic partition that spans all of its ranges: a read of Kafka takes no more."""
+    by_topic_partition: dict[TopicPartition, list[OffsetRange]] = {}
+    for each in ranges:
+        by_topic_partition.setdefault(each.topic_partition, []).append(each)
+    return [
+        OffsetRange(tp, min(r.from_offset for r in parts), max(r.until_offset for r in parts))
+        for tp, parts in sorted(by_topic_partition.items())
+    ]
+
+
+def _common(ranges: Iterable[OffsetRange], others: Sequence[OffsetRange]) -> list[OffsetRange]:
+    return [common for each in ranges for other in others if (common := intersection(each, other))]
+
+
+def _only_copy(pipeline: Pipeline, damage: str) -> TidemarkError:
+    return TidemarkError(
+        f"{damage}; the landing files of its offsets were removed",
+        remedy="./tidemark doctor --deep names the interval: run it again while Kafka holds its offsets, "
+        "or restore the file",
+        pipeline=pipeline.name,
+    )
+
+
+def _files_of(revision: Revision) -> list[str]:
+    return [f"{revision.location}/{name}" for name in sorted(revision.files)]
+
+
+def _interval_of(revision: Revision) -> int:
+    return revision.interval_id
+
+
+@cache
+def _say_once(text: str) -> None:
+    print(f"tidemark: {text}", file=sys.stderr, flush=True)

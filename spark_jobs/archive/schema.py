@@ -1,0 +1,27 @@
+"""The columns of the pipeline's tables."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
+from spark_jobs.spark.schemas import struct_of
+
+
+def archive_schema(pipeline: Pipeline) -> StructType:
+    """The archive table's columns without its partition columns."""
+    return struct_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
+
+
+def table_schema(pipeline: Pipeline, table: str) -> StructType:
+    """The columns of one of the pipeline's tables without its partition columns."""
+    columns = (view.columns for view in pipeline.views if pipeline.view_table(view) == table)
+    return archive_schema(pipeline) if table == pipeline.table else struct_of(next(columns))
+
+
+def with_partition_columns(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
+    """Archive rows with `event_time` and the table's partition columns but `interval`, which all share."""
+    columns = {name: F.col(source).cast("string") for name, source in pipeline.archive.partition_by.items()}
+    return rows.withColumns({"date": F.date_format("event_time", "yyyy-MM-dd"), **columns})

@@ -1,0 +1,1 @@
+"""One interval: read, built, written, compared with the revision before it."""

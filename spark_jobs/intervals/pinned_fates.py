@@ -1,0 +1,50 @@
+"""Fates are pinned by landing: a record that landed in quarantine stays there, whatever the code makes of it now.
+
+A replay is the only way out, and it delivers the rows in another interval, so every row identity exists once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.ledger.intervals import PinnedInterval
+from include.ledger.quarantine import pinned_fates
+from include.offsets import OffsetRange
+from include.pipelines.spec import Avro, Pipeline
+from include.schemas.writer_schemas import UNKNOWN_SCHEMA
+from spark_jobs.archive.files import read_quarantined
+from spark_jobs.decoding.records import failure
+from spark_jobs.spark.frames import frame_of
+
+_COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
+
+
+def withhold_quarantined(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    pinned: PinnedInterval,
+    otherwise: Sequence[OffsetRange],
+    records: DataFrame,
+) -> tuple[DataFrame, Column | None]:
+    """Records of an interval and which of them `decode` must leave alone.
+
+    Diverted records would throw, replayed ones belong to another interval, and in the parts that were
+    decoded by other code (`otherwise`) every quarantined record stays so; so does one whose schema the registry
+    did not know then. Elsewhere records are decoded again, to be compared.
+    """
+    known = pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
+    registered_since = isinstance(pipeline.decoder, Avro)
+    if not known and not otherwise and not registered_since:
+        return records, None
+    held = frame_of(spark, known, _COORDINATES)
+    if registered_since:
+        held = held.unionByName(read_quarantined(spark, pipeline, pinned.ranges, UNKNOWN_SCHEMA)).distinct()
+    if otherwise:
+        held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
+    held = held.withColumn("held", F.lit(True))
+    at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
+    found = records.join(F.broadcast(held), at, "left")
+    return found, F.when(F.col("held"), failure("quarantined", F.lit("it landed in quarantine")))

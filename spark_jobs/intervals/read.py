@@ -1,0 +1,109 @@
+"""Reads an interval's ranges and holds what it finds against the archive: from Kafka, or from the archive alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include import kafka
+from include.ledger import losses
+from include.ledger.decoders import decoded_otherwise, decoders_of
+from include.ledger.intervals import PinnedInterval
+from include.ledger.micro_batches import Fates
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import IDENTITY, Pipeline
+from include.reconciliation import Reconciliation
+from include.versions import decoder_version
+from spark_jobs.archive.content_hash import row_hashes
+from spark_jobs.archive.reader import read_unarchived
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode
+from spark_jobs.intervals.losses import with_losses
+from spark_jobs.intervals.pinned_fates import withhold_quarantined
+from spark_jobs.reconciliation.against_kafka import count_fates, reconcile_archive
+from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
+from spark_jobs.reconciliation.code_changes import NO_CHANGES, by_coordinates, note_changed_rows
+from spark_jobs.spark.kafka_source import read_ranges
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An interval's rows, and what became of every offset."""
+
+    rows: DataFrame
+    """What views are computed from: the archive table's columns, and `event_time`."""
+    archive: DataFrame
+    """What the archive table gets; landed rows, where the code that landed them is the current one."""
+    fates: Mapping[TopicPartition, Fates]
+    gaps: Mapping[TopicPartition, int]
+    lost: int
+    """Offsets of accepted losses among the gaps."""
+    decoder_versions: Sequence[str]
+    """Versions of the code that decoded the rows."""
+    changed: Mapping[str, int] = field(default_factory=lambda: dict(NO_CHANGES))
+    """Rows that the current code adds, removes or changes against what other code landed."""
+
+
+def read_from_kafka(
+    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame, found: Reconciliation
+) -> Reading:
+    """Read the ranges from Kafka, once, and compare them with the archive's rows; differences go to `found`.
+
+    Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
+    """
+    lost = losses.accepted_in(pipeline.name, pinned.ranges)
+    ranges = losses.without(pinned.ranges, lost)
+    _check_topics(pipeline, pinned, ranges)
+    version = decoder_version(pipeline.name)
+    otherwise = decoded_otherwise(pipeline.name, ranges, version)
+    records = withhold_quarantined(spark, pipeline, pinned, otherwise, read_ranges(spark, ranges))
+    decoded = decode(pipeline, *records).drop("key", "value", "headers", "date")
+    decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
+    rows = archive_rows(pipeline, decoded)
+    in_kafka, in_landing = _hashed(pipeline, decoded), _landed_side(spark, pipeline, pinned, landed)
+    sides = [by_coordinates(side, otherwise) for side in (in_kafka, in_landing)]
+    fates, gaps = reconcile_archive(sides[0], sides[1], (rows, landed), ranges, found)
+    gaps = with_losses(pinned.ranges, ranges, gaps, lost, found)
+    offsets_lost = sum(len(each.range) for each in lost)
+    if not otherwise:
+        return Reading(rows, landed, fates, gaps, offsets_lost, [version])
+    fates = {tp: counted.fates for tp, counted in count_fates(in_kafka).items()}
+    changed = note_changed_rows(in_kafka, in_landing, otherwise, found)
+    return Reading(rows, rows, fates, gaps, offsets_lost, [version], changed)
+
+
+def read_from_archive(
+    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame, found: Reconciliation
+) -> Reading:
+    """Take the rows that were landed, and compare them with what the ledger recorded; differences go to `found`."""
+    lost = losses.accepted_in(pipeline.name, pinned.ranges)
+    fates, gaps = reconcile_with_ledger(pinned, _landed_side(spark, pipeline, pinned, landed), found)
+    gaps = with_losses(pinned.ranges, pinned.ranges, gaps, lost, found)
+    versions = decoders_of(pipeline.name, pinned.ranges)
+    return Reading(landed, landed, fates, gaps, sum(len(each.range) for each in lost), versions)
+
+
+def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[OffsetRange]) -> None:
+    topics = kafka.describe_topics(pinned.topic_ids)
+    for topic, topic_id in pinned.topic_ids.items():
+        kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
+    kafka.check_retained(pipeline.name, ranges)
+
+
+def _hashed(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
+    """Columns: outcome, the identity columns, hash_1 and hash_2 (null unless archived)."""
+    hashes = row_hashes(archive_schema(pipeline).names)
+    kept = (F.when(F.col("outcome") == ARCHIVED, each).alias(f"hash_{n}") for n, each in enumerate(hashes, 1))
+    return decoded.select("outcome", *IDENTITY, *kept)
+
+
+def _landed_side(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame) -> DataFrame:
+    """The archive's rows and its other records of the ranges, in the columns of `_hashed`."""
+    archived = _hashed(pipeline, landed.withColumn("outcome", F.lit(ARCHIVED)))
+    unarchived = read_unarchived(spark, pipeline, pinned.ranges).withColumn("kafka_element", F.lit(0))
+    nulls = (F.lit(None).cast("BIGINT").alias(name) for name in ("hash_1", "hash_2"))
+    return archived.unionByName(unarchived.select("outcome", *IDENTITY, *nulls))

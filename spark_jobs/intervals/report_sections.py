@@ -1,0 +1,136 @@
+"""What an interval's report shows of its data: views above thresholds, listings, and a chart."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.intervals import notifications
+from include.ledger.intervals import PinnedInterval
+from include.ledger.revisions import BuiltRevision
+from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold, Top
+from include.times import format_time, utc
+from spark_jobs.decoding.records import transform
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.views.speed_topic import speed_values, written_since
+from spark_jobs.views.values import key_json
+
+ROWS = 50
+"""Rows a section shows at most; the report says how many there are."""
+
+SERIES = 6
+"""Keys the chart shows."""
+
+
+def collect_report(
+    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, rows: DataFrame, built: list[BuiltRevision]
+) -> dict[str, Any]:
+    """Sections and chart of the report, small enough for the ledger; rows to be notified are noted there too."""
+    views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
+    sections = []
+    for report in pipeline.reports:
+        if isinstance(report, Threshold):
+            view = next(view for view in pipeline.views if view.name == report.view)
+            sections.append(_threshold(spark, pipeline, report, view, views[report.view]))
+        elif isinstance(report, Top):
+            sections.append(
+                _section(report.title, "over all windows of the interval", _top(report, views[report.view]))
+            )
+        else:
+            listed = _listed(pipeline, report, rows).persist()
+            sections.append(_section(report.title, "as of the last record of the interval", listed))
+            if report.notify:
+                noted = listed.limit(notifications.MOST).collect()
+                notifications.note_listed(pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted))
+            listed.unpersist()
+    chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
+    return {"sections": sections, "chart": chart}
+
+
+def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, built: list[BuiltRevision]) -> DataFrame:
+    locations = [revision.location for revision in built if revision.table == pipeline.view_table(view)]
+    reader = spark.read.schema(view.columns)
+    return (reader.parquet(*locations) if locations else empty_frame(spark, struct_of(view.columns))).persist()
+
+
+def _plain(value: object) -> str | int:
+    """A value as JSON holds it: numbers stay numbers, so that the page aligns them."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return value
+    # PostgreSQL's JSON holds every character but this one.
+    return format_time(value) if isinstance(value, datetime) else str(value).replace("\0", "\ufffd")
+
+
+def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
+    rows = found.limit(ROWS + 1).collect()
+    # Counting is another query over all that this one read.
+    truncated = found.count() - ROWS if len(rows) > ROWS else 0
+    texts = [[_plain(value) for value in row] for row in rows[:ROWS]]
+    return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": truncated}
+
+
+def _threshold(
+    spark: SparkSession, pipeline: Pipeline, report: Threshold, view: AdditiveView, rows: DataFrame
+) -> dict[str, Any]:
+    """Keys above the limit in the batch view or in the speed view, with both values."""
+    measure = report.measure
+    batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
+    window = F.col(view.window)
+    first, last = rows.agg(F.min(window["start"]), F.max(window["end"])).collect()[0]
+    since = written_since(pipeline, view, [(utc(first), utc(last))]) if first else None
+    speed = speed_values(spark, view, 2**62, since).select("key", F.col(measure).alias("speed_view"))
+    key = F.from_json("key", ", ".join(f"{name} STRING" for name in view.key))
+    both = batch.join(speed, "key", "left").where(
+        (F.col("batch_view") > report.above) | (F.col("speed_view") > report.above)
+    )
+    plain = [name for name in view.key if name != view.window]
+    shown = both.select(
+        *(key[name].alias(name) for name in plain),
+        F.get_json_object(key[view.window], "$.start").alias("from"),
+        F.get_json_object(key[view.window], "$.end").alias("to"),
+        "batch_view",
+        "speed_view",
+    ).orderBy(F.desc("batch_view"), *plain)
+    topic = view.speed.topic
+    note = f"{view.description}, above {report.above}: this interval's batch view beside the last value of {topic}"
+    return _section(report.title, note, shown)
+
+
+def _top(report: Top, rows: DataFrame) -> DataFrame:
+    """The largest keys; equal ones in the order of their names, so that a rerun shows the same."""
+    totals = rows.groupBy(*report.by).agg(F.sum(report.measure).alias(report.measure))
+    return totals.orderBy(F.desc(report.measure), *report.by).limit(report.rows)
+
+
+def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
+    found = transform(pipeline, report.rows)(rows).select(*report.columns)
+    times = [
+        F.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias(name) if kind == "timestamp" else F.col(name)
+        for name, kind in found.dtypes
+    ]
+    return found.select(*times).orderBy(report.columns[0])
+
+
+def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
+    """The largest keys per window: x are windows, a series per key."""
+    plain = [name for name in view.key if name != view.window]
+    measure = view.measures[0]
+    # A flag is named where it is set, e.g. `ArchiverBot bot`.
+    texts = [
+        F.when(F.col(n), n) if kind == "boolean" else F.col(n).cast("string") for n, kind in rows.select(*plain).dtypes
+    ]
+    label = F.concat_ws(" ", *texts)
+    totals = rows.groupBy(label.alias("name")).agg(F.sum(measure).alias("total"))
+    names = [row["name"] for row in totals.orderBy(F.desc("total"), "name").limit(SERIES).collect()]
+    start = F.date_format(F.col(view.window)["start"], "yyyy-MM-dd HH:mm")
+    counted = rows.where(label.isin(names)).select(label.alias("name"), start.alias("x"), F.col(measure).alias("value"))
+    values = {(row["name"], row["x"]): row["value"] for row in counted.collect()}
+    windows = sorted({x for _, x in values})
+    series = [{"name": _plain(name), "values": [values.get((name, x), 0) for x in windows]} for name in names]
+    return {"title": f"{view.description}", "unit": measure, "x": windows, "series": series}

@@ -1,0 +1,98 @@
+"""Row by row, what a rerun's revisions change against the registered ones, before the catalog is pointed at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from include import lake
+from include.ledger.revisions import BuiltRevision
+from include.pipelines.spec import IDENTITY, Pipeline
+from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
+from spark_jobs.archive.content_hash import row_hashes
+from spark_jobs.archive.formats import read_format
+from spark_jobs.archive.schema import table_schema
+
+EXAMPLES = 5
+"""How many changed rows are named per table partition."""
+
+
+def compare_revisions(
+    spark: SparkSession, pipeline: Pipeline, registered: Sequence[BuiltRevision], built: Sequence[BuiltRevision]
+) -> list[dict[str, Any]]:
+    """One entry per table partition whose rows differ; none while nothing of the interval is registered.
+
+    Keys: table, partition, from_revision, to_revision (null on the side that has no such partition), added,
+    removed, changed (null when the registered files are gone), examples (change and key). Rows are told apart
+    by their identity, in views by the key.
+    """
+    if not registered:
+        return []
+    before = {(each.table, each.partition): each for each in registered}
+    after = {(each.table, each.partition): each for each in built}
+    differing = [
+        (name, before.get(name), after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if (old := before.get(name)) is None or (new := after.get(name)) is None or old.content_hash != new.content_hash
+    ]
+    return [
+        {
+            "table": table,
+            "partition": partition,
+            "from_revision": old.revision if old else None,
+            "to_revision": new.revision if new else None,
+            **_compare(spark, pipeline, table, old, new),
+        }
+        for (table, partition), old, new in differing
+    ]
+
+
+def _key(pipeline: Pipeline, table: str) -> tuple[str, ...]:
+    return next((view.key for view in pipeline.views if pipeline.view_table(view) == table), IDENTITY)
+
+
+def _compare(
+    spark: SparkSession, pipeline: Pipeline, table: str, old: BuiltRevision | None, new: BuiltRevision | None
+) -> dict[str, Any]:
+    if old is None or new is None:
+        only = old or new
+        assert only is not None
+        return {
+            "added": 0 if new is None else only.rows,
+            "removed": 0 if old is None else only.rows,
+            "changed": 0,
+            "examples": [],
+        }
+    if {file.name for file in lake.list_files(old.location)} != old.files.keys():
+        # A rerun is the way to mend that, so it must not fail of it.
+        return {"added": None, "removed": None, "changed": None, "examples": []}
+    key, schema = _key(pipeline, table), table_schema(pipeline, table)
+    now, before = _hashed(spark, key, schema, new, "now"), _hashed(spark, key, schema, old, "before")
+    compared = now.join(before, "key", "full_outer")
+    change = (
+        F.when(F.col("before").isNull(), "added")
+        .when(F.col("now").isNull(), "removed")
+        .when(F.col("now") != F.col("before"), "changed")
+    )
+    changes = compared.select("key", change.alias("change")).where("change IS NOT NULL").persist()
+    counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
+    examples = [
+        {"change": row["change"], "key": row["key"]} for row in changes.orderBy("key").limit(EXAMPLES).collect()
+    ]
+    changes.unpersist()
+    return {**{name: counts.get(name, 0) for name in ("added", "removed", "changed")}, "examples": examples}
+
+
+def _hashed(
+    spark: SparkSession, key: Sequence[str], schema: StructType, revision: BuiltRevision, name: str
+) -> DataFrame:
+    """The rows by key, as JSON, with a hash of all their columns as the file has them; text files do not say."""
+    file_format = format_of(next(iter(revision.files)))
+    rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
+    hash_1, hash_2 = row_hashes(rows.columns)
+    columns: list[Column] = [F.to_json(F.struct(*key)).alias("key"), F.struct(hash_1, hash_2).alias(name)]
+    return rows.select(*columns)

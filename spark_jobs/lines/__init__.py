@@ -1,0 +1,1 @@
+"""The same pipelines over lines of a socket or a folder."""

@@ -1,0 +1,111 @@
+"""The sinks of a stream that reads lines: the landing and speed views as from Kafka, committed without offsets."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from include import lake
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger import lines, micro_batches, writers
+from include.ledger.lines import LinesRead
+from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
+from include.pipelines.spec import Pipeline
+from include.streams.line_feeds import check_unchanged
+from include.versions import decoder_version
+from spark_jobs.sinks.landing import move_quarantined, read_back, write_landing
+from spark_jobs.sinks.speed_view import SpeedViewSink
+from spark_jobs.spark.checkpoint import read_line_batch
+
+QUARANTINE_COLUMNS = ["source_name", "source_line", "source_time", "value", "reason", "detail"]
+
+
+@dataclass
+class LineLandingSink:
+    """Lands the decoded lines of micro-batches (`spark_jobs/lines/source.py`) and commits them."""
+
+    pipeline: Pipeline
+    lease: writers.Lease
+    query_id: str
+    checkpoint: str
+    since: int
+    """Behind this file the query's first micro-batch begins."""
+    on_commit: Callable[[BatchCommit, LinesRead], None]
+
+    def land(self, decoded: DataFrame, batch_id: int) -> None:
+        """Land and commit one micro-batch, in the order of `LandingSink.land`; a replay of a committed one is nothing.
+
+        A line that makes decoding throw stops the stream.
+        """
+        started = time.monotonic()
+        if micro_batches.is_committed(self.query_id, batch_id):
+            return
+        planned = read_line_batch(self.checkpoint, batch_id, self.since)
+        crash_point("batch_planned")
+        noted = lines.files_between(self.pipeline.name, planned.after_file, planned.until_file)
+        for file in noted:
+            check_unchanged(file, self.pipeline.name)
+        name = f"{self.query_id[:8]}-{batch_id:09d}"
+        folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
+        write_landing(decoded, folder)
+        crash_point("landing_written")
+        # Of several files of one connection, the first one's; a line before it would be none of this batch's.
+        first_lines = {file.source_name: file.first_line for file in reversed(noted)}
+        files, fates = self._count(folder, first_lines)
+        read = LinesRead(planned.after_file, planned.until_file, first_lines, fates)
+        files = move_quarantined(self.pipeline, files, name, QUARANTINE_COLUMNS)
+        crash_point("quarantine_moved")
+        batch = BatchCommit(
+            pipeline=self.pipeline.name,
+            query=ARCHIVE,
+            query_id=self.query_id,
+            batch_id=batch_id,
+            files=files,
+            rows=sum(file.rows for file in files),
+            seconds=time.monotonic() - started,
+            decoder_version=decoder_version(self.pipeline.code),
+        )
+        lines.commit(self.lease, batch, read)
+        crash_point("batch_committed")
+        self.on_commit(batch, read)
+
+    def _count(self, folder: str, first_lines: Mapping[str, int]) -> tuple[list[LandedFile], dict[str, Fates]]:
+        """What the written files really hold: every line of each source with its one fate, and none left out."""
+        counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        bounds: dict[str, tuple[int, int]] = {}
+        files = []
+        for file, parquet in read_back(self.pipeline, folder):
+            table = parquet.read(columns=["source_name", "source_line", "source_element"])
+            firsts = table.filter(pc.equal(table["source_element"], 0))
+            wanted = [("source_line", "min"), ("source_line", "max"), ([], "count_all")]
+            for group in firsts.group_by("source_name").aggregate(wanted).to_pylist():
+                source = group["source_name"]
+                counts[source][file.outcome] += group["count_all"]
+                low, high = bounds.get(source, (group["source_line_min"], group["source_line_max"]))
+                bounds[source] = min(low, group["source_line_min"]), max(high, group["source_line_max"])
+            files.append(file)
+        fates = {source: Fates(**by_outcome) for source, by_outcome in counts.items()}
+        for source, (low, high) in bounds.items():
+            if low != first_lines.get(source) or fates[source].records != high - low + 1:
+                raise TidemarkError(
+                    f"{fates[source].records} lines were read of {source}, lines {low} to {high}",
+                    remedy="report this; nothing was committed",
+                    pipeline=self.pipeline.name,
+                )
+        return files, fates
+
+
+@dataclass
+class LineViewSink(SpeedViewSink):
+    """Emits a speed view's changed keys everywhere, then commits how far the view has read the lines."""
+
+    def _commit(self, batch: BatchCommit, batch_id: int) -> None:
+        planned = read_line_batch(self.checkpoint, batch_id, since=0)
+        read = LinesRead(planned.after_file, planned.until_file)
+        lines.commit(self.lease, replace(batch, watermark=planned.watermark), read)

@@ -1,0 +1,172 @@
+"""Lines that the ledger has noted, as a stream of records: every line of every noted file once, in their order.
+
+A file source or a socket source of Spark's would do without the ledger: the one skips old files silently and
+does not count lines, the other forgets what it received and serves each query another connection.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from include import lake
+from include.ledger import lines
+from include.ledger.lines import NotedFile
+from include.pipelines.spec import Pipeline
+from include.streams.line_feeds import check_unchanged
+from spark_jobs.decoding.records import decode
+from spark_jobs.spark.schemas import struct_of
+
+FORMAT = "tidemark_lines"
+
+MOST_BYTES = 64 * 1024 * 1024
+"""A micro-batch reads so much at most, but one file at least."""
+
+LINE_COLUMNS = "source_name STRING, source_line BIGINT, source_time TIMESTAMP, source_element INT"
+"""What a row of lines carries in place of Kafka's columns: the file or connection, the number of the line in it,
+counted from 1, its arrival, and the position of the row inside its message."""
+
+_ROWS_AT_ONCE = 1000
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+_FILE = "file"
+_SCHEMA = pa.schema(
+    [("name", pa.string()), ("line", pa.int64()), ("arrived_at", pa.timestamp("us", tz="UTC")), ("value", pa.binary())]
+)
+
+
+def read_lines(spark: SparkSession, pipeline: Pipeline, since: int) -> DataFrame:
+    """The pipeline's lines as a stream, from behind file `since`.
+
+    Columns: those of a record without Kafka's coordinates (key and headers are null), and name and line.
+    """
+    spark.dataSource.register(LineSourceReader)
+    reader = spark.readStream.format(FORMAT).options(pipeline=pipeline.name, since=str(since))
+    return reader.load().select(
+        F.lit(None).cast("BINARY").alias("key"),
+        "value",
+        F.lit(None).cast("STRING").alias("topic"),
+        F.lit(None).cast("INT").alias("partition"),
+        F.lit(None).cast("BIGINT").alias("offset"),
+        F.col("arrived_at").alias("timestamp"),
+        F.lit(None).cast("ARRAY<STRUCT<key: STRING, value: BINARY>>").alias("headers"),
+        "name",
+        "line",
+    )
+
+
+def decode_lines(pipeline: Pipeline, records: DataFrame) -> DataFrame:
+    """Decode each line once, as `decode` does a record. Columns: its, with `LINE_COLUMNS` in place of Kafka's."""
+    # What decoding carries through as a record's coordinates are the line's here; the names are put right behind it.
+    carried = records.withColumns({"topic": F.col("name"), "offset": F.col("line")})
+    return (
+        decode(pipeline, carried)
+        .drop("kafka_partition")
+        .withColumnsRenamed(
+            {
+                "kafka_topic": "source_name",
+                "kafka_offset": "source_line",
+                "kafka_timestamp": "source_time",
+                "kafka_element": "source_element",
+            }
+        )
+    )
+
+
+def line_archive_schema(pipeline: Pipeline) -> StructType:
+    """The columns of a pipeline's archive of lines."""
+    return struct_of(f"{pipeline.archive.columns}, {LINE_COLUMNS}")
+
+
+class LineSourceReader(DataSource):
+    """Options: pipeline, since."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `format`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Columns of the source."""
+        return "name STRING, line BIGINT, arrived_at TIMESTAMP, value BINARY"
+
+    def streamReader(self, schema: StructType) -> LineReader:  # noqa: N802
+        """Called by Spark in a process of its own."""
+        return LineReader(self.options["pipeline"], int(self.options["since"]))
+
+
+@dataclass
+class LinePart(InputPartition):
+    """One file, read by one task."""
+
+    file: NotedFile
+
+
+class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are `{"file": N}`: every file up to and with N of the ledger was read."""
+
+    def __init__(self, pipeline: str, since: int) -> None:
+        self._pipeline = pipeline
+        self._since = since
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        return {_FILE: self._since}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The most that a micro-batch reads."""
+        return ReadMaxBytes(MOST_BYTES)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is noted now, and then end."""
+        self._target = lines.noted_until(self._pipeline, 0, None)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """How far the next micro-batch reads."""
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        assert most is not None or isinstance(limit, ReadAllAvailable)
+        found = lines.noted_until(self._pipeline, start[_FILE], most)
+        return {_FILE: found if self._target is None else max(start[_FILE], min(found, self._target))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LinePart]:
+        """The files between two offsets."""
+        return [LinePart(file) for file in lines.files_between(self._pipeline, start[_FILE], end[_FILE])]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The file's lines, without what ends them. Raises TidemarkError when it is not what was noted."""
+        assert isinstance(partition, LinePart)
+        check_unchanged(partition.file, self._pipeline)
+        yield from read_file(partition.file)
+        check_unchanged(partition.file, self._pipeline)
+
+
+def read_file(file: NotedFile) -> Iterator[pa.RecordBatch]:
+    """A file's lines: name, line, arrived_at, value. Line feed ends a line, with or without carriage return."""
+    system, path = lake.filesystem(file.location)
+    values: list[bytes] = []
+    number, size = file.first_line, 0
+    with system.open_input_stream(path) as source:
+        for line in io.BufferedReader(source):
+            values.append(line.removesuffix(b"\n").removesuffix(b"\r"))
+            size += len(line)
+            if len(values) >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+                yield _batch(file, number, values)
+                number, size, values = number + len(values), 0, []
+    yield _batch(file, number, values)
+
+
+def _batch(file: NotedFile, first: int, values: list[bytes]) -> pa.RecordBatch:
+    count = len(values)
+    columns = [[file.source_name] * count, range(first, first + count), [file.modified_at] * count, values]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+    )

@@ -1,0 +1,174 @@
+"""Runs a pipeline's queries over lines of files or a socket, as `streaming.py` does over Kafka."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StringType, StructField, StructType
+
+from include.errors import TidemarkError, UsageError
+from include.ledger import generations, lines, writers
+from include.ledger.generations import StreamGeneration
+from include.ledger.lines import LinesRead
+from include.ledger.micro_batches import ARCHIVE, BatchCommit
+from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec.lines import LineSource, read_from_lines
+from include.streams import fingerprint
+from include.streams.line_feeds import Feed, feed_of
+from include.streams.start import create_written_topics, who
+from spark_jobs.decoding.records import archive_rows, decode
+from spark_jobs.lines.sinks import LineLandingSink, LineViewSink
+from spark_jobs.lines.source import decode_lines, read_lines
+from spark_jobs.sinks.speed_view import targets_of
+from spark_jobs.spark.checkpoint import checkpoint_id
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.streaming.queries import Heartbeat, Stop, StreamQueries, leased, say
+from spark_jobs.views.aggregate import aggregate_stream
+
+_READER_FAILED = re.compile(r"include\.errors\.TidemarkError: ([^\n]+)")
+
+
+def run_line_stream(
+    open_session: Callable[[], SparkSession], declared: Pipeline, source: LineSource, *, until_caught_up: bool
+) -> int:
+    """Run the pipeline's queries over the source's lines. Returns 0 when stopped or caught up.
+
+    Caught up is: all files of the folder were read, or the server has closed the connection and what it sent was.
+    Raises AnotherWriter, ServiceUnreachable, UsageError, or what a query failed with.
+    """
+    pipeline = read_from_lines(declared, source.kind)
+    stop = Stop()
+    with leased(pipeline.name) as (lease, heartbeat):
+        generation = _begin(pipeline, source, lease)
+        feed = feed_of(source, lease, until_end=until_caught_up)
+        say(f"{pipeline.name}: {declared.name} from {source}; {source.guarantee}, and no interval over it")
+        feed.start()
+        try:
+            while until_caught_up and feed.is_alive() and not (stop.requested or heartbeat.stop_requested()):
+                feed.join(0.2)
+            feed.check()
+            spark = open_session()
+            heartbeat.application_id = spark.sparkContext.applicationId or ""
+            queries = _LineQueries(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
+            stopped = _run(queries, feed, stop, heartbeat)
+        finally:
+            feed.end()
+        say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
+    return 0
+
+
+def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> StreamGeneration:
+    """The generation to run, after everything that must hold before a query starts was looked at."""
+    create_written_topics(pipeline)
+    lines.note_source(lease, pipeline, source.kind, source.guarantee)
+    generation = generations.current_or_first(pipeline.name, who())
+    for view in pipeline.views:
+        # Wherever the lines come from, a view's state is the same function of them.
+        facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}
+        if view.name in generation.fingerprints:
+            fingerprint.check(pipeline.name, view.name, generation.fingerprints[view.name], facts)
+        else:
+            generations.note_start(generation, view.name, facts, {})
+        checkpoint = generation.checkpoint(view.name)
+        if checkpoint_id(checkpoint) is None and generations.has_committed(generation, view.name):
+            raise UsageError(
+                f"the checkpoint {checkpoint} is gone, and with it the state of the speed view {view.name}",
+                remedy=f'count all lines again: ./tidemark new-generation {pipeline.name} --reason "…"',
+                pipeline=pipeline.name,
+            )
+    return generation
+
+
+def _run(queries: _LineQueries, feed: Feed, stop: Stop, heartbeat: Heartbeat) -> bool:
+    """Run until stopped, caught up or failed; whether it was stopped."""
+    try:
+        while queries.running() and not (stop.requested or heartbeat.stop_requested()):
+            queries.wait(1)
+            feed.check()
+        stopped = stop.requested or heartbeat.stop_requested()
+        feed.end()
+        queries.stop_at_batch_boundary()
+    except BaseException:
+        queries.stop_now()
+        raise
+    return stopped
+
+
+class _LineQueries(StreamQueries):
+    """The running queries of a pipeline over lines."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        lease: writers.Lease,
+        generation: StreamGeneration,
+        *,
+        until_caught_up: bool,
+    ) -> None:
+        super().__init__(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
+        self._queries = [self._start_archive(), *(self._start_view(view) for view in pipeline.views)]
+
+    def running(self) -> bool:
+        """Whether any query still runs. Raises what a query failed with."""
+        for query in self._queries:
+            failed = None if query.isActive else query.exception()
+            if failed is not None:
+                if (said := _READER_FAILED.search(str(failed))) and not self._errors:
+                    raise TidemarkError(said[1])
+                raise self._errors[0] if self._errors else failed
+        return any(query.isActive for query in self._queries)
+
+    def _start_archive(self) -> StreamingQuery:
+        # A new generation's archive goes on; a checkpoint that has begun knows better than `since`.
+        since = lines.position(self._pipeline.name, ARCHIVE)
+        decoded = decode_lines(self._pipeline, read_lines(self._spark, self._pipeline, since))
+
+        def land(batch: DataFrame, batch_id: int) -> None:
+            self._sinks_of(
+                ARCHIVE,
+                batch,
+                lambda query_id, checkpoint: LineLandingSink(
+                    self._pipeline, self._lease, query_id, checkpoint, since, self._on_commit
+                ).land(batch, batch_id),
+            )
+
+        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
+
+    def _start_view(self, view: AdditiveView) -> StreamingQuery:
+        """A view begins with the first line in each generation: its lines are where they were."""
+        if self._generation.number and checkpoint_id(self._generation.checkpoint(view.name)) is None:
+            self._clear(view)
+        rows = archive_rows(self._pipeline, decode(self._pipeline, read_lines(self._spark, self._pipeline, since=0)))
+        aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
+
+        def emit(batch: DataFrame, batch_id: int) -> None:
+            self._sinks_of(
+                view.name,
+                batch,
+                lambda query_id, checkpoint: LineViewSink(
+                    self._pipeline, view, self._lease, self._generation, None, query_id, checkpoint
+                ).emit(batch, batch_id),
+            )
+
+        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
+
+    def _clear(self, view: AdditiveView) -> None:
+        """Take what an older generation told of the view from where it goes: keys that are no more would stay."""
+        measures = [struct_of(view.columns)[name] for name in view.measures]
+        nothing = empty_frame(self._spark, StructType([StructField("key", StringType()), *measures]))
+        for target in targets_of(self._pipeline, view):
+            target.replace(nothing, self._generation.version(-1))
+
+    def _on_commit(self, batch: BatchCommit, read: LinesRead) -> None:
+        quarantined = sum(fates.quarantined for fates in read.fates.values())
+        records = sum(fates.records for fates in read.fates.values())
+        self.committed += records
+        say(
+            f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records of "
+            f"{len(read.fates)} sources, {quarantined} quarantined, {batch.seconds:.1f} s"
+        )

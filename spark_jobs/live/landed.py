@@ -1,0 +1,123 @@
+"""The archive's landing files as a stream: every row of committed files once, nothing of uncommitted ones.
+
+A file source over the folder would also see what a killed or fenced-off driver left there. This one asks the
+ledger, whose micro-batch numbers are its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from include import lake
+from include.errors import TidemarkError
+from include.ledger import landed_files
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+from include.times import parse_time
+from spark_jobs.archive.schema import archive_schema
+
+FORMAT = "tidemark_landing"
+
+_AT = "micro_batch"
+
+
+def read_landed(spark: SparkSession, pipeline: Pipeline, since: str) -> DataFrame:
+    """Rows of the pipeline's committed landing files as a stream, from events at `since` (ISO time) on.
+
+    Columns: the archive table's, and `event_time`. Files are taken whole, so earlier events may be among them;
+    rows that a quarantine replay delivers are not, as in a speed view.
+    """
+    spark.dataSource.register(LandingSource)
+    reader = spark.readStream.format(FORMAT).schema(archive_schema(pipeline))
+    most = str(settings().max_offsets_per_trigger or pipeline.source.max_offsets_per_trigger)
+    rows = reader.options(pipeline=pipeline.name, since=since, most_rows=most).load()
+    return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
+
+
+class LandingSource(DataSource):
+    """Options: pipeline, since, most_rows (of a micro-batch)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `format`."""
+        return FORMAT
+
+    def streamReader(self, schema: StructType) -> LandingReader:  # noqa: N802
+        """Called by Spark in a process of its own."""
+        return LandingReader(
+            self.options["pipeline"],
+            self.options["since"],
+            int(self.options["most_rows"]),
+            to_arrow_schema(schema, timezone="UTC"),
+        )
+
+
+@dataclass
+class LandedPart(InputPartition):
+    """One file, read by one task."""
+
+    path: str
+
+
+class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are `{"micro_batch": N}`: everything up to and with N was read."""
+
+    def __init__(self, pipeline: str, since: str, most_rows: int, schema: pa.Schema) -> None:
+        self._pipeline = pipeline
+        self._since = since
+        self._most_rows = most_rows
+        self._schema = schema
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Before the first file with an event that is wanted."""
+        return {_AT: landed_files.before_events(self._pipeline, parse_time(self._since))}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """As many rows as a micro-batch of the archive query has offsets."""
+        return ReadMaxRows(self._most_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is committed now, and then end."""
+        self._target = landed_files.committed_until(self._pipeline, 0, None)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """How far the next micro-batch reads."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        assert most is not None or isinstance(limit, ReadAllAvailable)
+        found = landed_files.committed_until(self._pipeline, start[_AT], most)
+        return {_AT: found if self._target is None else max(start[_AT], min(found, self._target))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LandedPart]:
+        """The files between two offsets. Raises TidemarkError when housekeeping has removed one."""
+        files = landed_files.committed_files(self._pipeline, start[_AT], end[_AT])
+        removed = [file for file in files if file.is_removed]
+        if removed:
+            raise TidemarkError(
+                f"{len(removed)} landing files behind micro-batch {start[_AT]} were removed by housekeeping",
+                remedy="begin later (--since); older windows are in the registered batch view",
+                pipeline=self._pipeline,
+            )
+        return [LandedPart(lake.uri(file.path)) for file in files]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The file's rows as Arrow batches of the declared schema; columns that it lacks are null."""
+        assert isinstance(partition, LandedPart)
+        names = self._schema.names
+        with lake.parquet_file(partition.path) as file:
+            for batch in file.iter_batches(columns=[name for name in names if name in file.schema_arrow.names]):
+                table = pa.Table.from_batches([batch])
+                for field in self._schema:
+                    if field.name not in table.column_names:
+                        table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+                yield from table.select(names).cast(self._schema).to_batches()

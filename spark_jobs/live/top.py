@@ -1,0 +1,139 @@
+"""The largest keys of a view per window, live from the landed files: a stream beside the archive query.
+
+It holds nothing that lasts: it begins anew from the landing files of the last hours at every start, writes to no
+topic and no table, and takes no lease.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.pipelines.spec import AdditiveView, Pipeline, Top
+from include.settings import write_private
+from include.times import format_time, utc
+from spark_jobs.decoding.records import load_references
+from spark_jobs.live.landed import read_landed
+from spark_jobs.streaming.queries import Stop
+from spark_jobs.views.aggregate import aggregate_view
+
+Key = tuple[Any, ...]
+
+
+@dataclass
+class LiveTop:
+    """Counts of the newest windows, and the file that shows them."""
+
+    pipeline: Pipeline
+    report: Top
+    windows: int
+    result: Path
+    counts: dict[tuple[datetime, datetime], dict[Key, int]] = field(default_factory=dict)
+    """By window, by key."""
+    _batch: int = -1
+    _watermark: str | None = None
+    _late: int = 0
+
+    @property
+    def view(self) -> AdditiveView:
+        """The view that the report names."""
+        return next(view for view in self.pipeline.views if view.name == self.report.view)
+
+    def aggregates(self, spark: SparkSession, since: str) -> DataFrame:
+        """The view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
+        rows = read_landed(spark, self.pipeline, since).withWatermark("event_time", self.view.speed.watermark)
+        return aggregate_view(self.pipeline, self.view, rows, load_references(spark, self.pipeline))
+
+    def keep(self, batch: DataFrame, batch_id: int) -> None:
+        """Take over the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing."""
+        window, measure = self.view.window, self.report.measure
+        changed = batch.persist()
+        try:
+            newest = changed.agg(F.max(F.col(window)["start"])).collect()[0][0]
+            if newest is None:
+                return
+            last = max([utc(newest), *(start for start, _ in self.counts)])
+            oldest = last - timedelta(seconds=self.view.windows.slide_seconds * (self.windows - 1))
+            for row in changed.where(F.col(window)["start"] >= F.lit(oldest)).collect():
+                at = (utc(row[window]["start"]), utc(row[window]["end"]))
+                self.counts.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
+            self.counts = {at: found for at, found in self.counts.items() if at[0] >= oldest}
+        finally:
+            changed.unpersist()
+
+    @property
+    def plain(self) -> list[str]:
+        """The view's key without its window."""
+        return [name for name in self.view.key if name != self.view.window]
+
+    def note(self, query: StreamingQuery) -> bool:
+        """Note the progress of the query's micro-batches; whether there was any since the last time."""
+        new = [each for each in query.recentProgress if each["batchId"] > self._batch]
+        for each in new:
+            self._batch = each["batchId"]
+            self._watermark = each["eventTime"].get("watermark")
+            self._late += sum(operator["numRowsDroppedByWatermark"] for operator in each["stateOperators"])
+        return bool(new)
+
+    def as_json(self) -> dict[str, Any]:
+        """What is shown: windows from the newest to the oldest, each with its largest keys."""
+        return {
+            "pipeline": self.pipeline.name,
+            "title": self.report.title,
+            "by": list(self.report.by),
+            "measure": self.report.measure,
+            "updated_at": format_time(datetime.now(UTC).replace(microsecond=0)),
+            "watermark": self._watermark,
+            "late": self._late,
+            "windows": [self._window(at, self.counts[at]) for at in sorted(self.counts, reverse=True)],
+        }
+
+    def show(self) -> None:
+        """Write the file, which a reader sees whole or not at all."""
+        write_private(self.result, json.dumps(self.as_json()))
+
+    def _window(self, at: tuple[datetime, datetime], counts: dict[Key, int]) -> dict[str, Any]:
+        totals: dict[Key, int] = {}
+        places = [self.plain.index(name) for name in self.report.by]
+        for key, count in counts.items():
+            shown = tuple(key[place] for place in places)
+            totals[shown] = totals.get(shown, 0) + count
+        # Equal ones in the order of their names, as in the interval's report.
+        largest = sorted(totals.items(), key=lambda item: (-item[1], *map(str, item[0])))[: self.report.rows]
+        return {
+            "from": format_time(at[0]),
+            "to": format_time(at[1]),
+            "total": sum(totals.values()),
+            "keys": len(totals),
+            "rows": [[*key, count] for key, count in largest],
+        }
+
+
+def show_top(spark: SparkSession, top: LiveTop, since: str, *, once: bool) -> int:
+    """Run the stream until SIGTERM or SIGINT, or with `once` over what is landed; the result file follows it."""
+    stop = Stop()
+    checkpoint = tempfile.mkdtemp(prefix="tidemark-top-")
+    writer = top.aggregates(spark, since).writeStream.outputMode("update").foreachBatch(top.keep)
+    trigger = {"availableNow": True} if once else {"processingTime": "2 seconds"}
+    query = writer.queryName(f"{top.pipeline.name}.top").option("checkpointLocation", checkpoint).trigger(**trigger)
+    try:
+        running = query.start()
+        while running.isActive and not stop.requested:
+            running.awaitTermination(1)
+            if top.note(running):
+                top.show()
+        running.stop()
+        top.note(running)
+        top.show()
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    return 0

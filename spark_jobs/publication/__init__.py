@@ -1,0 +1,1 @@
+"""From revisions to registered partitions: validation, catalog, Delta."""

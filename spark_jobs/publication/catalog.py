@@ -1,0 +1,85 @@
+"""The Hive catalog: external tables in the database `lake`, whose partitions point at revisions."""
+
+from __future__ import annotations
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from include import lake
+from include.catalog import DATABASE, normalised
+from include.ledger.revisions import BuiltRevision
+from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
+from include.pipelines.spec.file_formats import format_of
+from spark_jobs.archive.formats import using
+from spark_jobs.archive.storage import another_format
+
+
+class Catalog:
+    """The tables of one pipeline in the catalog. Names come from declarations, never from data."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+
+    def create_tables(self) -> None:
+        """Create the database and the pipeline's tables that are missing."""
+        pipeline = self._pipeline
+        if not self._spark.catalog.databaseExists(DATABASE):
+            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{lake.uri('tables')}'")
+        archive = f"{pipeline.archive.columns}, {KAFKA_COLUMNS}"
+        self._create(
+            pipeline.table, archive, (*pipeline.archive.partition_columns, "interval"), pipeline.archive.description
+        )
+        for view in pipeline.views:
+            self._create(pipeline.view_table(view), view.columns, ("interval",), view.description)
+
+    def _create(self, table: str, columns: str, partition_by: tuple[str, ...], comment: str) -> None:
+        partitions = ", ".join(f"{name} STRING" for name in partition_by)
+        files = using(self._pipeline.file_format(table))
+        self._spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {DATABASE}.{table} ({columns}, {partitions}) {files} "
+            f"PARTITIONED BY ({', '.join(partition_by)}) LOCATION '{lake.uri('tables', table)}' "
+            f"COMMENT '{comment.replace(chr(39), '')}'"
+        )
+
+    def point_at(self, revision: BuiltRevision) -> None:
+        """Register the partition at the revision's location, or swap its pointer to it.
+
+        Raises UsageError for files of another format than the table's.
+        """
+        for name in revision.files:
+            if format_of(name) != self._pipeline.file_format(revision.table):
+                raise another_format(self._pipeline, format_of(name))
+        table, partition = f"{DATABASE}.{revision.table}", _clause(revision.partition)
+        self._spark.sql(f"ALTER TABLE {table} ADD IF NOT EXISTS PARTITION ({partition}) LOCATION '{revision.location}'")
+        if self.location(revision) != revision.location:
+            self._spark.sql(f"ALTER TABLE {table} PARTITION ({partition}) SET LOCATION '{revision.location}'")
+        self._spark.catalog.refreshTable(table)
+
+    def drop(self, revision: BuiltRevision) -> None:
+        """Remove the partition from the catalog; its files stay."""
+        self.drop_partition(revision.table, revision.partition)
+
+    def drop_partition(self, table: str, partition: str) -> None:
+        """Remove a partition, whoever added it, from the catalog; its files stay."""
+        self._spark.sql(f"ALTER TABLE {DATABASE}.{table} DROP IF EXISTS PARTITION ({_clause(partition)})")
+
+    def location(self, revision: BuiltRevision) -> str | None:
+        """Where the catalog points for the revision's partition; None when it is not registered."""
+        try:
+            rows = self._spark.sql(
+                f"DESCRIBE TABLE EXTENDED {DATABASE}.{revision.table} PARTITION ({_clause(revision.partition)})"
+            ).collect()
+        except AnalysisException:
+            return None
+        return normalised(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
+
+
+def _clause(partition: str) -> str:
+    parts = (part.partition("=") for part in partition.split("/"))
+    return ", ".join(f"`{name}`='{_quoted(value)}'" for name, _, value in parts)
+
+
+def _quoted(value: str) -> str:
+    # Tidemark's own partitions need none of it; one that somebody else added may.
+    return value.replace("\\", "\\\\").replace("'", "\\'")

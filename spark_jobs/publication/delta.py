@@ -1,0 +1,96 @@
+"""What is validated of a Delta archive: registered rows in one of its versions, to which a view is pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.catalog import DATABASE
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger import intervals, landing, revisions
+from include.ledger.intervals import AttemptSpec
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from spark_jobs.archive.delta import ensure_table, latest_version, location, others_wrote, replace_rows, table_id
+from spark_jobs.archive.files import read_files
+from spark_jobs.archive.schema import archive_schema
+
+TRIES = 5
+"""How often the table is written again because somebody else changed it meanwhile."""
+
+
+def publish_delta(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
+    """Put the interval's registered rows into the Delta table, and pin the view to the version that has them.
+
+    Where somebody else has changed the table since the view was pinned, the rows of all intervals are put there
+    again. What is appended or changed afterwards is not in the view.
+    """
+    view = f"{DATABASE}.{pipeline.delta_view}"
+    with intervals.publishing_delta(pipeline.name):
+        ensure_table(spark, pipeline)
+        version = _put_rows(spark, pipeline, attempt, _pinned_version(spark, pipeline, view))
+        crash_point("delta_rows_put")
+        columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
+        spark.sql(
+            f"CREATE OR REPLACE VIEW {view} "
+            f"TBLPROPERTIES ('tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}') "
+            f"AS SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
+        )
+    intervals.note_findings(attempt.id, delta={"view": view, "version": version})
+
+
+def _pinned_version(spark: SparkSession, pipeline: Pipeline, view: str) -> int | None:
+    """The version that the view shows; None where there is no view of this table."""
+    if not spark.catalog.tableExists(view):
+        return None
+    found = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {view}").collect()}
+    return int(found["tidemark.version"]) if found.get("tidemark.table") == table_id(spark, pipeline) else None
+
+
+def _put_rows(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, trusted: int | None) -> int:
+    """Write until a version holds, where `interval` is not null, registered rows only; that version.
+
+    At version `trusted` that was so.
+    """
+    mine = attempt.pinned
+    for _ in range(TRIES):
+        before = latest_version(spark, pipeline)
+        if trusted is None or others_wrote(spark, pipeline, trusted, before):
+            every = revisions.registered(pipeline.table)
+            files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
+            validated, delivered = "interval IS NOT NULL", {mine.id, *(each.interval_id for each in every)}
+        else:
+            own = [each for each in revisions.registered_of_interval(mine.id) if each.table == pipeline.table]
+            files = [f"{each.location}/{name}" for each in own for name in sorted(each.files)]
+            validated, delivered = f"interval = '{mine.interval.label}'", {mine.id}
+        streamed = f"interval IS NULL AND ({within_sql(landing.ranges_of_intervals(delivered))})"
+        replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files))
+        version = latest_version(spark, pipeline)
+        if not others_wrote(spark, pipeline, before, version):
+            return version
+        trusted = None
+    raise TidemarkError(
+        f"somebody else goes on changing {location(pipeline)}: its view stays as it was",
+        remedy="let them end, then run the interval again",
+        pipeline=pipeline.name,
+    )
+
+
+def _rows(spark: SparkSession, pipeline: Pipeline, files: list[str]) -> DataFrame:
+    """The rows of files of revisions, with the interval that their folder names."""
+    rows = read_files(spark, files, archive_schema(pipeline))
+    return rows.withColumn("interval", F.regexp_extract(F.input_file_name(), ".*/interval=([^/]+)/", 1))
+
+
+def within_sql(ranges: Iterable[OffsetRange]) -> str:
+    """The condition of rows whose coordinates lie in one of the ranges. Kafka allows no quote in a topic's name."""
+    parts = [
+        f"(kafka_topic = '{r.topic_partition.topic}' AND kafka_partition = {r.topic_partition.partition} "
+        f"AND kafka_offset >= {r.from_offset} AND kafka_offset < {r.until_offset})"
+        for r in ranges
+        if len(r)
+    ]
+    return " OR ".join(parts) or "false"

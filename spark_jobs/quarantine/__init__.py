@@ -1,0 +1,1 @@
+"""Quarantined records tried again."""

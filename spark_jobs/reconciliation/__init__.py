@@ -1,0 +1,1 @@
+"""Comparisons of two sides that should agree, each difference with its class."""

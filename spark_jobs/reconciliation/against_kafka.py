@@ -1,0 +1,206 @@
+"""Archive against Kafka, per topic partition: counts of every fate, a hash of all values, and proved gaps."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from include.kafka.gap_proof import GapProof, Span, prove_gaps
+from include.ledger.micro_batches import Fates
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import IDENTITY
+from include.reconciliation import EXAMPLES, Difference, Reconciliation
+from spark_jobs.archive.content_hash import sums
+from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
+from spark_jobs.spark.frames import frame_of
+
+_TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
+_AGAINST_KAFKA = "archive against Kafka"
+_COLUMNS_NAMED = 3
+
+Gaps = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A topic partition's fates, and the sums of its rows' hashes."""
+
+    fates: Fates
+    hashes: tuple[object, ...]
+
+
+def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
+    """Fates and hash sums per topic partition.
+
+    `rows` has outcome, the identity columns, hash_1 and hash_2 (null unless archived).
+    """
+    counted = rows.groupBy(*_TOPIC_PARTITION).agg(
+        F.count_if((F.col("outcome") == ARCHIVED) & (F.col("kafka_element") == 0)).alias(ARCHIVED),
+        F.count_if((F.col("outcome") == EMPTY) & (F.col("kafka_element") == 0)).alias(EMPTY),
+        F.count_if((F.col("outcome") == QUARANTINED) & (F.col("kafka_element") == 0)).alias(QUARANTINED),
+        *sums(),
+    )
+    return {
+        TopicPartition(row["kafka_topic"], row["kafka_partition"]): Counted(
+            Fates(row[ARCHIVED], row[EMPTY], row[QUARANTINED]), (row["rows"], row["sum_1"], row["sum_2"])
+        )
+        for row in counted.collect()
+    }
+
+
+def reconcile_archive(
+    kafka_rows: DataFrame,
+    landed_rows: DataFrame,
+    values: tuple[DataFrame, DataFrame],
+    ranges: Sequence[OffsetRange],
+    found: Reconciliation,
+) -> tuple[dict[TopicPartition, Fates], Gaps]:
+    """Compare both sides and add what differs to `found`; fates and proved gaps as Kafka tells them.
+
+    Both frames have outcome, the identity columns, hash_1 and hash_2; `values` are the archived rows of
+    either side with all columns, read only to say what a differing row holds. In a topic partition that
+    agrees in every count and hash nothing is compared row by row. Raises OffsetsLost, ServiceUnreachable.
+    """
+    in_kafka, landed = count_fates(kafka_rows), count_fates(landed_rows)
+    fates = {tp: counted.fates for tp, counted in in_kafka.items()}
+    short = [r for r in ranges if len(r) > fates.get(r.topic_partition, Fates()).records]
+    missing = missing_spans(kafka_rows, short) if short else {}
+    proofs = prove_gaps(missing)
+    for proof in proofs.values():
+        _note_gap(proof, found)
+    wrong = [r for r in ranges if in_kafka.get(r.topic_partition) != landed.get(r.topic_partition)]
+    if wrong:
+        proved = {tp: spans for tp, spans in missing.items() if not proofs[tp].visible}
+        _compare_rows(kafka_rows, landed_rows, values, wrong, proved, found)
+    gaps = {r.topic_partition: proofs[r.topic_partition].offsets if r in short else 0 for r in ranges}
+    for each in ranges:
+        tp, counted = each.topic_partition, fates.get(each.topic_partition, Fates())
+        if counted.records > len(each):
+            text = f"Spark read {counted.records} records, the range has {len(each)} offsets"
+            found.add(Difference("unexplained", "Kafka against its offsets", str(each), text))
+        elif counted.records + gaps[tp] + (proofs[tp].visible if each in short else 0) != len(each):
+            text = f"{counted.records} records and {gaps[tp]} proved gaps in {len(each)} offsets"
+            found.add(Difference("unexplained", "Kafka against its offsets", str(each), text))
+    return fates, gaps
+
+
+def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
+    """The offsets of the ranges at which `kafka_rows` has no record, per topic partition in order."""
+    seen = kafka_rows.where(_of(ranges) & (F.col("kafka_element") == 0)).select(*_TOPIC_PARTITION, "kafka_offset")
+    # A sentinel before and behind each range: what is missing at its ends is a jump like any other.
+    sentinels = [
+        (r.topic_partition.topic, r.topic_partition.partition, offset)
+        for r in ranges
+        for offset in (r.from_offset - 1, r.until_offset)
+    ]
+    ends = frame_of(kafka_rows.sparkSession, sentinels, "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
+    before = F.lag("kafka_offset").over(Window.partitionBy(*_TOPIC_PARTITION).orderBy("kafka_offset"))
+    jumps = (
+        seen.unionByName(ends)
+        .withColumn("before", before)
+        .where(F.col("kafka_offset") > F.col("before") + 1)
+        .select(*_TOPIC_PARTITION, (F.col("before") + 1).alias("low"), F.col("kafka_offset").alias("high"))
+        .orderBy(*_TOPIC_PARTITION, "low")
+        .toArrow()
+    )
+    columns = [jumps[name].to_pylist() for name in (*_TOPIC_PARTITION, "low", "high")]
+    rows = zip(*columns, strict=True)
+    return {
+        TopicPartition(*tp): [(low, high) for _, _, low, high in spans]
+        for tp, spans in groupby(rows, key=lambda row: (row[0], row[1]))
+    }
+
+
+def _note_gap(proof: GapProof, found: Reconciliation) -> None:
+    tp = proof.topic_partition
+    if proof.offsets:
+        found.add(Difference("gap", "offsets without a visible record", str(tp), proof.evidence()))
+    for offset, description in proof.seen:
+        text = f"a second reader sees a record ({description}), Spark's read did not"
+        found.add(Difference("unexplained", "Kafka, read twice", f"{tp} offset {offset}", text))
+    found.count("unexplained", proof.visible - len(proof.seen))
+
+
+def _of(ranges: Iterable[OffsetRange]) -> Column:
+    return F.concat_ws("-", *_TOPIC_PARTITION).isin([str(r.topic_partition) for r in ranges])
+
+
+def _compare_rows(
+    kafka_rows: DataFrame,
+    landed_rows: DataFrame,
+    values: tuple[DataFrame, DataFrame],
+    wrong: Sequence[OffsetRange],
+    proved: Mapping[TopicPartition, Sequence[Span]],
+    found: Reconciliation,
+) -> None:
+    keys = [*IDENTITY, "outcome"]
+
+    def side(rows: DataFrame, name: str) -> DataFrame:
+        # As decimals: the sum of a doubled row's hashes does not fit a bigint.
+        hashes = [F.sum(F.col(h).cast("DECIMAL(38,0)")).alias(f"{name}_{h}") for h in ("hash_1", "hash_2")]
+        return rows.where(_of(wrong)).groupBy(*keys).agg(F.count(F.lit(1)).alias(f"{name}_rows"), *hashes)
+
+    compared = side(kafka_rows, "kafka").join(side(landed_rows, "landed"), keys, "full_outer")
+    same = [F.col(f"kafka_{n}").eqNullSafe(F.col(f"landed_{n}")) for n in ("rows", "hash_1", "hash_2")]
+    differing = compared.where(~(same[0] & same[1] & same[2])).persist()
+    total = differing.count()
+    examples = differing.orderBy(*keys).limit(EXAMPLES).collect()
+    contents = _contents(examples, values)
+    for row in examples:
+        identity = tuple(row[name] for name in IDENTITY)
+        where = f"{identity[0]}-{identity[1]} offset {identity[2]} row {identity[3]}"
+        text = f"in Kafka {_times(row['kafka_rows'])}, in the archive {_times(row['landed_rows'])}"
+        if row["kafka_rows"] == row["landed_rows"]:
+            text = f"in both, with different values{contents.get(identity, '')}"
+        elif _lies_in(proved.get(TopicPartition(identity[0], identity[1]), ()), identity[2]):
+            text += "; a second reader sees no record there either (aborted, compacted away, or never written)"
+        found.add(Difference("unexplained", f"{_AGAINST_KAFKA} ({row['outcome']})", where, text))
+    found.count("unexplained", total - len(examples))
+    differing.unpersist()
+
+
+def _lies_in(spans: Sequence[Span], offset: int) -> bool:
+    at = bisect_right(spans, offset, key=lambda span: span[0])
+    return at > 0 and offset < spans[at - 1][1]
+
+
+def _times(count: int | None) -> str:
+    return "once" if count == 1 else f"{count or 0} times"
+
+
+def _contents(examples: Sequence[Row], values: tuple[DataFrame, DataFrame]) -> dict[tuple[object, ...], str]:
+    """What both sides hold in the first differing columns of rows that both have, by identity."""
+    wanted = [
+        tuple(row[name] for name in IDENTITY)
+        for row in examples
+        if row["outcome"] == ARCHIVED and row["kafka_rows"] == row["landed_rows"] == 1
+    ]
+    if not wanted:
+        return {}
+    spark = values[0].sparkSession
+    schema = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
+    chosen = F.broadcast(frame_of(spark, wanted, schema))
+    in_kafka, landed = (
+        {tuple(row[name] for name in IDENTITY): row for row in rows.join(chosen, list(IDENTITY), "left_semi").collect()}
+        for rows in values
+    )
+    return {each: _differing(in_kafka[each], landed[each]) for each in wanted if each in in_kafka and each in landed}
+
+
+def _differing(kafka: Row, landed: Row) -> str:
+    names = [name for name in kafka.__fields__ if kafka[name] != landed[name]]
+    named = "; ".join(
+        f"{name}: Kafka {_short(kafka[name])}, archive {_short(landed[name])}" for name in names[:_COLUMNS_NAMED]
+    )
+    more = f"; and {len(names) - _COLUMNS_NAMED} more columns" if len(names) > _COLUMNS_NAMED else ""
+    return f": {named}{more}" if named else ""
+
+
+def _short(value: object, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,67 @@
+"""What a change of the decoding code makes of records that other code landed.
+
+Their rows are taken from Kafka, decoded by the current code, so an interval's output stays a function of
+its ranges and the code. Landing is then compared by coordinates; what differs in rows is of class `code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.offsets import OffsetRange
+from include.pipelines.spec import IDENTITY
+from include.reconciliation import Difference, Reconciliation
+from spark_jobs.archive.files import within
+from spark_jobs.decoding.records import ARCHIVED, EMPTY
+
+NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}
+
+NAMED = 10
+"""How many rows are named one by one."""
+
+
+def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFrame:
+    """A side of the archive's reconciliation in which records of these ranges stand for themselves only.
+
+    One row a record, without values; as `empty`, so that both sides count it alike. The rest is as it was.
+    """
+    if not otherwise:
+        return side
+    theirs = within(otherwise)
+    return side.where(~theirs | (F.col("kafka_element") == 0)).select(
+        F.when(theirs, F.lit(EMPTY)).otherwise(F.col("outcome")).alias("outcome"),
+        *IDENTITY,
+        *(F.when(~theirs, F.col(name)).alias(name) for name in ("hash_1", "hash_2")),
+    )
+
+
+def note_changed_rows(
+    kafka_side: DataFrame, landed_side: DataFrame, otherwise: Sequence[OffsetRange], found: Reconciliation
+) -> dict[str, int]:
+    """Rows that the current code adds, removes or changes in these ranges: counted, and the first ones named."""
+    counts = dict(NO_CHANGES)
+    if not otherwise:
+        return counts
+
+    def rows_of(side: DataFrame, name: str) -> DataFrame:
+        archived = side.where(within(otherwise) & (F.col("outcome") == ARCHIVED))
+        return archived.select(*IDENTITY, F.struct("hash_1", "hash_2").alias(name))
+
+    compared = rows_of(kafka_side, "now").join(rows_of(landed_side, "landed"), list(IDENTITY), "full_outer")
+    change = (
+        F.when(F.col("landed").isNull(), "added")
+        .when(F.col("now").isNull(), "removed")
+        .when(F.col("now") != F.col("landed"), "changed")
+    )
+    changes = compared.select(*IDENTITY, change.alias("change")).where("change IS NOT NULL").persist()
+    counts.update({row["change"]: row["count"] for row in changes.groupBy("change").count().collect()})
+    for row in changes.orderBy(*IDENTITY).limit(NAMED).collect():
+        where = f"{row['kafka_topic']}-{row['kafka_partition']} offset {row['kafka_offset']} row {row['kafka_element']}"
+        what = f"archive row {row['change']} by the code"
+        evidence = f"in all {', '.join(f'{count} {name}' for name, count in counts.items())}"
+        found.add(Difference("code", what, where, evidence))
+    changes.unpersist()
+    return counts

@@ -1,0 +1,168 @@
+"""Flags that the stream raised against flags recomputed from an interval's rows, bid by bid.
+
+For every archive row that the flags' query has passed, by the limits that were in force at its offset:
+
+    the flag is in the topic, in every character      matched
+    it is not                                         unexplained; `gap` where the topic no longer goes back so far
+    a flag in the topic that its row does not give    unexplained
+
+A flag may be there twice, and under limits that a query used which began before it and was stopped before
+it committed: each is recomputed under the version that it names. What other code raised is of class `code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from include import kafka
+from include.ledger import flags as ledger
+from include.ledger import micro_batches
+from include.ledger.flags import FLAGS, InForce
+from include.ledger.intervals import PinnedInterval
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import Pipeline
+from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
+from include.versions import rules_version
+from spark_jobs.archive.files import within
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.kafka_source import read_topic
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.views.flags import VALUE, declared, flags
+
+_CLOCKS_APART = timedelta(hours=1)
+"""How far the clocks of PostgreSQL and of the Spark drivers may be apart."""
+
+_COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+
+def reconcile_flags(
+    spark: SparkSession, pipeline: Pipeline, rows: DataFrame, pinned: PinnedInterval, found: Reconciliation
+) -> None:
+    """Compare the flags of an interval's archive rows with the topic's, and add what differs to `found`.
+
+    Rows that the flags' query has not passed yet are `pending`.
+    """
+    forces = ledger.in_force(pipeline.name, pinned.ranges)
+    since = min((force.since for force in forces), default=None)
+    if since is None:
+        return
+    raised = _raised(spark, pipeline, pinned, since - _CLOCKS_APART).persist()
+    named = {row.limits_version for row in raised.select("limits_version").distinct().collect()} - {None}
+    versions = sorted(named | {force.version for force in forces})
+    recomputed = _recomputed(pipeline, rows, pinned, forces, versions)
+    both = recomputed.join(raised, ["key", "value"], "full_outer").select(
+        F.coalesce("raised_at", "recomputed_at").alias("at"),
+        "value",
+        F.col("raised_at").isNotNull().alias("is_raised"),
+        *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
+    )
+    classed = both.withColumn("class", _class(pipeline, forces, is_cut=_is_cut(pipeline, since))).persist()
+    counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect()}
+    for cls, count in sorted((cls, count) for cls, count in counts.items() if cls is not None):
+        found.count(cls, count)
+    classes: tuple[DifferenceClass, ...] = ("unexplained", "gap", "code")
+    for cls in classes:
+        examples = classed.where(F.col("class") == cls).orderBy("at").limit(EXAMPLES) if counts.get(cls) else None
+        for row in examples.collect() if examples is not None else ():
+            found.add(_difference(pipeline, cls, row), 0)
+    for frame in (classed, raised):
+        frame.unpersist()
+
+
+def _raised(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, since: datetime) -> DataFrame:
+    """The topic's flags of records in the ranges, each once. Columns: key, value, limits_version, raised_at."""
+    if declared(pipeline).topic not in kafka.describe_topics([declared(pipeline).topic]):
+        return empty_frame(spark, struct_of(f"key STRING, value STRING, limits_version BIGINT, raised_at {_AT}"))
+    messages = read_topic(spark, declared(pipeline).topic, since).select(
+        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value")
+    )
+    parsed = messages.select("key", "value", F.from_json("value", VALUE).alias("of")).select("key", "value", "of.*")
+    return (
+        parsed.where(within(pinned.ranges))
+        .select("key", "value", "limits_version", F.struct(*_COORDINATES).alias("raised_at"))
+        .distinct()
+    )
+
+
+_AT = "STRUCT<kafka_topic: STRING, kafka_partition: INT, kafka_offset: BIGINT>"
+
+
+def _recomputed(
+    pipeline: Pipeline, rows: DataFrame, pinned: PinnedInterval, forces: Sequence[InForce], versions: Sequence[int]
+) -> DataFrame:
+    """The flags of the rows under each of the versions.
+
+    Columns: key, value, recomputed_at, may_be (a query with that version has read so far), must_be (it was in force).
+    """
+    limits = ledger.limits_of(pipeline.name, versions)
+    firsts = ledger.first_starts(pipeline.name, versions, pinned.topic_ids)
+    ends = {r.topic_partition: r.until_offset for r in pinned.ranges}
+    frames = []
+    for version in limits:
+        here = [force.range for force in forces if force.version == version]
+        # Nothing is flagged before a query with this version began.
+        reach = [OffsetRange(tp, min(at, ends[tp]), ends[tp]) for tp, at in firsts[version].items() if tp in ends]
+        flagged = flags(pipeline, rows.where(within(reach)), limits[version], version)
+        at = F.from_json("value", struct_of(VALUE))
+        frames.append(
+            flagged.select("key", "value", at.alias("of"))
+            .select("key", "value", *(f"of.{name}" for name in _COORDINATES))
+            .select(
+                "key",
+                "value",
+                F.struct(*_COORDINATES).alias("recomputed_at"),
+                F.lit(True).alias("may_be"),
+                within(here).alias("must_be"),
+            )
+        )
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _class(pipeline: Pipeline, forces: Sequence[InForce], *, is_cut: bool) -> Column:
+    """The class of a flag; null for one that is right but was superseded, or was never needed."""
+    row = {name: F.col(f"at.{name}") for name in _COORDINATES}
+
+    def covers(ranges: Sequence[OffsetRange]) -> Column:
+        conditions = [
+            (row["kafka_topic"] == r.topic_partition.topic)
+            & (row["kafka_partition"] == r.topic_partition.partition)
+            & row["kafka_offset"].between(r.from_offset, r.until_offset - 1)
+            for r in ranges
+        ]
+        return reduce(Column.__or__, conditions, F.lit(False))
+
+    passed: Mapping[TopicPartition, int] = micro_batches.positions(pipeline.name, FLAGS)
+    is_passed = covers([OffsetRange(tp, 0, at) for tp, at in passed.items() if at])
+    current = rules_version(pipeline.name)
+    by_other_code = covers([force.range for force in forces if force.rules_version != current])
+    other = F.when(by_other_code, "code").when(F.lit(is_cut) & ~F.col("is_raised"), "gap").otherwise("unexplained")
+    return (
+        F.when(F.col("is_raised") & F.col("must_be"), "matched")
+        .when(F.col("is_raised") & F.col("may_be"), None)
+        .when(F.col("is_raised"), other)
+        .when(F.col("must_be") & ~is_passed, "pending")
+        .when(F.col("must_be"), other)
+    )
+
+
+def _is_cut(pipeline: Pipeline, since: datetime) -> bool:
+    """Whether retention has removed flags that were raised at that time or later."""
+    topic = declared(pipeline).topic
+    bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
+    cut = {tp: ends for tp, ends in bounds.items() if ends[0] > 0}
+    if not cut:
+        return False
+    earliest = kafka.first_timestamp(cut)
+    return earliest is None or earliest > since
+
+
+def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row) -> Difference:
+    at = row["at"]
+    where = f"{at.kafka_topic}-{at.kafka_partition} offset {at.kafka_offset}"
+    said = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
+    return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{said} {row['value'][:500]}")

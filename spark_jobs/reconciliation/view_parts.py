@@ -1,0 +1,236 @@
+"""The archive's rows where batch view and speed view meet, each in the part that says who counts it.
+
+elsewhere   reached by the speed view, of other intervals
+inside      reached by the speed view, of this interval
+late        of this interval, reached, but dropped: their window was closed by then
+beyond      of this interval, not yet reached
+replayed    delivered by this interval, out of the quarantine of an earlier one; the speed view never saw them
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property, reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.ledger import evidence, micro_batches
+from include.ledger.evidence import LateBound, SpeedPosition
+from include.ledger.incarnations import closed
+from include.ledger.intervals import PinnedInterval
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
+from include.times import utc
+from spark_jobs.archive.files import within
+from spark_jobs.archive.reader import read_archived, read_archived_by_event_time, within_incarnation
+from spark_jobs.archive.registered import Damaged
+from spark_jobs.archive.replayed import Replayed
+from spark_jobs.decoding.records import load_references
+from spark_jobs.spark.frames import frame_of
+from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.values import key_json
+from spark_jobs.views.windows import Window, window_of
+
+SPEED_HOLDS = ("elsewhere", "inside")
+"""Parts that the speed view's values are made of."""
+
+BATCH_HOLDS = ("inside", "late", "beyond", "replayed")
+"""Parts that the batch view's values are made of."""
+
+PARTS = tuple(dict.fromkeys((*SPEED_HOLDS, *BATCH_HOLDS)))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the archive's rows add up to, by part."""
+
+    sums: Mapping[str, DataFrame]
+    """Columns: key, start, end, the measures."""
+    late: DataFrame
+    """The late rows themselves, with window_end and the watermarks that dropped them."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The archive's rows where both views meet."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    view: AdditiveView
+    pinned: PinnedInterval
+    position: SpeedPosition
+    replayed: Replayed
+    damaged: Damaged = "refuse"
+
+    @cached_property
+    def _references(self) -> dict[str, DataFrame]:
+        return load_references(self.spark, self.pipeline)
+
+    def aggregate(self, rows: DataFrame) -> DataFrame:
+        """What archive rows add up to. Columns: key, start, end, the measures."""
+        aggregated = aggregate_view(self.pipeline, self.view, rows, self._references)
+        return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
+
+    def windows(self, batch: DataFrame) -> list[Window]:
+        """The windows of the batch view, and of the interval's archive rows."""
+        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges, self.damaged))
+        return _windows_of(batch, landed)
+
+    def own_windows(self, speed: DataFrame) -> list[Window]:
+        """The windows of the speed view in the interval's own hours."""
+        own = self.pinned.interval
+        in_own_hours = (F.col("start") >= F.lit(own.from_time)) & (F.col("end") <= F.lit(own.to_time))
+        return _windows_of(speed.where(in_own_hours))
+
+    def parts(self, windows: Sequence[Window]) -> Parts:
+        """The archive's rows in the windows, by part (module docstring).
+
+        Where windows overlap, a row is late for one and not for another: each series of windows that do not
+        overlap is parted on its own.
+        """
+        rows, series = self._reached_rows(windows), self.view.windows.tumbling()
+        parted = [(each, self._parted(rows, each, windows)) for each in series]
+
+        def added_up(part: str) -> DataFrame:
+            found = [(each, self.aggregate(rows.where(F.col("part") == part))) for each, rows in parted]
+            if len(found) == 1:
+                return found[0][1]
+            return reduce(DataFrame.unionByName, (rows.where(_is_of(each)) for each, rows in found))
+
+        late = (rows.where(F.col("part") == "late") for _, rows in parted)
+        return Parts(
+            {
+                **{name: added_up(name) for name in PARTS if name != "replayed"},
+                "replayed": self.aggregate(self.replayed.rows),
+            },
+            reduce(DataFrame.unionByName, late),
+        )
+
+    def _reached_rows(self, windows: Sequence[Window]) -> DataFrame:
+        spans = _merged(windows)
+        rows = reduce(
+            DataFrame.unionByName,
+            (read_archived_by_event_time(self.spark, self.pipeline, *span, self.damaged) for span in spans),
+        )
+        # Of a topic that is no more, everything archived is in the speed view: its base began with it.
+        is_closed = F.col("closed_topic_id") != ""
+        reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
+        inside = within_incarnation(self.pinned.ranges, closed(self.pipeline.name))
+        return rows.withColumns({"reached": reached, "inside": inside})
+
+    def _parted(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
+        """Add `part`, null for a row that neither view counts in these windows."""
+        late = F.col("first_watermark").isNotNull()
+        part = (
+            F.when(F.col("inside") & ~F.col("reached"), "beyond")
+            .when(F.col("inside") & late, "late")
+            .when(F.col("inside"), "inside")
+            .when(F.col("reached") & ~late, "elsewhere")
+        )
+        return self._mark_late(rows, series, windows).withColumn("part", part)
+
+    def _mark_late(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
+        """Add window_end, and the first_watermark and last_watermark that dropped a row as late, else null."""
+        rows = rows.withColumn("window_end", window_of(series)["end"])
+        ends = sorted({end for _, end in windows})
+        bounds = late_spans(self._late_bounds(rows, ends), ends)
+        schema = (
+            "late_topic STRING, late_partition INT, late_from BIGINT, late_until BIGINT, late_end TIMESTAMP, "
+            "first_watermark TIMESTAMP, last_watermark TIMESTAMP"
+        )
+        if not bounds:
+            return rows.withColumns(
+                {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
+            )
+        dropped = frame_of(self.spark, (each.as_row() for each in bounds), schema)
+        return rows.join(
+            F.broadcast(dropped),
+            (F.col("kafka_topic") == F.col("late_topic"))
+            & (F.col("kafka_partition") == F.col("late_partition"))
+            & (F.col("kafka_offset") >= F.col("late_from"))
+            & (F.col("kafka_offset") < F.col("late_until"))
+            & (F.col("window_end") <= F.col("late_end"))
+            & (F.col("closed_topic_id") == ""),
+            "left",
+        )
+
+    def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
+        last = micro_batches.last_batch(self.pipeline.name, self.view.name)
+        if last is None or last.watermark is None or last.watermark < ends[0]:
+            return []
+        extremes = rows.groupBy("kafka_topic", "kafka_partition").agg(F.min("kafka_offset"), F.max("kafka_offset"))
+        offsets = {TopicPartition(row[0], row[1]): (row[2], row[3]) for row in extremes.collect()}
+        return evidence.late_bounds_within(self.position.query_id, offsets, ends[0])
+
+    def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
+        """First and last watermark that dropped late rows, by the end of their window."""
+        found = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
+        return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in found.collect()}
+
+
+def _windows_of(*sides: DataFrame) -> list[Window]:
+    every = reduce(DataFrame.unionByName, (side.select("start", "end") for side in sides))
+    distinct = every.where(F.col("start").isNotNull()).distinct().collect()
+    return sorted((utc(row["start"]), utc(row["end"])) for row in distinct)
+
+
+def _is_of(series: TimeWindow) -> Column:
+    """Whether the window that begins at `start` belongs to the series."""
+    return F.pmod(F.unix_seconds("start") - series.start_seconds, F.lit(series.length_seconds)) == 0
+
+
+@dataclass(frozen=True)
+class LateSpan:
+    """Offsets in which the speed view dropped rows of windows closed at `closed` or before."""
+
+    range: OffsetRange
+    closed: datetime
+    first_watermark: datetime
+    last_watermark: datetime
+
+    def as_row(self) -> tuple[object, ...]:
+        """The values of a row of bounds."""
+        tp = self.range.topic_partition
+        bounds = (self.range.from_offset, self.range.until_offset)
+        return (tp.topic, tp.partition, *bounds, self.closed, self.first_watermark, self.last_watermark)
+
+
+def late_spans(bounds: Iterable[LateBound], ends: Sequence[datetime]) -> list[LateSpan]:
+    """The bounds with their watermarks set back to the last window end before each, adjoining equals merged.
+
+    So there are at most as many per topic partition as windows, however many micro-batches there were.
+    """
+    found: list[LateSpan] = []
+    for bound in bounds:
+        at = bisect_right(ends, bound.watermark)
+        if not at:
+            continue
+        span = LateSpan(bound.range, ends[at - 1], bound.watermark, bound.watermark)
+        last = found[-1] if found else None
+        adjoins = (
+            last is not None
+            and last.closed == span.closed
+            and last.range.topic_partition == span.range.topic_partition
+            and last.range.until_offset == span.range.from_offset
+        )
+        if last is not None and adjoins:
+            whole = OffsetRange(span.range.topic_partition, last.range.from_offset, span.range.until_offset)
+            watermarks = (last.first_watermark, last.last_watermark, bound.watermark)
+            found[-1] = replace(last, range=whole, first_watermark=min(watermarks), last_watermark=max(watermarks))
+        else:
+            found.append(span)
+    return found
+
+
+def _merged(windows: Iterable[Window]) -> list[Window]:
+    merged: list[Window] = []
+    for start, end in sorted(windows):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged

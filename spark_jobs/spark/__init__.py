@@ -1,0 +1,1 @@
+"""Spark itself: session, edge of a driver, small frames, schemas, Kafka, checkpoints."""

@@ -1,0 +1,56 @@
+"""The edge of every Spark driver: errors become one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from include.errors import (
+    TidemarkError,
+    UsageError,
+)
+from include.spark import driver_folders
+from spark_jobs.spark.failures import root_cause, translate
+
+
+def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
+    """Run an entry's main and end the process with its exit code."""
+    code = 1
+    driver_folders.hold()
+    # It would tell every error of a query a second time, as JSON with a stack trace.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        code = main(argv)
+    except TidemarkError as error:
+        code = _fail(error)
+    except (PySparkException, Py4JError, OSError) as error:
+        known = translate(error)
+        if known is None:
+            traceback.print_exc()
+            known = TidemarkError(root_cause(error), remedy="the log above has the whole of it; rerun with --debug")
+        code = _fail(known)
+    finally:
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            # What was said is said: tasks that are cancelled by the end of the session only add stack traces.
+            session.sparkContext.setLogLevel("OFF")
+            session.stop()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not by sys.exit: libraries have threads that outlive the interpreter, and one of them has crashed a job that was
+    # done while Python took itself apart. Everything is committed, or was not.
+    os._exit(code)
+
+
+def _fail(error: TidemarkError) -> int:
+    if os.environ.get("TIDEMARK_DEBUG") and not isinstance(error, UsageError):
+        traceback.print_exc()
+    print(f"tidemark: {error}", file=sys.stderr, flush=True)
+    return error.exit_code

@@ -1,0 +1,31 @@
+"""Small DataFrames from what the driver holds.
+
+Handed over as Arrow: from Python rows Spark would start Python workers, which costs an application seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_jobs.spark.schemas import struct_of
+
+
+def frame_of(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
+    """The rows with the columns that the DDL declares; times are in UTC."""
+    schema = struct_of(columns)
+    described = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    return spark.createDataFrame(
+        pa.Table.from_pylist(described, schema=to_arrow_schema(schema, timezone="UTC")), schema
+    )
+
+
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
+    """No rows, with that schema."""
+    nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields)
+    return spark.range(0).select(*nulls)

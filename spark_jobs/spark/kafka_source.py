@@ -1,0 +1,139 @@
+"""Spark's only way to Kafka: a stream over topics, a batch over explicit offset ranges, and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from include import kafka
+from include.kafka.record_batches import sample_batch
+from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
+from include.pipelines.spec import KafkaTopics
+from include.settings import settings
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.schemas import struct_of
+
+_FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
+
+_ONE_BATCH = 1
+"""Bytes of a fetch that brings one batch, and that whole, as the first of a fetch always comes."""
+
+_LARGE_BATCH = 32 * 1024
+"""Bytes of a batch that is worth a fetch of its own."""
+
+_FEW_BATCHES = 500
+"""So many batches of a topic partition may be fetched one by one, however small."""
+
+_BATCHES_AT_ONCE = 16
+"""Where batches are many and small, a fetch holds so many of them: at most the last one is sent twice."""
+
+_FETCH_BYTES = 1024 * 1024
+"""Bytes of a fetch from a topic partition by Kafka's own default."""
+
+KAFKA_COLUMNS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+"""What Spark's Kafka source delivers, headers included, as DDL."""
+
+
+def _client_options() -> dict[str, str]:
+    return {f"kafka.{key}": value for key, value in settings().kafka_java_options().items()}
+
+
+def read_stream(
+    spark: SparkSession,
+    source: KafkaTopics,
+    starting_offsets: Mapping[TopicPartition, int],
+    *,
+    in_real_time: bool = False,
+) -> DataFrame:
+    """The topics as a stream. Columns: Spark's Kafka columns with headers.
+
+    `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from.
+    What is read in real time has no micro-batches that could be bounded.
+    """
+    most = settings().max_offsets_per_trigger or source.max_offsets_per_trigger
+    options = {
+        **source.options,
+        **_client_options(),
+        **_FIXED,
+        **_topics(source),
+        "startingOffsets": offsets_json(starting_offsets) if starting_offsets else "earliest",
+        **({} if in_real_time else {"maxOffsetsPerTrigger": str(most)}),
+    }
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def _topics(source: KafkaTopics) -> dict[str, str]:
+    if source.pattern:
+        # Spark takes what a pattern is found in; a source means whole names.
+        return {"subscribePattern": f"^(?:{source.pattern})$"}
+    if source.assign:
+        return {"assign": json.dumps({topic: sorted(numbers) for topic, numbers in source.assign.items()})}
+    return {"subscribe": ",".join(source.subscribe)}
+
+
+def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Exactly the records of the ranges. Columns: Spark's Kafka columns with headers.
+
+    Assigned, not subscribed: a partition added since does not disturb it. Empty ranges are left out.
+    """
+    wanted = [r for r in ranges if len(r)]
+    if not wanted:
+        return empty_frame(spark, struct_of(KAFKA_COLUMNS))
+    options = {
+        "kafka.max.partition.fetch.bytes": str(fetch_bytes(wanted)),
+        **_client_options(),
+        **_FIXED,
+        "assign": assignment_json(wanted),
+        "startingOffsets": offsets_json({r.topic_partition: r.from_offset for r in wanted}),
+        "endingOffsets": offsets_json({r.topic_partition: r.until_offset for r in wanted}),
+    }
+    return spark.read.format("kafka").options(**options).load()
+
+
+def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
+    """Bytes of a fetch with which next to nothing is sent twice, or from behind the end of a range."""
+    longest = max(ranges, key=len)
+    if len(longest) <= _FEW_BATCHES:
+        return _ONE_BATCH
+    batch = sample_batch(longest)
+    if batch is None:
+        return _FETCH_BYTES
+    if batch.bytes >= _LARGE_BATCH or len(longest) / batch.records <= _FEW_BATCHES:
+        return _ONE_BATCH
+    return batch.bytes * _BATCHES_AT_ONCE
+
+
+def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -> DataFrame:
+    """A topic as it is now, for compacted topics: whole, or what was written at a time or later.
+
+    Columns: Spark's Kafka columns. Raises ServiceUnreachable.
+    """
+    if since is not None:
+        bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
+        found = kafka.offsets_at(since, bounds)
+        firsts = {tp: end if (at := found[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
+        return read_ranges(spark, [OffsetRange(tp, first, bounds[tp][1]) for tp, first in firsts.items()])
+    options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+    options["kafka.isolation.level"] = "read_committed"
+    return spark.read.format("kafka").options(**options).load()
+
+
+def write_topic(messages: DataFrame, topic: str = "") -> None:
+    """Write messages to a topic, or to the ones that they name. Columns: key, value, and topic unless it is given.
+
+    A null value deletes the key of a compacted topic.
+    """
+    writer = messages.write.format("kafka").options(**_client_options())
+    (writer.option("topic", topic) if topic else writer).save()
+
+
+def write_stream(messages: DataFrame, topic: str) -> DataStreamWriter:
+    """A writer of a stream of messages to a topic. Columns: key, value."""
+    return messages.writeStream.format("kafka").options(**_client_options()).option("topic", topic)

@@ -1,0 +1,68 @@
+"""The only SparkSession builder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from include import lake
+from include.lake import object_store
+from include.settings import Settings, settings
+from include.spark.submission import SHUFFLE_PARTITIONS
+
+
+def build_session(
+    name: str, *, catalog: bool = False, metastore: Mapping[str, str] | None = None, task_slots: int = 0
+) -> SparkSession:
+    """A session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
+
+    `metastore`: properties of another metastore than the settings', which is the catalog then.
+    `task_slots`: the least that are needed, also on a machine with fewer cores; of a cluster, nothing can be asked.
+    """
+    builder = (
+        SparkSession.builder.appName(name)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", SHUFFLE_PARTITIONS)
+        .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+        # Asked for each field of each Avro record; its default looks into the environment every time.
+        .config("spark.sql.types.framework.enabled", "false")
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        .config("spark.sql.streaming.metricsEnabled", "true")
+        .config("spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        # Else every expression asks the stack and the JVM where it was written, which costs as much as the rest of it.
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
+    )
+    if object_store.holds(lake.root()):
+        for key, value in object_store.spark_properties().items():
+            builder = builder.config(key, value)
+    if catalog or metastore:
+        # Not on the command line and in no file: the driver reads the password from the settings.
+        for key, value in (metastore or catalog_properties(settings())).items():
+            builder = builder.config(f"spark.hadoop.{key}", value)
+        builder = builder.enableHiveSupport()
+    if task_slots > (os.cpu_count() or 1) and settings().spark_master == "local[*]":
+        builder = builder.master(f"local[{task_slots}]")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def catalog_properties(current: Settings) -> dict[str, str]:
+    """How Hive's client reaches the metastore's tables. Raises ServiceUnreachable when PostgreSQL was never started."""
+    catalog = current.database("catalog")
+    return {
+        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",
+        "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
+        "javax.jdo.option.ConnectionUserName": catalog.username or "",
+        # Spark redacts values of keys like this one wherever it shows its configuration.
+        "javax.jdo.option.ConnectionPassword": str(catalog.password or ""),
+        "datanucleus.schema.autoCreateAll": "false",
+        "hive.metastore.schema.verification": "false",
+        # Hive would start its own change log thread and cache; one session reads and writes a few rows.
+        "datanucleus.cache.level2.type": "none",
+    }

@@ -1,0 +1,1 @@
+"""The continuous queries of a pipeline."""

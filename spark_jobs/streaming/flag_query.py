@@ -1,0 +1,228 @@
+"""The query that raises flags: Kafka to Kafka in real time, by limits that change while the stream runs.
+
+Limits are literals of the query. New ones, learned from what intervals registered since, are taken over
+between two commits: the query is stopped and started with them, while the other queries go on. From which
+offsets on which limits are in force is in the ledger before the first flag is raised by them. Records after
+the last commit are read again then: they may have flags by both versions, of which the later one counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include import kafka, lake
+from include.crash_points import crash_point
+from include.kafka.sources import describe_source, source_topic_partitions
+from include.ledger import flags as flag_ledger
+from include.ledger import micro_batches, writers
+from include.ledger.database import session
+from include.ledger.flags import FLAGS
+from include.ledger.generations import StreamGeneration
+from include.ledger.micro_batches import BatchCommit
+from include.ledger.revisions import BuiltRevision
+from include.limits import Limit
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import AdditiveView, Pipeline
+from include.times import parse_duration
+from include.versions import decoder_version, rules_version
+from spark_jobs.archive.files import read_files
+from spark_jobs.decoding.poison import SPARK_FAILURES
+from spark_jobs.decoding.records import archive_rows, decode
+from spark_jobs.spark.checkpoint import checkpoint_id, read_batch
+from spark_jobs.spark.failures import root_cause
+from spark_jobs.spark.kafka_source import read_stream, write_stream
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.streaming.speed_restarts import SpeedRestarts
+from spark_jobs.views.flags import declared, flags, learn_limits
+
+_LOOK_EVERY = 2.0
+"""How often the driver asks the ledger for newly registered revisions, s."""
+
+_OTHER_QUERIES = 2
+"""Task slots that the stream's other queries need beside the real-time query's."""
+
+
+def task_slots(pipeline: Pipeline) -> int:
+    """How many task slots the pipeline's stream needs, 0 for no matter: in real time a topic partition holds one."""
+    topics = max(1, len(pipeline.source.named))
+    return pipeline.source.topic_partitions * topics + _OTHER_QUERIES if pipeline.flags else 0
+
+
+@dataclass
+class FlagQuery:
+    """Starts the query, commits its position in the ledger, and gives it new limits."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    lease: writers.Lease
+    generation: StreamGeneration
+    restarts: SpeedRestarts
+    until_caught_up: bool
+    _limits: list[Limit] = field(default_factory=list)
+    _version: int = 0
+    _learned: tuple[str, ...] | None = None
+    _running: int = 0
+    """The version that the running query uses."""
+    _run: int = 0
+    _starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _began: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the generation began."""
+    _looked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._began = self.generation.began_at(FLAGS)
+
+    def start(self, begins: Mapping[TopicPartition, int]) -> StreamingQuery:
+        """Start the query with the limits of now. `begins`: where, when there is no checkpoint to continue from."""
+        self.commit_finished()
+        self._learn()
+        if self.generation.has_started(FLAGS):
+            begins = {}
+        identities = describe_source(self.pipeline.source)
+        every = dict.fromkeys(source_topic_partitions(self.pipeline.source, identities), 0)
+        ids = {topic: identity.topic_id for topic, identity in identities.items()}
+        code = rules_version(self.pipeline.name)
+        if begins:
+            self._move(begins, ids, code)
+            self._began = begins
+        # A topic partition that appeared since is read from its beginning.
+        self._starts = {**every, **self._began, **micro_batches.positions(self.pipeline.name, FLAGS)}
+        self._run = flag_ledger.note_run(self.lease, self._version, code, self._starts, ids)
+        self._running = self._version
+        crash_point("flag_run_noted")
+        trigger = self._trigger(len(every))
+        records = read_stream(self.spark, self.pipeline.source, begins, in_real_time="realTime" in trigger)
+        rows = archive_rows(self.pipeline, decode(self.pipeline, records, self.restarts.withheld(FLAGS)))
+        raised = flags(self.pipeline, rows, self._limits, self._version)
+        return (
+            write_stream(raised, declared(self.pipeline).topic)
+            .queryName(f"{self.pipeline.name}.{FLAGS}")
+            .option("checkpointLocation", self.generation.checkpoint(FLAGS))
+            .outputMode("update")
+            .trigger(**trigger)
+            .start()
+        )
+
+    def tend(self, query: StreamingQuery) -> StreamingQuery:
+        """Commit what the query has finished; the query that runs on, another one when there are new limits."""
+        finished = self.commit_finished()
+        if self.until_caught_up or not query.isActive:
+            return query
+        if time.monotonic() - self._looked >= _LOOK_EVERY:
+            self._learn()
+        # Just after a commit: hardly a record is read twice.
+        if self._version == self._running or not finished:
+            return query
+        began = time.monotonic()
+        query.stop()
+        again = self.start({})
+        _say(
+            f"{self.pipeline.name}: limits version {self._version} is in force, "
+            f"changed in {time.monotonic() - began:.2f} s"
+        )
+        return again
+
+    def stop(self, query: StreamingQuery) -> None:
+        """Stop the query at once: what it read since its last commit is read again by the next one."""
+        query.stop()
+        self.commit_finished()
+
+    def commit_finished(self) -> int:
+        """Commit in the ledger what Spark's checkpoint has committed since; how many batches.
+
+        Also those of a driver that was killed in between: the next one does it before it starts.
+        """
+        checkpoint = self.generation.checkpoint(FLAGS)
+        if (query_id := checkpoint_id(checkpoint)) is None:
+            return 0
+        last = micro_batches.last_batch(self.pipeline.name, FLAGS)
+        following = last.batch_id + 1 if last is not None and last.query_id == query_id else 0
+        batch = following
+        while lake.exists(f"{checkpoint}/commits/{batch}"):
+            self._commit(checkpoint, query_id, batch)
+            batch += 1
+        return batch - following
+
+    def _commit(self, checkpoint: str, query_id: str, batch_id: int) -> None:
+        ranges = read_batch(checkpoint, batch_id).ranges
+        topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
+        for tp in {r.topic_partition for r in ranges} - self._starts.keys() if self._run else ():
+            flag_ledger.note_added(self._run, topics[tp.topic].topic_id, tp.partition)
+        version = decoder_version(self.pipeline.name)
+        micro_batches.commit(
+            self.lease,
+            BatchCommit(self.pipeline.name, FLAGS, query_id, batch_id, ranges, topics, decoder_version=version),
+        )
+
+    def _move(self, begins: Mapping[TopicPartition, int], ids: Mapping[str, str], code: str) -> None:
+        """Put the ledger's position to where a new checkpoint begins, and note what is passed over."""
+        before = micro_batches.positions(self.pipeline.name, FLAGS)
+        if all(begins.get(tp) == at for tp, at in before.items()):
+            return
+        passed = {tp: at for tp, at in before.items() if begins.get(tp, 0) > at}
+        passed = {tp: at for tp, at in passed.items() if flag_ledger.has_read(self.pipeline.name, ids[tp.topic])}
+        if passed:
+            flag_ledger.note_run(self.lease, None, code, passed, ids)
+        ranges = [OffsetRange(tp, passed.get(tp, at), at, ids[tp.topic]) for tp, at in sorted(begins.items())]
+        name = f"{FLAGS}-{self.pipeline.name}-g{self.generation.number}"
+        with session() as ledger:
+            writers.check(ledger, self.lease)
+            micro_batches.move(ledger, self.lease.token, BatchCommit(self.pipeline.name, FLAGS, name, -1, ranges, {}))
+
+    def _learn(self) -> None:
+        """Learn limits from the registered revisions, unless they are those of the last time."""
+        self._looked = time.monotonic()
+        views = [v for v in self.pipeline.views if v.name in declared(self.pipeline).learned_from]
+        over = parse_duration(declared(self.pipeline).learned_over)
+        tables = [self.pipeline.view_table(view) for view in views]
+        revisions = flag_ledger.registered_within(self.pipeline.name, tables, over)
+        known = tuple(r.location for r in revisions)
+        if known == self._learned:
+            return
+        self._learned = known
+        try:
+            limits = learned(self.spark, self.pipeline, views, revisions) if revisions else []
+        except SPARK_FAILURES as error:
+            # What is learned late is better than no flags: the stream need not end with a damaged file.
+            version, limits = flag_ledger.last_limits(self.pipeline.name)
+            _say(f"{self.pipeline.name}: no limits could be learned, those of before stay: {root_cause(error)}")
+            if version:
+                self._version, self._limits = version, limits
+                return
+        self._limits = limits
+        self._version = flag_ledger.note_limits(self.lease, revisions, limits)
+
+    def _trigger(self, topic_partitions: int) -> dict[str, Any]:
+        if self.until_caught_up:
+            return {"availableNow": True}
+        slots = self.spark.sparkContext.defaultParallelism
+        if slots < topic_partitions + _OTHER_QUERIES:
+            _say(
+                f"{self.pipeline.name}: flags are raised in micro-batches: Spark has {slots} task slots, in real time "
+                f"{topic_partitions + _OTHER_QUERIES} are needed for {topic_partitions} topic partitions"
+            )
+            return {"processingTime": "0 seconds"}
+        return {"realTime": declared(self.pipeline).commit_every}
+
+
+def learned(
+    spark: SparkSession, pipeline: Pipeline, views: Sequence[AdditiveView], revisions: Sequence[BuiltRevision]
+) -> list[Limit]:
+    """The limits that the pipeline's transform learns from revisions of the views' tables, in a fixed order."""
+
+    def rows_of(view: AdditiveView) -> DataFrame:
+        own = [r for r in revisions if r.table == pipeline.view_table(view)]
+        return read_files(spark, [f"{r.location}/{name}" for r in own for name in r.files], struct_of(view.columns))
+
+    return learn_limits(pipeline, {view.name: rows_of(view) for view in views})
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

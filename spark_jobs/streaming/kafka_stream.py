@@ -1,0 +1,199 @@
+"""Runs a pipeline's queries under its lease until they are stopped, caught up, or fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.errors import OffsetsLost, TidemarkError
+from include.kafka.consumer_group import ConsumerGroup
+from include.ledger import micro_batches, writers
+from include.ledger.flags import FLAGS
+from include.ledger.micro_batches import ARCHIVE, BatchCommit
+from include.offsets import TopicPartition
+from include.pipelines.spec import AdditiveView, Pipeline
+from include.streams import generations
+from include.streams.start import StreamStart, begin, check_retention, who
+from spark_jobs.decoding.records import archive_rows, decode
+from spark_jobs.sinks.landing import LandingSink
+from spark_jobs.sinks.speed_view import SpeedViewSink
+from spark_jobs.spark.failures import is_unresolved, translate
+from spark_jobs.spark.kafka_source import read_stream
+from spark_jobs.streaming.flag_query import FlagQuery
+from spark_jobs.streaming.queries import Stop, StreamQueries, leased, say
+from spark_jobs.streaming.schema_restarts import SchemaRestarts
+from spark_jobs.streaming.speed_base import load_base
+from spark_jobs.streaming.speed_restarts import SpeedRestarts
+from spark_jobs.views.aggregate import aggregate_stream
+
+
+def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, until_caught_up: bool) -> int:
+    """Run the pipeline's queries. Returns 0 when stopped or caught up.
+
+    Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with.
+    The lease is taken before Spark starts: a second driver ends in a second.
+    """
+    stop = Stop()
+    with leased(pipeline.name) as (lease, heartbeat):
+        if not pipeline.source.fail_on_data_loss:
+            _accept_losses(pipeline, lease)
+        start = begin(pipeline)
+        spark = open_session()
+        heartbeat.application_id = spark.sparkContext.applicationId or ""
+        queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
+        say(
+            f"{pipeline.name}: streaming from {pipeline.source} "
+            f"(generation {start.generation.number}, fencing token {lease.token})"
+        )
+        try:
+            while queries.running() and not (stop.requested or heartbeat.stop_requested()):
+                queries.wait(1)
+            stopped = stop.requested or heartbeat.stop_requested()
+            queries.stop_at_batch_boundary()
+        except BaseException as error:
+            queries.stop_now()
+            if isinstance(error, PySparkException | TidemarkError):
+                raise _exactly(pipeline, start, error) from error
+            raise
+        say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
+    return 0
+
+
+class _Queries(StreamQueries):
+    """The running queries of a pipeline."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        lease: writers.Lease,
+        start: StreamStart,
+        *,
+        until_caught_up: bool,
+    ) -> None:
+        super().__init__(spark, pipeline, lease, start.generation, until_caught_up=until_caught_up)
+        self._group = ConsumerGroup(pipeline.name)
+        self._show_position(micro_batches.positions(pipeline.name))
+        self._searching = threading.Event()
+        self._restarts = SpeedRestarts(pipeline.name, self._searching)
+        self._schemas = SchemaRestarts(pipeline)
+        self._flags = (
+            FlagQuery(spark, pipeline, lease, start.generation, self._restarts, until_caught_up)
+            if pipeline.flags
+            else None
+        )
+        # Bases first: they hold what is archived now, and the archive query has not begun.
+        self._bases = {v.name: load_base(spark, pipeline, v, lease, self._generation) for v in pipeline.views}
+        self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
+        self._begins = {query: start.note(pipeline, query) for query in self._names}
+        self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
+
+    def running(self) -> bool:
+        """Whether any query still runs. Raises what a query failed with."""
+        for number, query in enumerate(self._queries):
+            failed = None if query.isActive else query.exception()
+            if failed is None:
+                continue
+            if is_unresolved(failed):
+                self._start_again_with_schemas(number)
+                continue
+            if self._errors or not number:
+                raise self._errors[0] if self._errors else failed
+            name = self._names[number]
+            if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
+                say(f"{self._pipeline.name}: {name} starts again without the records that were diverted")
+                self._queries[number] = self._start_beside(name)
+        if self._flags:
+            self._queries[-1] = self._flags.tend(self._queries[-1])
+        return any(query.isActive or query.exception() is not None for query in self._queries)
+
+    def _start_again_with_schemas(self, number: int) -> None:
+        """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
+        query = self._names[number]
+        if self._schemas.may_start(self._spark, query, self._generation.checkpoint(query)):
+            say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
+            self._queries[number] = self._start_beside(query) if number else self._start_archive()
+
+    def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
+        """Let each query finish the micro-batch it is in, then stop it."""
+        if self._flags:
+            # Its batches are long, and nobody needs their end: flags that are raised twice are one.
+            self._flags.stop(self._queries[-1])
+        super().stop_at_batch_boundary(patience)
+
+    def _read(self, query: str) -> DataFrame:
+        return read_stream(self._spark, self._pipeline.source, self._begins[query])
+
+    def _start_archive(self) -> StreamingQuery:
+        decoded = decode(self._pipeline, self._read(ARCHIVE))
+
+        def land(batch: DataFrame, batch_id: int) -> None:
+            self._sinks_of(
+                ARCHIVE,
+                batch,
+                lambda query_id, checkpoint: LandingSink(
+                    self._pipeline, self._lease, query_id, checkpoint, self._on_commit, self._searching
+                ).land(batch, batch_id),
+            )
+
+        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
+
+    def _start_beside(self, name: str) -> StreamingQuery:
+        """Start a query that runs beside the archive query."""
+        if self._flags and name == FLAGS:
+            return self._flags.start(self._begins[name])
+        return self._start_speed(next(view for view in self._pipeline.views if view.name == name))
+
+    def _start_speed(self, view: AdditiveView) -> StreamingQuery:
+        decoded = decode(self._pipeline, self._read(view.name), self._restarts.withheld(view.name))
+        rows = archive_rows(self._pipeline, decoded)
+        aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
+
+        def emit(batch: DataFrame, batch_id: int) -> None:
+            self._sinks_of(
+                view.name,
+                batch,
+                lambda query_id, checkpoint: SpeedViewSink(
+                    self._pipeline, view, self._lease, self._generation, self._bases[view.name], query_id, checkpoint
+                ).emit(batch, batch_id),
+            )
+
+        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
+
+    def _on_commit(self, batch: BatchCommit) -> None:
+        records = sum(fates.records for fates in batch.fates.values())
+        quarantined = sum(fates.quarantined for fates in batch.fates.values())
+        self.committed += records
+        say(
+            f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records, "
+            f"{quarantined} quarantined, {batch.seconds:.1f} s"
+        )
+        self._show_position({each.topic_partition: each.until_offset for each in batch.ranges})
+        for (topic, partition, offset), thrown in batch.diverted.items():
+            say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
+
+    def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit the archive's position to the consumer group, where lag is watched. Its failure stops nothing."""
+        if failed := self._group.commit(positions):
+            say(f"{self._pipeline.name}: the position was not committed to the group {self._group.name}: {failed}")
+
+
+def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
+    """Accept, record and tell what Kafka removed before it was read, where the pipeline declares it so."""
+    reason = "declared: fail_on_data_loss=False"
+    for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=who()):
+        say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
+
+
+def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
+    """In place of what Spark says of lost offsets: the loss per topic partition, and the way on."""
+    if isinstance(error if isinstance(error, TidemarkError) else translate(error), OffsetsLost):
+        try:
+            check_retention(pipeline, start.generation)
+        except TidemarkError as exact:
+            return exact
+    return error

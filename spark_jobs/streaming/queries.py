@@ -1,0 +1,180 @@
+"""What every stream of a pipeline does with its queries: start them, watch them, and stop them under its lease."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from include import lake
+from include.errors import ServiceUnreachable, TidemarkError
+from include.lake import object_store
+from include.ledger import writers
+from include.ledger.generations import StreamGeneration
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+
+
+class Stop:
+    """Whether to stop: set by SIGTERM, SIGINT or a request in the ledger."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+
+class Heartbeat(threading.Thread):
+    """Renews the lease from the moment it is held, also while Spark starts.
+
+    A ledger that is away for a moment is borne as long as the lease lasts.
+    """
+
+    def __init__(self, lease: writers.Lease) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.application_id = ""
+        self._lease = lease
+        self._ended = threading.Event()
+        self._stop_requested = False
+        self._error: TidemarkError | None = None
+
+    def run(self) -> None:
+        """Renew until ended, or until the lease is lost."""
+        every = min(2.0, settings().lease_seconds / 5)
+        last = time.monotonic()
+        while not self._ended.wait(every):
+            try:
+                self._stop_requested = writers.renew(self._lease, self.application_id)
+                last = time.monotonic()
+            except ServiceUnreachable as error:
+                if time.monotonic() - last > settings().lease_seconds:
+                    self._error = error
+                    return
+            except TidemarkError as error:
+                self._error = error
+                return
+
+    def stop_requested(self) -> bool:
+        """Whether a stop was requested. Raises AnotherWriter or ServiceUnreachable when the lease is lost."""
+        if self._error is not None:
+            raise self._error
+        return self._stop_requested
+
+    def end(self) -> None:
+        """Renew no more."""
+        self._ended.set()
+        self.join(timeout=15)
+
+
+@contextmanager
+def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
+    """Hold the pipeline's lease, renewed by the heartbeat. Raises AnotherWriter."""
+    lease = writers.acquire(pipeline)
+    heartbeat = Heartbeat(lease)
+    heartbeat.start()
+    try:
+        yield lease, heartbeat
+    finally:
+        heartbeat.end()
+        writers.release(lease)
+
+
+class StreamQueries(ABC):
+    """The running queries of a pipeline; the first one is the archive query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        lease: writers.Lease,
+        generation: StreamGeneration,
+        *,
+        until_caught_up: bool,
+    ) -> None:
+        self.committed = 0
+        self._spark = spark
+        self._pipeline = pipeline
+        self._lease = lease
+        self._generation = generation
+        self._until_caught_up = until_caught_up
+        self._errors: list[TidemarkError] = []
+        self._queries: list[StreamingQuery] = []
+        if object_store.holds(lake.root()):
+            for key, value in object_store.checkpoint_properties().items():
+                spark.conf.set(key, value)
+
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether any query still runs. Raises what a query failed with."""
+
+    def wait(self, seconds: int) -> None:
+        """Wait so long, or until a query ends; `running` tells how it ended."""
+        with suppress(StreamingQueryException):
+            self._spark.streams.awaitAnyTermination(seconds)
+        self._spark.streams.resetTerminated()
+
+    def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
+        """Let each query finish the micro-batch it is in, then stop it."""
+        deadline = time.monotonic() + patience
+        for query in self._queries:
+            begun = query.lastProgress
+            while query.isActive and time.monotonic() < deadline:
+                status = query.status
+                idle = not status["isTriggerActive"] or status["message"] == "Waiting for data to arrive"
+                latest = query.lastProgress
+                if idle or (latest and begun != latest):
+                    break
+                query.awaitTermination(1)
+            query.stop()
+
+    def stop_now(self) -> None:
+        """Stop all queries, in the middle of their micro-batches if need be; those were not committed."""
+        for query in self._queries:
+            if query.isActive:
+                query.stop()
+
+    def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        try:
+            run(str(query_id), self._generation.checkpoint(query))
+        except TidemarkError as error:
+            # Spark hands back only the text of an exception; the exit code needs the error itself.
+            self._errors.append(error)
+            raise
+        except Py4JJavaError as error:
+            # Spark looks for Py4J's words in the text of what a batch function throws, by an expression that overflows
+            # the stack when the text is long: the query would end without an error. In other words it does not.
+            raise BatchFunctionFailed(str(error)) from None
+
+    def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
+        return (
+            writer.queryName(f"{self._pipeline.name}.{query}")
+            .option("checkpointLocation", self._generation.checkpoint(query))
+            .trigger(**trigger)
+            .foreachBatch(run)
+            .start()
+        )
+
+
+class BatchFunctionFailed(Exception):
+    """What Spark threw in a sink, as text."""
+
+
+def say(text: str) -> None:
+    """Tell whoever runs the stream."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""The base of a speed view: what was archived before the generation's stream began, aggregated once.
+
+A stream that begins anew has no state. What it will count are the records from the archive's position on;
+everything below is in the base, and the sink emits base and state added up. Computed from the archive, the
+base also holds what an older generation dropped as late.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+
+from include import lake
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger import intervals, micro_batches, writers
+from include.ledger.database import session
+from include.ledger.generations import StreamGeneration
+from include.ledger.micro_batches import BatchCommit
+from include.offsets import OffsetRange
+from include.pipelines.spec import AdditiveView, Pipeline
+from spark_jobs.archive.reader import EVER, read_archived_by_event_time
+from spark_jobs.decoding.records import load_references
+from spark_jobs.sinks.speed_view import targets_of
+from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.values import key_json
+
+
+def load_base(
+    spark: SparkSession, pipeline: Pipeline, view: AdditiveView, lease: writers.Lease, generation: StreamGeneration
+) -> DataFrame | None:
+    """The view's base in this generation, made when the view first starts in it; None when it began without one.
+
+    Columns: key, the measures. Nothing of it counts until its row is in the ledger, so a crash before
+    that makes it again. The archive query must not run yet: what is archived now is what lies below.
+    """
+    query_id = f"base-{pipeline.name}-{view.name}-g{generation.number}"
+    token = micro_batches.token_of(query_id, generation.version(-1))
+    if token is None:
+        archived = micro_batches.positions(pipeline.name)
+        if generation.has_started(view.name) or not archived:
+            return None
+        token = lease.token
+        location = _location(generation, view, token)
+        _say(f"{pipeline.name}: {view.name} is computed from the archive")
+        lake.delete(location)
+        aggregated = _aggregate(spark, pipeline, view)
+        aggregated.coalesce(1).write.parquet(location)
+        crash_point("base_written")
+        for target in targets_of(pipeline, view):
+            target.replace(_read(spark, location), generation.version(-1))
+        crash_point("base_emitted")
+        _commit(pipeline, view, lease, query_id, generation)
+    location = _location(generation, view, token)
+    if not lake.exists(location):
+        raise TidemarkError(
+            f"the base of the speed view {view.name} is gone: {location}",
+            remedy=f'./tidemark new-generation {pipeline.name} --reason "…"',
+            pipeline=pipeline.name,
+        )
+    return _read(spark, location).persist()
+
+
+def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> str:
+    # With the fencing token: a driver that lost its lease writes elsewhere.
+    return f"{generation.checkpoint(view.name)}.base-{token}"
+
+
+def _read(spark: SparkSession, location: str) -> DataFrame:
+    return spark.read.parquet(location)
+
+
+def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> DataFrame:
+    rows = read_archived_by_event_time(spark, pipeline, *EVER)
+    aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
+    return aggregated.select(key_json(view).alias("key"), *view.measures)
+
+
+def _commit(
+    pipeline: Pipeline, view: AdditiveView, lease: writers.Lease, query_id: str, generation: StreamGeneration
+) -> None:
+    """Put the view to the archive's position, as its micro-batch before the first."""
+    stored = micro_batches.stored_topics(pipeline.name)
+    first = intervals.first_committed_offsets(pipeline.name)
+    ranges = [
+        OffsetRange(tp, first.get(tp, at), at, stored[tp.topic])
+        for tp, at in sorted(micro_batches.positions(pipeline.name).items())
+    ]
+    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges, topics={})
+    with session() as ledger:
+        writers.check(ledger, lease)
+        micro_batches.move(ledger, lease.token, batch)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

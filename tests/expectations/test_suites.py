@@ -1,0 +1,97 @@
+"""No single message that a pipeline archives may fail its suite: that would stop everybody else's rows, too."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines.spec import Json, Pipeline
+from tests.conftest import REPOSITORY
+from tests.golden.sample import event_time
+
+pytestmark = pytest.mark.spark
+
+PIPELINES = [pipeline.name for pipeline in all_pipelines() if isinstance(pipeline.decoder, Json)]
+TEXTS = ("", " ", "x" * 100, "x" * 101, "x" * 200, "x" * 201, "é" * 150, "x" * 5_000, "\u0000", "NULL", "../..", "0")
+NUMBERS = (-1e300, -1e9, -2, -0.001, 0, 0.001, 1.005, 1e9, 1e300)
+
+
+@pytest.fixture(autouse=True)
+def main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main module of a worker of pytest-xdist has no file, for which Spark Connect, at import, ends the process."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
+
+
+def variations(value: Any) -> Iterator[Any]:
+    """The value with each of its texts and numbers, in turn, replaced by each extreme one, by null, and left out."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield {key: each for key, each in value.items() if key != name}
+            yield from ({**value, name: other} for other in variations(inner))
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from ([*value[:at], other, *value[at + 1 :]] for other in variations(inner))
+    else:
+        yield from (TEXTS if isinstance(value, str) else (True, False) if isinstance(value, bool) else NUMBERS)
+        yield None
+
+
+def first_message(pipeline: Pipeline) -> tuple[dict[str, Any], datetime]:
+    """The first message of the pipeline's golden ones, or of the sample that it was made from, and when it arrived."""
+    folder = REPOSITORY / "tests" / "golden" / pipeline.name
+    golden = folder / "messages.jsonl"
+    text = (golden if golden.exists() else folder / "sample.jsonl").read_text(encoding="utf-8")
+    first = json.loads(text.splitlines()[0])
+    if golden.exists():
+        return json.loads(first["value"]), datetime.fromisoformat(first["timestamp"])
+    return first, event_time(pipeline, first)
+
+
+def archived(spark: Any, name: str) -> Any:
+    """The archive rows of all variations of the pipeline's first message."""
+    from spark_jobs.decoding.records import archive_rows, decode
+    from spark_jobs.spark.frames import frame_of
+    from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
+
+    pipeline = load_pipeline(name)
+    message, moment = first_message(pipeline)
+    values = [json.dumps(each).encode() for each in variations(message)]
+    records = [(None, value, "golden", 0, offset, moment, 0, []) for offset, value in enumerate(values)]
+    return archive_rows(pipeline, decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: Any, name: str) -> None:
+    from great_expectations.expectations.expectation import ColumnMapExpectation
+
+    from expectations.checkpoint import expectations_of, run_checkpoint
+    from spark_jobs.decoding.records import load_references
+    from spark_jobs.publication.register import named_for_suite
+    from spark_jobs.views.aggregate import aggregate_view
+
+    pipeline = load_pipeline(name)
+    rows = archived(spark, name).persist()
+    references = load_references(spark, pipeline)
+    frames = {pipeline.table: rows} | {
+        pipeline.view_table(view): aggregate_view(pipeline, view, rows, references) for view in pipeline.views
+    }
+    for table, frame in frames.items():
+        count = frame.count()
+        # What is said of each row for itself; shares of all rows, and counts, are no single message's doing.
+        of_rows = {
+            (each.expectation_type, each.column)
+            for each in expectations_of(pipeline, table, count)
+            if isinstance(each, ColumnMapExpectation) and each.mostly == 1
+        }
+        assert of_rows
+        _, outcomes = run_checkpoint(pipeline, table, count, named_for_suite(pipeline, table, frame), lambda: None)
+        judged = [each for each in outcomes if (each.expectation, each.column) in of_rows]
+        assert len(judged) == len(of_rows)
+        assert [each for each in judged if not each.success] == []
+    rows.unpersist()

@@ -1,0 +1,282 @@
+"""The compose file, read by Compose's own parser: what it starts, publishes, limits and keeps secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from dotenv import dotenv_values
+
+from include.deploy import check_health, generate_env
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+COMPOSE = REPOSITORY / "docker-compose.yml"
+DOCKERFILE = (REPOSITORY / "include" / "deploy" / "Dockerfile").read_text()
+# The library that `docker compose` parses with, for machines without the plugin.
+COMPOSE_CONFIG = Path(__file__).with_name("compose_config")
+ONE_SHOT = {"setup", "airflow-migrate"}
+
+
+def _parser() -> list[str]:
+    """The command of a real Compose parser that prints the resolved model as JSON."""
+    docker = shutil.which("docker")
+    if docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0:
+        return [docker, "compose", "--file", str(COMPOSE), "config", "--format", "json"]
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go:
+        return [go, "-C", str(COMPOSE_CONFIG), "run", ".", str(COMPOSE)]
+    pytest.skip("neither the docker compose plugin nor Go (for compose-go) is installed")
+
+
+def _parse(command: list[str], environment: dict[str, str | None]) -> subprocess.CompletedProcess[str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "GOPROXY", "GOFLAGS", "GOCACHE") if name in os.environ}
+    variables = {name: value for name, value in environment.items() if value is not None}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, **variables},
+        cwd=REPOSITORY,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """What generate_env wrote."""
+    path = tmp_path_factory.mktemp("env") / ".env"
+    generate_env.write_environment(path)
+    return dotenv_values(path)
+
+
+@pytest.fixture(scope="module")
+def model(environment: dict[str, str | None]) -> dict[str, Any]:
+    """The compose file as Compose understands it."""
+    result = _parse(_parser(), environment)
+    if "dial tcp" in result.stderr or "requires go >=" in result.stderr:
+        pytest.skip(f"compose-go cannot be built here: {result.stderr.strip()[:200]}")
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def services(model: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = model["services"]
+    return found
+
+
+def test_every_service_is_there_when_parsed(services: dict[str, Any]) -> None:
+    airflow = {f"airflow-{part}" for part in ("api-server", "scheduler", "dag-processor", "triggerer", "migrate")}
+    spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
+    assert set(services) == {"kafka", "postgres", "registry", "setup"} | airflow | spark
+
+
+def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, str | None]) -> None:
+    command = _parser()
+    if command[1] == "compose":
+        command[2:2] = ["--env-file", os.devnull]
+    result = _parse(command, {**environment, "TIDEMARK_DB_PASSWORD": None})
+    assert result.returncode != 0
+    assert "generate_env.py" in result.stderr
+
+
+def test_images_are_pinned_when_pulled(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"]), name
+
+
+def test_versions_agree_when_named_elsewhere(services: dict[str, Any]) -> None:
+    ivy = ElementTree.parse(REPOSITORY / "include" / "services" / "ivy.xml")
+    revisions = {d.get("name"): d.get("rev") for d in ivy.iter("dependency")}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert services["kafka"]["image"] == f"apache/kafka:{revisions['kafka_2.13']}"
+    assert services["setup"]["image"] == f"tidemark:{project['version']}"
+    base = re.search(r"^FROM python:(\d+\.\d+)\.\d+-slim-bookworm$", DOCKERFILE, re.MULTILINE)
+    assert base is not None
+    assert f">={base[1]}" in project["requires-python"]
+    assert "openjdk-17-jre-headless" in DOCKERFILE
+
+
+def test_health_is_checked_when_a_service_runs_long(services: dict[str, Any]) -> None:
+    for name in set(services) - ONE_SHOT:
+        assert services[name]["healthcheck"]["test"], name
+        assert services[name]["restart"] == "unless-stopped", name
+
+
+def test_one_shot_services_end_when_done(services: dict[str, Any]) -> None:
+    waited_for = {
+        (other, dependency["condition"])
+        for service in services.values()
+        for other, dependency in service.get("depends_on", {}).items()
+    }
+    for name in ONE_SHOT:
+        assert services[name]["restart"] == "no"
+        assert (name, "service_completed_successfully") in waited_for
+    assert all((name in ONE_SHOT) == (how == "service_completed_successfully") for name, how in waited_for)
+    assert {how for _, how in waited_for} == {"service_completed_successfully", "service_healthy"}
+
+
+def test_ports_are_on_loopback_when_published(services: dict[str, Any]) -> None:
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert len(ports) == len(generate_env.PORTS)
+    assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
+    assert not any(service.get("network_mode") for service in services.values())
+
+
+def test_containers_have_few_rights_when_started(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not service.get("privileged"), name
+        assert service["deploy"]["resources"]["limits"]["memory"], name
+        assert service["deploy"]["resources"]["limits"]["pids"], name
+    own = [service for service in services.values() if service["image"].startswith("tidemark:")]
+    assert {service["user"] for service in own} == {"10001:10001"}
+    assert services["postgres"]["user"] == "postgres"
+    assert "USER tidemark" in DOCKERFILE
+
+
+def test_secrets_come_from_the_environment_alone(model: dict[str, Any], environment: dict[str, str | None]) -> None:
+    text = COMPOSE.read_text()
+    used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {s["environment"] for s in model["secrets"].values()}
+    assert used == set(environment)
+    assert all(expression.startswith(":?run ") for expression in re.findall(r"(?<!\$)\$\{\w+([^}]*)\}", text))
+    for service in model["services"].values():
+        for name, value in (service.get("environment") or {}).items():
+            if re.search(r"PASSWORD$|_KEY$|_SECRET$", name):
+                assert value in environment.values(), f"{name} is a literal"
+    assert not re.search(r"://\w+:(?!\$\{)[^@\s/]+@", text)
+
+
+def test_same_lake_and_state_when_services_share_files(services: dict[str, Any]) -> None:
+    mounts = {
+        tuple(sorted((volume["source"], volume["target"]) for volume in service["volumes"]))
+        for service in services.values()
+        if service["image"].startswith("tidemark:")
+    }
+    assert mounts == {(("lake", "/srv/lake"), ("state", "/var/lib/tidemark"))}
+    settings = services["airflow-scheduler"]["environment"]
+    assert settings["TIDEMARK_LAKE"] == "file:///srv/lake"
+    assert settings["TIDEMARK_SPARK_MASTER"] == "spark://spark-master:7077"
+
+
+def test_cores_are_left_for_an_interval_when_a_stream_runs(services: dict[str, Any]) -> None:
+    workers = [service["command"] for name, service in services.items() if name.startswith("spark-worker")]
+    cores = sum(int(command[command.index("--cores") + 1]) for command in workers)
+    per_application = re.search(r"defaultCores=(\d+)", services["spark-master"]["environment"]["SPARK_MASTER_OPTS"])
+    assert per_application is not None
+    assert 2 * int(per_application[1]) <= cores
+
+
+def test_settings_are_known_when_compose_sets_them(services: dict[str, Any]) -> None:
+    from include.settings import Settings
+
+    known = {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields}
+    for name, service in services.items():
+        assert {key for key in service.get("environment") or {} if key.startswith("TIDEMARK_")} <= known, name
+
+
+def test_paths_exist_when_compose_or_the_image_names_them(services: dict[str, Any]) -> None:
+    build = services["setup"]["build"]
+    assert (REPOSITORY / build["dockerfile"]).is_file()
+    bound = [v["source"] for s in services.values() for v in s.get("volumes", []) if v["type"] == "bind"]
+    assert bound
+    assert all(Path(source).is_file() for source in bound)
+    for line in re.findall(r"^COPY --chown=\S+ (.+)$", DOCKERFILE, re.MULTILINE):
+        assert all((REPOSITORY / source).exists() for source in line.split()[:-1]), line
+    assert ".env" not in re.findall(
+        r"^!(.+)$", (REPOSITORY / build["dockerfile"]).with_suffix(".dockerignore").read_text(), re.MULTILINE
+    )
+
+
+# generate_env
+
+
+def test_env_file_is_private_when_written(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    assert generate_env.main([str(path)]) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_env_file_is_kept_when_it_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / ".env"
+    generate_env.main([str(path)])
+    before = path.read_text()
+    assert generate_env.main([str(path)]) == 64
+    assert path.read_text() == before
+    assert "--force" in capsys.readouterr().err
+    assert generate_env.main(["--force", str(path)]) == 0
+    assert path.read_text() != before
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_no_secret_is_printed_when_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate_env.main([str(tmp_path / ".env")])
+    printed = "".join(capsys.readouterr())
+    values = dotenv_values(tmp_path / ".env")
+    assert not [name for name, value in values.items() if value and name not in generate_env.PORTS and value in printed]
+
+
+def test_secrets_are_long_and_different_when_made() -> None:
+    first, second = generate_env.make_secrets(), generate_env.make_secrets()
+    assert not set(first.values()) & set(second.values())
+    assert len(set(first.values())) == len(first)
+    assert all(len(value) >= 20 for value in first.values())
+    assert len(first["AIRFLOW_JWT_SECRET"]) >= 64
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", first["KAFKA_CLUSTER_ID"])
+    assert set(json.loads(first["AIRFLOW_PASSWORDS"])) == {"admin"}
+
+
+# check_health
+
+
+class _Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = self.path == "/health"
+        self.send_response(200 if found else 503)
+        self.end_headers()
+        self.wfile.write(b'{"scheduler": {"status": "healthy"}, "triggerer": {"status": "unhealthy"}}')
+
+    def log_message(self, *_: Any) -> None:
+        """Stay quiet."""
+
+
+@pytest.fixture
+def health() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), partial(_Health))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_check_passes_when_healthy(health: str) -> None:
+    assert check_health.main(["http", f"{health}/health"]) == 0
+    assert check_health.main(["part", f"{health}/health", "scheduler"]) == 0
+
+
+@pytest.mark.parametrize("part", ["triggerer", "dag_processor"])
+def test_check_fails_when_a_part_is_not_healthy(health: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_health.main(["part", f"{health}/health", part]) == 1
+    assert part in capsys.readouterr().err
+
+
+def test_check_fails_when_nothing_answers(health: str) -> None:
+    assert check_health.main(["http", f"{health}/else"]) == 1
+    assert check_health.main(["http", "http://127.0.0.1:1/"]) == 1

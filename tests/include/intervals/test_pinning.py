@@ -1,0 +1,400 @@
+"""Times to offset ranges, on a real broker and ledger; micro-batches are committed as a stream would."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
+from sqlalchemy import select
+
+from include import kafka, lake
+from include.errors import AnotherWriter, ArchiveBehind, OffsetsLost, TidemarkError, TopicRecreated, UsageError
+from include.intervals.steps import readable_source
+from include.ledger import generations as ledger_generations
+from include.ledger import intervals, losses, micro_batches, writers
+from include.ledger.database import session
+from include.ledger.intervals import PinnedInterval
+from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
+from include.ledger.revisions import BuiltRevision, note_built, registered_of_interval, set_state
+from include.offsets import OffsetRange
+from include.offsets import TopicPartition as Tp
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from include.settings import settings
+from include.streams import generations
+from include.streams.start import check_retention, lost_offsets
+from tests.conftest import Home, settings_of
+from tests.support.topic_log import HOUR, START, Log, by_partition, hour
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process(home: Home) -> Iterator[None]:
+    """This process's settings are those of the home."""
+    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
+        yield
+
+
+def assert_tiling(pinned: list[PinnedInterval]) -> None:
+    at: dict[tuple[str, int], int] = {}
+    times = [each.interval for each in pinned]
+    assert all(before.to_time == after.from_time for before, after in pairwise(times))
+    for each in pinned:
+        for r in each.ranges:
+            key = (r.topic_id, r.topic_partition.partition)
+            assert at.get(key, r.from_offset) == r.from_offset
+            at[key] = r.until_offset
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> Log:
+    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
+    nest = load_pipeline("nest_cameras")
+    made = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
+    made.create(2)
+    return made
+
+
+def test_intervals_tile_and_take_each_record_once_when_timestamps_run_backwards(log: Log) -> None:
+    log.send(0, 0.1, 1.5, 0.2, 2.1, 0.9, 1.9, 2.5)
+    log.send(1, 0.5)
+    log.archive()
+    # The first record of hour 1 ends hour 0; what follows with an earlier timestamp belongs to a later interval.
+    assert [log.pin(number)[0] for number in range(3)] == [(0, 1), (1, 3), (3, 7)]
+    assert_tiling(log.pinned())
+
+
+def test_interval_is_complete_up_to_the_end_and_the_next_goes_on_there_when_a_topic_partition_is_quiet(
+    log: Log,
+) -> None:
+    log.send(0, 0.1, 0.2)
+    log.send(1, 0.3, 1.2, 2.2)
+    log.archive()
+    assert log.pin(0) == {0: (0, 2), 1: (0, 1)}
+    assert log.pin(1) == {0: (2, 2), 1: (1, 2)}
+    # It speaks again, of an hour that is already pinned.
+    log.send(0, 1.4, 2.4)
+    log.archive()
+    assert log.pin(1) == {0: (2, 2), 1: (1, 2)}
+    assert log.pin(2) == {0: (2, 4), 1: (2, 3)}
+    assert_tiling(log.pinned())
+
+
+def test_new_topic_partition_starts_at_0_in_the_interval_where_it_appears_when_partitions_are_added(log: Log) -> None:
+    log.send(0, 0.1, 1.1)
+    log.archive()
+    assert log.pin(0) == {0: (0, 1), 1: (0, 0)}
+    log.admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(30)
+    # A producer that knew the topic before would refuse the new partition for a while.
+    log.producer = kafka.producer()
+    log.send(2, 0.5, 1.5, 2.5)
+    log.send(0, 2.1)
+    log.archive()
+    assert log.pin(1) == {0: (1, 2), 1: (0, 0), 2: (0, 2)}
+    assert log.pin(2)[2] == (2, 3)
+    assert_tiling(log.pinned())
+
+
+def test_earlier_intervals_are_pinned_on_the_way_and_reused_when_they_run_out_of_order(log: Log) -> None:
+    log.send(0, 0.5, 1.5, 2.5, 3.5)
+    log.archive()
+    assert log.pin(2)[0] == (2, 3)
+    assert [by_partition(each)[0] for each in log.pinned()] == [(0, 1), (1, 2), (2, 3)]
+    assert log.pin(0)[0] == (0, 1)
+    assert log.pin(3)[0] == (3, 4)
+    # Before the first there is nothing.
+    assert log.pin(-2) == {0: (0, 0), 1: (0, 0)}
+    assert len(log.pinned()) == 6
+    assert_tiling(log.pinned())
+
+
+def test_nothing_is_pinned_when_the_archive_does_not_reach_the_interval_s_end(log: Log) -> None:
+    log.send(0, 0.5)
+    log.archive()
+    log.send(0, 0.6)
+    with pytest.raises(ArchiveBehind) as behind:
+        log.pin(0)
+    assert f"{log.topic}-0 is at 1 of 2" in str(behind.value)
+    assert log.pinned() == []
+
+
+def test_pinning_waits_for_the_archive_when_it_catches_up_in_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.send(0, 0.5, 0.6)
+    asked = threading.Event()
+    positions = micro_batches.positions
+
+    def observed(pipeline: str) -> dict[Tp, int]:
+        asked.set()
+        return positions(pipeline)
+
+    monkeypatch.setattr("include.intervals.pinning.positions", observed)
+    patient = settings().model_copy(update={"archive_wait": "60s"})
+    monkeypatch.setattr("include.intervals.pinning.settings", lambda: patient)
+    with ThreadPoolExecutor(1) as pool:
+        pinning = pool.submit(log.pin, 0)
+        assert asked.wait(30)
+        assert log.pinned() == []
+        log.archive()
+        assert pinning.result(60)[0] == (0, 2)
+
+
+def test_all_see_the_same_ranges_and_they_tile_when_many_pin_at_once(log: Log) -> None:
+    for partition in (0, 1):
+        log.send(partition, *(n / 10 + random.Random(partition).random() / 2 for n in range(60)))
+    log.archive()
+    numbers = [random.Random(7).randrange(6) for _ in range(24)]
+    start = threading.Barrier(8)
+
+    def pin_some(share: list[int]) -> list[tuple[int, dict[int, tuple[int, int]]]]:
+        start.wait(30)
+        return [(number, log.pin(number)) for number in share]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [each for share in pool.map(pin_some, [numbers[i::8] for i in range(8)]) for each in share]
+    assert_tiling(log.pinned())
+    known = {each.interval.from_time: by_partition(each) for each in log.pinned()}
+    assert len(found) == 24
+    assert all(known[hour(number).from_time] == ranges for number, ranges in found)
+
+
+def register_something(pinned: PinnedInterval) -> BuiltRevision:
+    attempt = intervals.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+    label = f"date=2026-01-01/interval={pinned.interval.label}"
+    built = BuiltRevision(pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", 1, "hash", {})
+    note_built(attempt, pinned.id, "1", [built])
+    set_state([built], "registered")
+    with session() as ledger:
+        ledger.get_one(IntervalRow, pinned.id).state = "registered"
+    return built
+
+
+def test_repin_takes_what_came_late_and_keeps_what_is_registered_when_it_is_the_last_interval(log: Log) -> None:
+    log.send(0, 0.5, 0.6)
+    log.archive()
+    first = log.pin(0)
+    built = register_something(log.pinned()[0])
+    before = log.pinned()[0]
+    log.send(0, 0.7, 1.1)
+    log.archive()
+    assert log.pin(0) == first, "pinned once, without --repin"
+    assert log.pin(0, repin=True) == {0: (0, 3), 1: (0, 0)}
+    after = log.pinned()[0]
+    assert after.id == before.id
+    # The catalog still points at the revision, so the ledger still knows it; but its interval is to be run.
+    assert registered_of_interval(after.id) == [built]
+    with session() as ledger:
+        assert ledger.scalars(select(Revision.state).where(Revision.interval_id == after.id)).all() == ["registered"]
+        assert ledger.get_one(IntervalRow, after.id).state == "pinned"
+        (repin,) = ledger.scalars(select(Repin).where(Repin.interval_id == after.id)).all()
+    assert repin.repinned_by == "test"
+    assert [r["until_offset"] for r in repin.old_ranges] == [2, 0]
+    assert [r["until_offset"] for r in repin.new_ranges] == [3, 0]
+    assert log.pin(1)[0] == (3, 4)
+    assert_tiling(log.pinned())
+
+
+def test_repin_is_refused_when_a_later_interval_is_pinned(log: Log) -> None:
+    log.send(0, 0.5, 1.5)
+    log.archive()
+    log.pin(1)
+    log.send(0, 0.7)
+    log.archive()
+    with pytest.raises(UsageError, match="is pinned after it and would no longer tile"):
+        log.pin(0, repin=True)
+    assert [by_partition(each)[0] for each in log.pinned()] == [(0, 1), (1, 2)]
+    with session() as ledger:
+        wanted = select(Repin).join(IntervalRow, IntervalRow.id == Repin.interval_id)
+        assert ledger.scalars(wanted.where(IntervalRow.pipeline == log.pipeline.name)).all() == []
+
+
+def test_interval_that_does_not_tile_is_not_written(log: Log) -> None:
+    log.send(0, 0.5, 0.6, 1.5)
+    log.archive()
+    log.pin(0)
+    (pinned,) = log.pinned()
+    shifted = [OffsetRange(Tp(log.topic, 0), 1, 3), OffsetRange(Tp(log.topic, 1), 0, 0)]
+    with pytest.raises(TidemarkError, match="does not tile"), session() as ledger:
+        intervals.write(ledger, log.pipeline.name, hour(1), shifted, pinned.topic_ids, "test")
+    assert len(log.pinned()) == 1
+
+
+def landed(log: Log, name: str, *hours: float) -> LandedFile:
+    """A landing file of which only the timestamps matter here."""
+    path = f"landing/{log.pipeline.name}/{name}/outcome=archived/part.parquet"
+    system, at = lake.filesystem(lake.uri(path))
+    system.create_dir(at.rsplit("/", 1)[0], recursive=True)
+    times = pa.array([START + each * HOUR for each in hours], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"kafka_timestamp": times}), at)
+    return LandedFile("archived", path, len(hours), 1)
+
+
+def adopt(log: Log) -> dict[str, object]:
+    return generations.adopt(log.pipeline, log.topic, reason="moved", adopted_by="test@host")
+
+
+def recreate(log: Log) -> None:
+    log.delete()
+    log.producer = kafka.producer()
+    log.create(2)
+
+
+@pytest.mark.parametrize("records", [1, 9], ids=["shorter", "longer"])
+def test_rest_of_the_old_topic_is_an_interval_and_the_new_one_begins_at_its_beginning_when_adopted(
+    log: Log, records: int
+) -> None:
+    log.send(0, 0.5, 1.5, 2.5, 2.6)
+    log.send(1, 1.7)
+    log.archive()
+    log.pin(0)
+    old = kafka.describe_topics([log.topic])[log.topic].topic_id
+    recreate(log)
+    log.send(0, *[2.7] * records)
+    with pytest.raises(TopicRecreated, match=f"./tidemark adopt {log.pipeline.name} {log.topic}"):
+        log.pin(1)
+    assert adopt(log)["pinned"] == str(hour(1))
+    new = kafka.describe_topics([log.topic])[log.topic].topic_id
+    rest = log.pinned()[-1]
+    assert by_partition(rest) == {0: (1, 4), 1: (0, 1)}
+    assert rest.topic_ids == {log.topic: old}
+    assert readable_source(rest, "kafka") == "archive"
+    with pytest.raises(UsageError, match="was deleted since"):
+        log.pin(1, repin=True)
+
+    log.archive()
+    assert log.pin(2) == {0: (0, records), 1: (0, 0)}
+    assert log.pinned()[-1].topic_ids == {log.topic: new}
+    assert readable_source(log.pinned()[-1], "kafka") == "kafka"
+    log.send(0, 3.5)
+    log.archive()
+    assert log.pin(3)[0] == (records, records + 1)
+    assert_tiling(log.pinned())
+    generation = ledger_generations.current(log.pipeline.name)
+    assert generation is not None
+    assert generation.number == 1
+
+
+def test_files_are_those_of_the_range_s_own_incarnation_when_offsets_are_the_same(log: Log) -> None:
+    log.send(0, 0.5, 0.6)
+    log.archive((landed(log, "old", 0.5, 0.6),))
+    recreate(log)
+    log.send(0, 1.5, 1.6)
+    # Nothing was pinned: the rest is the hour of the first record that is archived.
+    assert adopt(log)["pinned"] == str(hour(0))
+    log.archive((landed(log, "new", 1.5, 1.6),))
+    log.pin(1)
+    old, new = log.pinned()
+    assert by_partition(old) == by_partition(new) == {0: (0, 2), 1: (0, 0)}
+    files = [micro_batches.files_covering(log.pipeline.name, each.ranges, "archived") for each in (old, new)]
+    assert [len(each) for each in files] == [1, 1]
+    assert "/old/" in files[0][0]
+    assert "/new/" in files[1][0]
+
+
+def test_adopt_is_refused_when_the_topic_is_the_same_unknown_or_missing(log: Log) -> None:
+    log.send(0, 0.5)
+    log.archive()
+    with pytest.raises(UsageError, match="nothing to adopt"):
+        adopt(log)
+    with pytest.raises(UsageError, match="no topic that was read before"):
+        generations.adopt(log.pipeline, "another", reason="moved", adopted_by="test@host")
+    log.delete()
+    with pytest.raises(TopicRecreated, match="no longer exists") as gone:
+        adopt(log)
+    assert gone.value.exit_code == 4
+
+
+def cut(log: Log, partition: int, before: int) -> None:
+    futures = log.admin.delete_records([TopicPartition(log.topic, partition, before)])
+    next(iter(futures.values())).result(30)
+
+
+def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_and_is_accepted(log: Log) -> None:
+    log.send(0, 0.5, 0.6)
+    log.send(1, 0.5)
+    log.archive()
+    log.pin(0)
+    log.send(0, *[1.5] * 10)
+    log.send(1, 1.5)
+    cut(log, 0, 5)
+    with pytest.raises(OffsetsLost, match=rf"{log.topic}-0 \[2, 5\) \(3 offsets\)"):
+        check_retention(log.pipeline, None)
+    cut(log, 0, 7)
+    with pytest.raises(OffsetsLost, match=rf"\[2, 7\) \(5 offsets\).*accept-loss {log.pipeline.name}"):
+        check_retention(log.pipeline, None)
+    (lost,) = generations.accept_loss(log.pipeline, reason="a  test", accepted_by="me@here")
+    assert (lost.from_offset, lost.until_offset) == (2, 7)
+    assert lost_offsets(log.pipeline) == []
+    check_retention(log.pipeline, None)
+    with pytest.raises(UsageError, match="nothing is lost"):
+        generations.accept_loss(log.pipeline, reason="again", accepted_by="me@here")
+
+    log.archive()
+    log.pin(1)
+    pinned = log.pinned()[-1]
+    assert by_partition(pinned) == {0: (2, 12), 1: (1, 2)}
+    (accepted,) = losses.accepted_in(log.pipeline.name, pinned.ranges)
+    assert (accepted.accepted_by, accepted.reason) == ("me@here", "a test")
+    assert [r.from_offset for r in losses.without(pinned.ranges, [accepted])] == [7, 1]
+    assert losses.accepted_in(log.pipeline.name, log.pinned()[0].ranges) == []
+    with session() as ledger:
+        rows = ledger.scalars(
+            select(MicroBatch.query_id).where(MicroBatch.pipeline == log.pipeline.name).order_by(MicroBatch.id)
+        ).all()
+    assert rows[1] == f"loss-{accepted.id}-{log.pipeline.name}"
+
+
+def test_ways_on_are_refused_with_exit_code_5_when_a_driver_holds_the_pipeline(log: Log) -> None:
+    log.send(0, *[0.5] * 5)
+    log.archive()
+    log.send(0, *[0.6] * 5)
+    cut(log, 0, 8)
+    lease = writers.acquire(log.pipeline.name)
+    ways: list[Callable[[], object]] = [
+        lambda: generations.new_generation(log.pipeline, reason="a test", started_by="me@here"),
+        lambda: generations.accept_loss(log.pipeline, reason="a test", accepted_by="me@here"),
+    ]
+    for way in ways:
+        with pytest.raises(AnotherWriter) as refused:
+            way()
+        assert refused.value.exit_code == 5
+    writers.release(lease)
+    assert ledger_generations.current(log.pipeline.name) is None
+    with pytest.raises(UsageError, match="a reason is needed"):
+        generations.new_generation(log.pipeline, reason="  ", started_by="me@here")
+    assert generations.new_generation(log.pipeline, reason="a test", started_by="me@here") == 1
+
+
+def test_one_driver_gets_the_lease_when_many_come_at_once(log: Log) -> None:
+    start = threading.Barrier(6)
+
+    def come(_: int) -> writers.Lease | None:
+        start.wait(30)
+        return writers._try_acquire(log.pipeline.name)
+
+    with ThreadPoolExecutor(6) as pool:
+        leases = [lease for lease in pool.map(come, range(6)) if lease is not None]
+    assert [lease.token for lease in leases] == [1]
+
+
+def test_commit_is_refused_with_the_way_on_when_checkpoint_and_ledger_disagree(log: Log) -> None:
+    log.send(0, 0.5, 0.6, 0.7)
+    log.archive()
+    lease = writers.acquire(log.pipeline.name)
+    again = [OffsetRange(Tp(log.topic, 0), 1, 3)]
+    identities = kafka.describe_topics([log.topic])
+    with pytest.raises(TidemarkError, match=r"do not belong together.*new-generation"):
+        micro_batches.commit(lease, BatchCommit(log.pipeline.name, ARCHIVE, "another", 0, again, identities))
+    writers.release(lease)
+    assert micro_batches.positions(log.pipeline.name)[Tp(log.topic, 0)] == 3

@@ -1,0 +1,70 @@
+"""The consumer group that shows a pipeline's position: told by Kafka, and never a reason for a stream to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.conftest import REPOSITORY, Home, wait_for
+
+pytestmark = pytest.mark.services
+
+# In a process of its own: what went wrong here once was that the process ended.
+COMMITS = """
+import sys
+from include import kafka
+from include.kafka.consumer_group import ConsumerGroup
+from include.offsets import TopicPartition
+kafka.create_topic("grouped", 2)
+group = ConsumerGroup("grouped")
+for line in sys.stdin:
+    positions = {TopicPartition("grouped", 0): int(line), TopicPartition("grouped", 1): 7}
+    print(group.commit(positions) or "done", flush=True)
+"""
+
+
+def committed(home: Home) -> list[int]:
+    client = Consumer({"bootstrap.servers": home.kafka, "group.id": "tidemark-grouped"})
+    try:
+        return [tp.offset for tp in client.committed([TopicPartition("grouped", n) for n in (0, 1)], timeout=20)]
+    finally:
+        client.close()
+
+
+def test_commits_are_given_up_while_the_broker_hangs_and_go_on_when_it_answers(home: Home) -> None:
+    broker = home.services["kafka"]["pid"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMITS],
+        env=home.environment(),
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def commit(offset: int) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{offset}\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    # The first one may find the group's coordinator still coming up.
+    wait_for("the first commit", lambda: commit(1) == "done", 60)
+    assert committed(home) == [1, 7]
+    os.kill(broker, signal.SIGSTOP)
+    try:
+        assert [commit(2), commit(3)] == ["no answer", "no answer"]
+    finally:
+        os.kill(broker, signal.SIGCONT)
+    wait_for("a commit that is answered", lambda: commit(4) == "done", 60)
+    assert committed(home) == [4, 7]
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0

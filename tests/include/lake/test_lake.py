@@ -1,0 +1,169 @@
+"""File operations of the lake, on a disk and in a bucket of a real S3-compatible server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from include import lake
+from include.errors import ServiceUnreachable, UsageError
+from include.lake import object_store
+from include.lake.scan import scan_landing
+from include.settings import Settings, settings
+from tests.support import s3_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.S3Server]:
+    with s3_server.serving(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=[pytest.mark.slow, pytest.mark.services])])
+def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """An empty lake."""
+    where = tmp_path.as_uri()
+    if request.param == "bucket":
+        for name, value in request.getfixturevalue("server").environment.items():
+            monkeypatch.setenv(name, value)
+        where = f"s3a://{s3_server.BUCKET}/{tmp_path.name}"
+    monkeypatch.setenv("TIDEMARK_LAKE", where)
+    settings.cache_clear()
+    object_store._store.cache_clear()
+    yield where
+    settings.cache_clear()
+    object_store._store.cache_clear()
+
+
+def test_text_is_replaced_whole_when_written_again(root: str) -> None:
+    location = lake.uri("reports", "nest_cameras", "2026-11-20T05.html")
+    lake.write_text(location, "first")
+    lake.write_text(location, "second")
+    assert lake.read_text(location) == "second"
+    assert [entry.name for entry in lake.list_entries(lake.uri("reports")) if not entry.is_folder] == [
+        "nest_cameras/2026-11-20T05.html"
+    ]
+
+
+def test_folder_keeps_all_its_files_when_moved(root: str) -> None:
+    for name in ("a.parquet", "deep/b.parquet", ".hidden"):
+        lake.write_text(f"{root}/tables/t/date=2026-11-20/{name}", name)
+    lake.move(f"{root}/tables/t/date=2026-11-20", f"{root}/lost+found/x/tables/t")
+    assert not lake.exists(f"{root}/tables/t/date=2026-11-20")
+    moved = {entry.name for entry in lake.list_entries(f"{root}/lost+found/x/tables/t") if not entry.is_folder}
+    assert moved == {"a.parquet", "deep/b.parquet", ".hidden"}
+    assert lake.read_text(f"{root}/lost+found/x/tables/t/deep/b.parquet") == "deep/b.parquet"
+
+
+def test_nothing_but_the_folder_goes_when_it_is_deleted(root: str) -> None:
+    for name in ("landing/p/one/x.parquet", "landing/p/one-more/x.parquet"):
+        lake.write_text(f"{root}/{name}", "x")
+    lake.delete(f"{root}/landing/p/one")
+    lake.delete(f"{root}/landing/p/none")
+    assert [file.name for file in lake.list_files(f"{root}/landing")] == ["p/one-more/x.parquet"]
+    assert lake.size(f"{root}/landing/p/one-more/x.parquet") == 1
+
+
+def test_missing_file_is_said_to_be_missing(root: str) -> None:
+    assert not lake.exists(f"{root}/none")
+    assert lake.list_files(f"{root}/none") == []
+    with pytest.raises(FileNotFoundError):
+        lake.read_text(f"{root}/none")
+
+
+def test_file_outside_of_the_lake_is_not_deleted(root: str) -> None:
+    with pytest.raises(UsageError):
+        lake.delete(f"{root}-other/file")
+
+
+def test_age_of_a_folder_is_that_of_its_newest_file_when_scanned(root: str) -> None:
+    # What is due is deleted by it, and folders of a store have no age of their own.
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    lake.write_text(f"{root}/landing/p/00000000-000000001-1/outcome=empty/x.parquet", "x")
+    (folder,) = scan_landing("p").values()
+    assert before < folder.newest < datetime.now(UTC) + timedelta(seconds=2)
+
+
+def test_folder_with_a_file_stays_when_empty_ones_are_pruned(root: str) -> None:
+    lake.write_text(f"{root}/landing/p/kept/x.parquet", "x")
+    lake.write_text(f"{root}/landing/p/emptied/x.parquet", "x")
+    lake.delete_file(f"{root}/landing/p/emptied/x.parquet")
+    lake.prune_empty(f"{root}/landing/p", datetime.now(UTC) + timedelta(minutes=1))
+    assert lake.read_text(f"{root}/landing/p/kept/x.parquet") == "x"
+    assert {file.name for file in lake.list_files(f"{root}/landing/p")} == {"kept/x.parquet"}
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_store_that_refuses_is_named_without_its_secret(
+    server: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = f"s3a://{s3_server.BUCKET}/x"
+    settings.cache_clear()
+    object_store._store.cache_clear()
+    for name, value in {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong-canary", "TIDEMARK_LAKE": where}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ServiceUnreachable) as raised:
+        lake.footer(f"{where}/file.parquet")
+    settings.cache_clear()
+    object_store._store.cache_clear()
+    error = raised.value
+    assert f"the lake {where}: " in str(error)
+    assert "wrong-canary" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "When getting information for key 'q' in bucket 'b': AWS Error ACCESS_DENIED during HeadObject operation: No.",
+        "java.net.ConnectException: open s3a://b/q: software.amazon.awssdk.core.exception.SdkClientException: "
+        "Unable to execute HTTP request: Connect to 127.0.0.1:1 failed: Connection refused",
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/q.\n"
+        "S3Exception: null (Service: S3, Status Code: 503, Request ID: 1)",
+    ],
+)
+def test_lake_is_blamed_when_its_store_does_not_answer(text: str) -> None:
+    error = object_store.unreachable("s3a://b/lake", text)
+    assert error is not None
+    assert error.exit_code == 6
+    assert object_store.unreachable("file:///srv/lake", text) is None
+
+
+def test_damaged_file_is_no_fault_of_the_store() -> None:
+    text = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file s3a://b/lake/x.parquet."
+    assert object_store.unreachable("s3a://b/lake", text) is None
+
+
+@pytest.mark.parametrize("lake_uri", ["s3://bucket/lake/", "s3a://bucket/lake"])
+def test_bucket_has_one_name_for_spark_and_everybody(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
+    monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
+    assert Settings().lake_uri == "s3a://bucket/lake"
+
+
+@pytest.mark.parametrize(
+    "lake_uri", ["s3a://key:hunter2@bucket/lake", "s3a:///lake", "s3a://bucket/a//b", "s3a://b/.x"]
+)
+def test_place_that_is_not_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
+    monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
+    settings.cache_clear()
+    with pytest.raises(UsageError, match="TIDEMARK_LAKE") as raised:
+        settings()
+    settings.cache_clear()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_spark_reaches_the_store_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    assert not any("endpoint" in name for name in object_store.spark_properties())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    properties = object_store.spark_properties()
+    assert properties["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
+    assert properties["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert "hunter2" not in json.dumps(properties)

@@ -1,0 +1,162 @@
+"""What a micro-batch and an interval ask of the ledger does not grow with what lies behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import psycopg2
+import pytest
+
+from include import kafka
+from include.intervals.pinning import pin_interval
+from include.ledger import evidence, intervals, landing, losses, micro_batches, quarantine, revisions, writers
+from include.ledger.database import engine
+from include.ledger.decoders import decoded_otherwise, decoders_of, other_code
+from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.revisions import BuiltRevision
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from include.settings import settings
+from tests.conftest import Home
+from tests.support.ledger_reads import rows_read
+from tests.support.topic_log import HOUR, START, Log, hour
+
+pytestmark = pytest.mark.services
+
+BATCHES = 20
+"""Micro-batches of an interval; each covers one record of each topic partition."""
+SHORT, LONG = 5, 50
+"""Intervals behind the one that is measured: 200 and 2,000 micro-batches of both queries together."""
+VIEW = "hourly_counts"
+
+
+@dataclass
+class Past:
+    """A log whose archive, speed view and intervals are committed one after the other."""
+
+    log: Log
+    lease: writers.Lease
+    batches: int = 0
+    intervals: int = 0
+    topics: Mapping[str, kafka.TopicIdentity] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.topics = kafka.describe_topics([self.log.topic])
+
+    def commit_batch(self, query: str) -> None:
+        """What the stream commits for one micro-batch of a query."""
+        topic, number = self.log.topic, self.batches
+        at = START + (number / BATCHES - LONG) * HOUR
+        files = (LandedFile("archived", f"landing/{number}.parquet", 2, 100, (at, at)),) if query == ARCHIVE else ()
+        micro_batches.is_committed(f"query-{query}", number)
+        writers.renew(self.lease)
+        micro_batches.commit(
+            self.lease,
+            BatchCommit(
+                self.log.pipeline.name,
+                query,
+                f"query-{query}",
+                number,
+                [OffsetRange(TopicPartition(topic, p), number, number + 1) for p in (0, 1)],
+                self.topics,
+                {TopicPartition(topic, p): micro_batches.Fates(archived=1) for p in (0, 1)},
+                files,
+                2,
+                watermark=at - timedelta(hours=1),
+                decoder_version="1",
+            ),
+        )
+
+    def stream(self) -> None:
+        """The micro-batches of one interval, and those of the next one's first record."""
+        while self.batches < (self.intervals + 1) * BATCHES + 1:
+            for query in (ARCHIVE, VIEW):
+                self.commit_batch(query)
+            self.batches += 1
+
+    def run_interval(self) -> None:
+        """Everything that the steps of an interval ask of the ledger and write there."""
+        pipeline = self.log.pipeline
+        interval = hour(self.intervals - LONG)
+        pinned = pin_interval(pipeline, interval, pinned_by="test")
+        assert [len(r) for r in pinned.ranges] == [BATCHES, BATCHES]
+        attempt = intervals.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+        intervals.load_attempt(attempt)
+        revisions.in_state(pipeline.name, "registering")
+        assert losses.accepted_in(pipeline.name, pinned.ranges) == []
+        assert decoded_otherwise(pipeline.name, pinned.ranges, "1") == []
+        assert decoders_of(pipeline.name, pinned.ranges) == ["1"]
+        assert landing.removed_ranges(pipeline.name, pinned.ranges) == []
+        assert len(micro_batches.files_covering(pipeline.name, pinned.ranges, "archived")) == BATCHES
+        events = (interval.from_time, interval.to_time)
+        assert len(micro_batches.files_with_event_times(pipeline.name, *events)) == BATCHES
+        assert not other_code(pipeline.name, VIEW, pinned.ranges, events, "1").everywhere
+        assert sum(found.fates.archived for found in evidence.committed_fates(pipeline.name, pinned.ranges)) == (
+            2 * BATCHES
+        )
+        assert evidence.recorded_fates(pinned) == []
+        assert evidence.speed_position(pipeline.name, VIEW).batch_id == self.batches - 1
+        assert evidence.first_counted(pipeline.name, VIEW, events) is not None
+        bounds = {r.topic_partition: (r.from_offset, r.until_offset - 1) for r in pinned.ranges}
+        late = evidence.late_bounds_within(f"query-{VIEW}", bounds, interval.from_time - 2 * HOUR)
+        assert len(late) >= 2 * BATCHES - 2
+        quarantine.pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
+        quarantine.replayed_into(pinned.id)
+        fates = {r.topic_partition: micro_batches.Fates(archived=len(r)) for r in pinned.ranges}
+        intervals.note_fates(pinned, fates, dict.fromkeys(fates, 0))
+        label = f"date=2026-01-01/interval={interval.label}"
+        built = BuiltRevision(pipeline.name, label, f"r-{attempt}", "file:///nowhere", BATCHES, "hash", {})
+        revisions.note_built(attempt, pinned.id, "1", [built])
+        assert revisions.of_attempt(attempt) == [built]
+        for state in ("validated", "registering", "registered"):
+            revisions.set_state([built], state)
+        assert revisions.registered_of_interval(pinned.id) == [built]
+        intervals.end_attempt(attempt, 0, "registered", {})
+        self.intervals += 1
+
+
+@pytest.fixture
+def past(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Past:
+    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
+    settings.cache_clear()
+    with psycopg2.connect(in_process.database) as connection, connection.cursor() as cursor:
+        # A table of a few pages is read whole, index or not: what has no index shall be seen before it hurts.
+        cursor.execute("ALTER DATABASE ledger SET enable_seqscan = off")
+    name = f"cost_{os.getpid()}"
+    nest = load_pipeline("nest_cameras")
+    log = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
+    log.create(2)
+    for partition in (0, 1):
+        log.send(partition, *(number / BATCHES - LONG for number in range((LONG + 2) * BATCHES)))
+    return Past(log, writers.acquire(name))
+
+
+@pytest.mark.slow
+def test_micro_batch_and_interval_read_no_more_of_the_ledger_with_2000_micro_batches_behind_them(
+    in_process: Home, past: Past
+) -> None:
+    def closing(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            work()
+            engine().dispose()
+
+        return run
+
+    def of_next() -> tuple[dict[str, int], dict[str, int]]:
+        engine().dispose()
+        stream = rows_read(in_process.database, closing(past.stream))
+        return stream, rows_read(in_process.database, closing(past.run_interval))
+
+    found = {}
+    for behind in (SHORT, LONG):
+        while past.intervals < behind:
+            past.stream()
+            past.run_interval()
+        found[behind] = of_next()
+    for short, long in zip(found[SHORT], found[LONG], strict=True):
+        assert sum(short.values()) > 0
+        assert sum(long.values()) <= 1.1 * sum(short.values()), f"{short} has become {long}"

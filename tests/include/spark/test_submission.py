@@ -1,0 +1,68 @@
+"""What a Spark application is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.errors import UsageError
+from include.lake import delta_tables
+from include.pipelines import load_pipeline
+from include.settings import settings
+from include.spark.submission import DELTA, submission
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize("delta", [True, False])
+def test_delta_and_its_jars_are_there_only_for_applications_that_need_them(delta: bool) -> None:
+    conf = submission("stream", name="stream", delta=delta).conf
+    assert ("delta-spark" in conf["spark.jars"]) is delta
+    assert "spark-sql-kafka" in conf["spark.jars"]
+    assert (conf.keys() >= DELTA.keys()) is delta
+
+
+def test_no_delta_table_is_kept_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert delta_tables.is_kept(load_pipeline("gps_positions"))
+    assert not delta_tables.is_kept(load_pipeline("nest_cameras"))
+    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
+    settings.cache_clear()
+    assert not delta_tables.are_kept()
+
+
+def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "spark-submit"
+    program.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(program))
+    with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_SUBMIT.*name the file"):
+        settings()
+    program.chmod(0o755)
+    assert submission("stream", name="stream").command()[0] == str(program)
+
+
+@pytest.mark.parametrize(
+    ("heap", "third"),
+    [("1g", 2**30 // 3), ("1536m", 512 * 2**20), ("3000K", 1000 * 2**10), ("2147483648", 2**31 // 3), ("much", None)],
+)
+def test_young_generation_begins_with_a_third_of_the_heap_unless_the_job_is_short(
+    monkeypatch: pytest.MonkeyPatch, heap: str, third: int | None
+) -> None:
+    monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", heap)
+    settings.cache_clear()
+
+    def options(*, short: bool) -> list[str]:
+        conf = submission("stream", name="stream", short=short).conf
+        return [each for each in conf["spark.driver.extraJavaOptions"].split() if each.startswith("-XX:NewSize")]
+
+    assert options(short=False) == ([] if third is None else [f"-XX:NewSize={third}"])
+    assert options(short=True) == []

@@ -1,0 +1,124 @@
+"""What a checkpoint depends on: changes that must be refused are named, others are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from include.errors import UsageError
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline, Reference
+from include.streams import fingerprint
+
+TRANSFORMS = '''
+"""Of this pipeline."""
+
+from pyspark.sql import functions as F, Column
+
+LIMIT = 1
+
+def cameras(message):
+    """Cameras."""
+    return F.map_values(message["devices"]["cameras"])
+
+def sightings(archive, references):
+    # Only persons.
+    return archive.where(F.col("n") > LIMIT)
+
+def hourly_counts(sightings):
+    return sightings.groupBy("zip_code").count()
+
+def offline_cameras(archive):
+    return archive
+'''
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return load_pipeline("nest_cameras")
+
+
+def of(pipeline: Pipeline, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> fingerprint.Facts:
+    path = folder / "spark_jobs" / "transforms" / "nest_cameras.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    monkeypatch.setattr(fingerprint, "REPOSITORY", folder)
+    return fingerprint.view_fingerprint(pipeline, pipeline.views[0])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("# Only persons.", "# Persons and nothing else."),
+        ('"""Cameras."""', '"""The cameras of a message."""'),
+        (
+            "def offline_cameras(archive):\n    return archive",
+            "def offline_cameras(archive):\n    return archive.limit(1)",
+        ),
+        ("functions as F, Column", "Column, DataFrame, functions as F"),
+        ('archive.where(F.col("n") > LIMIT)', 'archive.where(\n        F.col("n") > LIMIT\n    )'),
+    ],
+)
+def test_fingerprint_stays_when_only_words_layout_or_other_functions_change(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    assert old in TRANSFORMS
+    before = of(pipeline, TRANSFORMS, tmp_path, monkeypatch)
+    assert of(pipeline, TRANSFORMS.replace(old, new), tmp_path, monkeypatch) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('F.col("n") > LIMIT', 'F.col("n") >= LIMIT', "transform sightings changed"),
+        ("LIMIT = 1", "LIMIT = 2", "transform LIMIT changed"),
+        ('groupBy("zip_code")', 'groupBy("device_id")', "transform hourly_counts changed"),
+        ("from pyspark.sql import functions as F", "from mine import functions as F", "transform F changed"),
+    ],
+)
+def test_changed_function_or_constant_is_named_when_the_view_reaches_it(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, named: str
+) -> None:
+    before = of(pipeline, TRANSFORMS, tmp_path, monkeypatch)
+    after = of(pipeline, TRANSFORMS.replace(old, new), tmp_path, monkeypatch)
+    assert fingerprint.differences(before, after)[0] == named
+
+
+def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline) -> None:
+    view = pipeline.views[0]
+    before = fingerprint.view_fingerprint(pipeline, view)
+    changed = replace(view, speed=replace(view.speed, watermark="2 hours"), key=("window",))
+    references = {**pipeline.references, "streets": Reference(Path("streets.csv"), "street STRING")}
+    after = fingerprint.view_fingerprint(replace(pipeline, references=references), changed)
+    assert fingerprint.differences(before, after) == [
+        "key: zip_code, window → window",
+        "reference streets: none → street STRING",
+        "watermark: 1 hour → 2 hours",
+    ]
+    with pytest.raises(UsageError) as refused:
+        fingerprint.check("nest_cameras", view.name, before, after)
+    assert refused.value.exit_code == 64
+    assert "watermark: 1 hour → 2 hours" in str(refused.value)
+    assert "./tidemark new-generation nest_cameras --reason" in str(refused.value)
+
+
+def test_excerpt_shows_the_place_when_a_long_fact_differs(pipeline: Pipeline) -> None:
+    decoder = replace(
+        pipeline.decoder, schema=pipeline.decoder.schema.replace("client_version: INT", "client_version: BIGINT")
+    )
+    before = fingerprint.view_fingerprint(pipeline, pipeline.views[0])
+    after = fingerprint.view_fingerprint(replace(pipeline, decoder=decoder), pipeline.views[0])
+    (difference,) = fingerprint.differences(before, after)
+    assert difference.startswith("decoder schema: …")
+    assert "BIGINT" in difference
+    assert len(difference) < 200
+
+
+def test_archive_query_depends_on_its_sources_alone(pipeline: Pipeline) -> None:
+    other = replace(pipeline, decoder=replace(pipeline.decoder, schema="a STRING"), views=(), reports=())
+    assert fingerprint.archive_fingerprint(other) == fingerprint.archive_fingerprint(pipeline)
+    added = replace(pipeline, source=replace(pipeline.source, subscribe=("nest-logs", "more-logs")))
+    found = fingerprint.differences(fingerprint.archive_fingerprint(pipeline), fingerprint.archive_fingerprint(added))
+    assert found == ["source topics: nest-logs → more-logs, nest-logs"]

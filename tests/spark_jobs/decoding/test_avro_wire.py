@@ -1,0 +1,309 @@
+"""Avro in the wire format: every version read as the newest, every broken value with its reason, a real registry."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import fastavro
+import pytest
+
+from include.errors import ServiceUnreachable, TidemarkError
+from include.pipelines.gps_positions import PIPELINE, VERSIONS
+from include.producing.messages.gps_positions import Vehicles, encode
+from include.schemas.registry import registry
+from include.schemas.writer_schemas import MAX_SCHEMA_DEPTH, writer_schemas
+from tests.conftest import REPOSITORY, Home
+from tests.support.registry_gate import Gate, open_gate
+
+pytestmark = [pytest.mark.services, pytest.mark.spark]
+
+COLUMNS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+MOMENT = datetime(2026, 11, 20, 5, 30, tzinfo=UTC)
+POSITION = {
+    "timestamp": int(MOMENT.timestamp() * 1000),
+    "deviceId": 7,
+    "latitude": 45.5,
+    "longitude": 3.0,
+    "altitude": 300.0,
+    "speed": 50.0,
+}
+OTHER = json.dumps({"type": "record", "name": "Other", "fields": [{"name": "words", "type": "string"}]})
+
+
+@pytest.fixture(scope="module")
+def gate(in_process: Home) -> Iterator[Gate]:
+    """The module's registry behind a gate; what is kept on disk and in this process belongs to the gate."""
+    import os
+
+    from include.settings import settings
+
+    in_process.run("up", "registry")
+    with open_gate(in_process.services["registry"]["address"]) as opened:
+        os.environ["TIDEMARK_REGISTRY_URL"] = opened.url
+        settings.cache_clear()
+        writer_schemas.cache_clear()
+        yield opened
+        del os.environ["TIDEMARK_REGISTRY_URL"]
+        settings.cache_clear()
+        writer_schemas.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def ids(gate: Gate) -> list[int]:
+    return registry().register("gps-value", VERSIONS)
+
+
+@pytest.fixture
+def another_process(gate: Gate) -> Iterator[Gate]:
+    """As a process sees it that begins now: it knows what is on disk, and nothing else."""
+    writer_schemas.cache_clear()
+    yield gate
+    gate.answer = None
+
+
+def decoded(spark: Any, values: list[bytes | None], pipeline: Any = PIPELINE) -> list[Any]:
+    from spark_jobs.decoding.records import decode
+
+    rows = [(None, value, "gps", 0, number, MOMENT, 0, []) for number, value in enumerate(values)]
+    found = decode(pipeline, spark.createDataFrame(rows, COLUMNS)).collect()
+    return sorted(found, key=lambda row: row["kafka_offset"])
+
+
+def reasons(spark: Any, values: list[bytes | None], **changes: Any) -> list[str | None]:
+    pipeline = replace(PIPELINE, decoder=replace(PIPELINE.decoder, **changes))
+    return [row["reason"] for row in decoded(spark, values, pipeline)]
+
+
+def value(schema_id: int, schema: str, record: Any) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(json.loads(schema)), record)
+    return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()
+
+
+def test_each_version_is_read_as_the_newest(spark: Any, ids: list[int]) -> None:
+    values: list[bytes | None] = [
+        encode(ids[0], 0, POSITION),
+        encode(ids[1], 1, {**POSITION, "accuracy": 4}),
+        encode(ids[2], 2, {**POSITION, "accuracy": 4.5}),
+    ]
+    rows = decoded(spark, values)
+    assert [row["outcome"] for row in rows] == ["archived"] * 3
+    assert [row["accuracy"] for row in rows] == [-1.0, 4.0, 4.5]
+    assert {(row["deviceId"], row["latitude"], row["speed"]) for row in rows} == {(7, 45.5, 50.0)}
+    assert {row["timestamp"] for row in rows} == {MOMENT.replace(tzinfo=None)}
+
+
+def test_each_value_is_parsed_once_where_only_archived_rows_are_kept(spark: Any, ids: list[int]) -> None:
+    """Else the speed query has more code than a method may have, and Spark interprets all of it."""
+    from spark_jobs.decoding.records import archive_rows, decode
+
+    positions = [POSITION, *({**POSITION, "accuracy": 4} for _ in VERSIONS[1:])]
+    values = [encode(ids[version], version, position) for version, position in enumerate(positions)]
+    rows = [(None, value, "gps", 0, number, MOMENT, 0, []) for number, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, COLUMNS).localCheckpoint()
+    every = decode(PIPELINE, frame)
+    kept = archive_rows(PIPELINE, every)
+    # What is no value is looked at once more, for its reason.
+    parses, parses_of_kept = (
+        each._jdf.queryExecution().optimizedPlan().toString().count("from_avro(") for each in (every, kept)
+    )
+    assert parses_of_kept == parses == 2 * len(VERSIONS)
+    assert kept.count() == len(VERSIONS)
+
+
+def test_golden_values_come_out_as_written_down(spark: Any, ids: list[int]) -> None:
+    """Bodies in hexadecimal as the devices wrote them once; the schema ids are this registry's."""
+    from spark_jobs.decoding.records import decode
+
+    lines = (REPOSITORY / "tests" / "golden" / "gps_positions" / "values.jsonl").read_text().splitlines()
+    golden = [json.loads(line) for line in lines]
+    rows = []
+    for offset, each in enumerate(golden):
+        whole = b"\0" + ids[each["version"] - 1].to_bytes(4, "big") + bytes.fromhex(each["body"])
+        rows.append((None, whole, "gps", 0, offset, datetime.fromisoformat(each["timestamp"]), 0, []))
+    found = decode(PIPELINE, spark.createDataFrame(rows, COLUMNS)).orderBy("kafka_offset").collect()
+    assert [row["reason"] for row in found] == [each.get("reason") for each in golden]
+    for row, each in zip(found, golden, strict=True):
+        expected = each.get("row", {})
+        values = {name: row[name] for name in expected}
+        assert values == {**expected, **({"timestamp": row["timestamp"]} if expected else {})}
+        if expected:
+            assert row["timestamp"] == datetime.fromisoformat(expected["timestamp"])
+
+
+def test_field_of_a_version_that_the_code_does_not_know_is_ignored(spark: Any, ids: list[int]) -> None:
+    newer = json.loads(VERSIONS[-1])
+    newer["fields"].append({"name": "heading", "type": ["null", "string"], "default": None})
+    (newest,) = registry().register("gps-value", [json.dumps(newer)])
+    (row,) = decoded(spark, [value(newest, json.dumps(newer), {**POSITION, "accuracy": 1.0, "heading": "north"})])
+    assert (row["outcome"], row["accuracy"]) == ("archived", 1.0)
+
+
+def test_every_broken_form_has_its_reason(spark: Any, ids: list[int]) -> None:
+    from include.producing.broken_messages import broken_avro
+
+    good = encode(ids[1], 1, {**POSITION, "accuracy": 300})
+    forms = [form for seed in range(20) for form in broken_avro(good, 100_000, random.Random(seed))[:-1]]
+    forms.append(broken_avro(good, 100_000, random.Random(1))[-1])
+    found = reasons(spark, [broken for _, broken in forms], max_bytes=100_000)
+    assert found == [reason for reason, _ in forms]
+
+
+def test_every_cut_and_every_added_byte_is_noticed(spark: Any, ids: list[int]) -> None:
+    good = encode(ids[2], 2, {**POSITION, "accuracy": 4.5})
+    cut: list[bytes | None] = [good[:length] for length in range(5, len(good))]
+    more = [bytes([byte]) * count for byte in (0, 1, 0x80, 0xFF) for count in (1, 15, 16, 17)]
+    longer: list[bytes | None] = [good + each for each in more]
+    assert reasons(spark, [good, *cut, *longer]) == [
+        None,
+        *["truncated"] * len(cut),
+        *["trailing_bytes"] * len(longer),
+    ]
+
+
+def test_number_longer_than_any_is_malformed(spark: Any, ids: list[int]) -> None:
+    header = b"\0" + ids[0].to_bytes(4, "big")
+    assert reasons(spark, [header + b"\xff" * 60, header]) == ["malformed_avro", "truncated"]
+
+
+def test_nested_types_and_blocks_of_any_encoder_are_whole(spark: Any, ids: list[int]) -> None:
+    # One block with its size, as some encoders write it: a longer encoding of the same record.
+    schema = {"type": "record", "name": "T", "fields": [{"name": "n", "type": {"type": "array", "items": "long"}}]}
+    (schema_id,) = registry().register("nested-value", [json.dumps(schema)])
+    header = b"\0" + schema_id.to_bytes(4, "big")
+    one, sized = header + b"\x04\x02\x04\x00", header + b"\x03\x04\x02\x04\x00"
+    assert fastavro.schemaless_reader(io.BytesIO(sized[5:]), schema) == {"n": [1, 2]}
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import avro_wire
+
+    decoder = replace(PIPELINE.decoder, schema=json.dumps(schema))
+    frame = spark.createDataFrame([(one,), (sized,), (one + b"\x00",)], "value BINARY")
+    avro_wire.prepare(decoder, frame)
+    parsed = frame.withColumn("parsed", avro_wire.parse(decoder, F.col("value")))
+    found = parsed.select(
+        avro_wire.message(F.col("parsed"))["n"].alias("n"),
+        avro_wire.failure(decoder, F.col("value"), F.col("parsed"))["reason"].alias("reason"),
+    ).collect()
+    assert [tuple(row) for row in found] == [([1, 2], None), ([1, 2], None), ([1, 2], "trailing_bytes")]
+
+
+def test_row_rules_refuse_numbers_that_are_none_and_times_that_are_absurd(spark: Any, ids: list[int]) -> None:
+    bad = Vehicles(ids).bad_messages(MOMENT, random.Random(3))
+    rows = decoded(spark, [broken for _, broken in bad])
+    assert [row["reason"] for row in rows] == [reason for reason, _ in bad]
+    assert "NaN" in rows[0]["detail"]
+
+
+def test_bounds_are_included_and_null_passes(spark: Any, ids: list[int]) -> None:
+    at = {**POSITION, "latitude": 90.0, "longitude": -180.0, "speed": 0.0}
+    beyond = {**POSITION, "latitude": 90.00001}
+    assert reasons(spark, [encode(ids[0], 0, each) for each in (at, beyond)]) == [None, "out_of_range"]
+
+
+def test_schema_of_something_else_or_with_references_is_unusable(spark: Any, ids: list[int], gate: Gate) -> None:
+    import httpx
+
+    (other,) = registry().register("other-value", [OTHER])
+    refers = json.dumps({"type": "record", "name": "R", "fields": [{"name": "o", "type": "Other"}]})
+    reply = httpx.post(
+        f"{gate.target}/subjects/refers-value/versions",
+        json={"schema": refers, "references": [{"name": "Other", "subject": "other-value", "version": 1}]},
+        headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+        timeout=20,
+    )
+    with_references = int(reply.json()["id"])
+    header = (b"\0" + each.to_bytes(4, "big") for each in (other, with_references))
+    rows = decoded(spark, [each + b"\x02a" for each in header])
+    assert [row["reason"] for row in rows] == ["unusable_schema"] * 2
+    assert "cannot be read as the declared one" in rows[0]["detail"]
+    assert "refers to other schemas" in rows[1]["detail"]
+    asked = [path for path in gate.asked if "other-value" in path and "versions/1" in path]
+    assert asked == []
+
+
+def test_schema_of_any_depth_is_refused_before_it_is_read() -> None:
+    from include.schemas.registry import RegisteredSchema
+    from include.schemas.writer_schemas import Unusable, usable
+
+    deep = '{"type":"array","items":' * (2 * MAX_SCHEMA_DEPTH + 1) + '"long"' + "}" * (2 * MAX_SCHEMA_DEPTH + 1)
+    assert isinstance(usable(RegisteredSchema(deep)), Unusable)
+    assert usable(RegisteredSchema("{}", kind="PROTOBUF")) != "{}"
+    assert usable(RegisteredSchema("string")) == '"string"'
+
+
+def test_registry_is_not_asked_again_for_what_is_on_disk(spark: Any, ids: list[int], another_process: Gate) -> None:
+    decoded(spark, [encode(ids[0], 0, POSITION)])
+    writer_schemas.cache_clear()
+    another_process.answer = 503
+    another_process.asked.clear()
+    (row,) = decoded(spark, [encode(ids[0], 0, POSITION)])
+    assert row["outcome"] == "archived"
+    assert another_process.asked == []
+
+
+def test_nothing_is_quarantined_when_the_registry_is_away(spark: Any, ids: list[int], another_process: Gate) -> None:
+    (fresh,) = registry().register("fresh-value", [OTHER.replace("Other", "Fresh")])
+    another_process.answer = 503
+    with pytest.raises(ServiceUnreachable, match="503"):
+        decoded(spark, [b"\0" + fresh.to_bytes(4, "big") + b"\x02a"])
+    another_process.answer = 404
+    # Not the registry's own 404: something else answers at its address.
+    with pytest.raises(ServiceUnreachable):
+        decoded(spark, [b"\0" + fresh.to_bytes(4, "big") + b"\x02a"])
+    another_process.answer = None
+    (row,) = decoded(spark, [b"\0" + fresh.to_bytes(4, "big") + b"\x02a"])
+    assert row["reason"] == "unusable_schema"
+
+
+def test_unknown_id_stays_unknown_for_a_process_and_is_asked_for_by_the_next(
+    spark: Any, ids: list[int], another_process: Gate
+) -> None:
+    unknown = b"\0" + (2_100_000_000).to_bytes(4, "big") + b"\x02a"
+    assert [reasons(spark, [unknown]) for _ in range(2)] == [["unknown_schema"]] * 2
+    assert another_process.asked.count("/schemas/ids/2100000000") == 1
+    writer_schemas.cache_clear()
+    assert reasons(spark, [unknown]) == ["unknown_schema"]
+    assert another_process.asked.count("/schemas/ids/2100000000") == 2
+
+
+def test_more_ids_than_any_registry_gives_end_the_batch(spark: Any, ids: list[int]) -> None:
+    with pytest.raises(TidemarkError, match="not Avro of a schema registry"):
+        decoded(spark, [b"\0" + (1_000_000 + n).to_bytes(4, "big") for n in range(1_001)])
+
+
+def test_fail_fast_names_the_record_and_its_reason(spark: Any, ids: list[int]) -> None:
+    from pyspark.errors import PySparkException
+
+    from spark_jobs.spark.failures import translate
+
+    fast = replace(PIPELINE, decoder=replace(PIPELINE.decoder, mode="FAILFAST"))
+    good = encode(ids[0], 0, POSITION)
+    assert [row["outcome"] for row in decoded(spark, [good, good], fast)] == ["archived"] * 2
+    with pytest.raises(PySparkException) as thrown:
+        decoded(spark, [good, good[:-1]], fast)
+    error = translate(thrown.value)
+    assert error is not None
+    assert error.exit_code == 2
+    assert "gps-0 offset 1: truncated" in str(error)
+
+
+def test_generated_messages_have_the_reasons_they_say(spark: Any, ids: list[int]) -> None:
+    from include.producing.generate import messages
+
+    made = list(messages(PIPELINE, events=600, seed=5, bad_fraction=0.3, start=MOMENT, span=timedelta(minutes=1)))
+    small = [(each, reason) for _, _, each, reason in made if len(each or b"") < 100_000]
+    found = [row["reason"] or "" for row in decoded(spark, [each for each, _ in small])]
+    assert found == [reason for _, reason in small]
+    versions = Counter(each[4] for each, reason in small if not reason and each)
+    assert set(versions) == set(ids)

@@ -1,0 +1,440 @@
+"""Bytes to outcomes: strict, in one pass, every record accounted for."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Archive, Json, SafeValue
+from include.producing.generate import messages
+from include.producing.messages import nest_cameras as producer
+from tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime(2026, 11, 20, 5, 30, tzinfo=UTC)
+CORPUS = REPOSITORY.parent / "shared" / "corpora" / "json"
+KAFKA_DDL = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+
+
+def decoded(spark: Any, values: Sequence[bytes | None], *columns: str) -> dict[int, list[Any]]:
+    """Rows by offset, with all columns or these; the offset is the position in the list."""
+    from spark_jobs.decoding.records import decode
+
+    rows = [(b"k", value, "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset, value in enumerate(values)]
+    found: dict[int, list[Any]] = {}
+    frame = decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL))
+    for row in frame.select("kafka_offset", *columns or [c for c in frame.columns if c != "kafka_offset"]).collect():
+        found.setdefault(row.kafka_offset, []).append(row)
+    return found
+
+
+def good(**changes: Any) -> dict[str, Any]:
+    camera = producer._camera("cam-0001", NOW, random.Random(1))
+    event = {**camera["last_event"], **{k: v for k, v in changes.items() if k in camera["last_event"]}}
+    camera = {**camera, **{k: v for k, v in changes.items() if k not in event}, "last_event": event}
+    return {"devices": {"cameras": {"cam-0001": camera}}}
+
+
+def as_bytes(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+CASES: list[tuple[str, bytes | None]] = [
+    ("null_value", None),
+    ("empty_value", b""),
+    ("empty_value", b" \n\t"),
+    ("malformed_json", b"{"),
+    ("malformed_json", b"}"),
+    ("malformed_json", b"{,}"),
+    ("malformed_json", b'{"devices": {},}'),
+    ("malformed_json", b'{"devices": {"cameras": {}}'),
+    ("malformed_json", b'{"devices": {}, "x": 12'),
+    ("malformed_json", b'{"devices": {}, "x": "}'),
+    ("malformed_json", b'{"devices": {}, "x": "\\}'),
+    ("malformed_json", b'[{"devices": {}}'),
+    ("malformed_json", b"nonsense"),
+    ("malformed_json", b"{'devices': {}}"),
+    ("malformed_json", b'{"devices": NaN}'),
+    ("trailing_content", b"{}garbage"),
+    ("trailing_content", b"{}}"),
+    ("trailing_content", b"{}]"),
+    ("trailing_content", b"{}{}"),
+    ("trailing_content", b"{},{}"),
+    ("trailing_content", b'{}],"x":[{}'),
+    ("trailing_content", b'{}],"tidemark":[{}'),
+    ("trailing_content", b"{} {}"),
+    ("trailing_content", b"{}  }"),
+    ("trailing_content", b'"devices": {}}'),
+    ("trailing_content", b'{"devices": {}}}'),
+    ("trailing_content", b'{"devices": {}}, "x": {}}'),
+    ("trailing_content", b'{"devices": {}}\n{"devices": {}}'),
+    ("trailing_content", b'{"devices": {}, "tidemark_seal": 1}garbage}'),
+    ("wrong_type", b"[]"),
+    ("wrong_type", b"[{}]"),
+    ("wrong_type", b"7"),
+    ("wrong_type", b'"text"'),
+    ("wrong_type", b"null"),
+    ("wrong_type", b'{"devices": []}'),
+    ("wrong_type", as_bytes(good(has_person="perhaps"))),
+    ("wrong_type", as_bytes(good(start_time="not a time"))),
+    ("not_utf8", as_bytes(good()).replace(b"cam-0001", b"cam-\xff\xfe")),
+    ("not_utf8", b"\xff\xfe{\x00}\x00"),
+    ("too_large", b'{"metadata": null, "x": "' + b"y" * 1_048_576 + b'"}'),
+    ("required_missing", as_bytes(good(device_id=None))),
+    ("required_missing", as_bytes({"devices": {"cameras": {"a": None}}})),
+    ("required_missing", as_bytes({"devices": {"cameras": {"a": {"device_id": "a"}}}})),
+    ("event_time_out_of_bounds", as_bytes(good(start_time="2099-01-01T00:00:00.000Z"))),
+    ("event_time_out_of_bounds", as_bytes(good(start_time="0001-01-01T00:00:00.000Z"))),
+    ("event_time_out_of_bounds", as_bytes(good(start_time="9999-12-31T23:59:59.999Z"))),
+]
+
+
+def test_bad_record_is_quarantined_whole_with_its_reason(spark: Any) -> None:
+    values = [value for _, value in CASES]
+    found = decoded(spark, values)
+    for offset, (reason, value) in enumerate(CASES):
+        (row,) = found[offset]
+        assert (row.outcome, row.reason) == ("quarantined", reason), value
+        assert bytes(row.value) == value if value is not None else row.value is None
+        assert row.headers[0].key == "h"
+        assert row.detail
+
+
+def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
+    cameras = {f"cam-{n}": good(device_id=f"cam-{n}")["devices"]["cameras"]["cam-0001"] for n in (3, 1, 2)}
+    found = decoded(spark, [as_bytes({"devices": {"cameras": cameras}, "unknown": 1})])
+    assert [(row.kafka_element, row.device_id) for row in found[0]] == [(0, "cam-3"), (1, "cam-1"), (2, "cam-2")]
+    assert {row.outcome for row in found[0]} == {"archived"}
+    assert all(row.value is None and row.date == date(2026, 11, 20) for row in found[0])
+    assert found[0][0].last_event.start_time.replace(tzinfo=UTC) == NOW
+
+
+def test_every_row_is_judged_however_many_there_are(spark: Any) -> None:
+    """The first ones by generated code, further ones by Spark's interpreter: the first bad one is named."""
+
+    def message(cameras: Sequence[dict[str, Any]]) -> bytes:
+        each = [good(**changes)["devices"]["cameras"]["cam-0001"] for changes in cameras]
+        return as_bytes({"devices": {"cameras": {f"cam-{n}": camera for n, camera in enumerate(each)}}})
+
+    most = 7
+    good_ones = [message([{}] * count) for count in range(most + 1)]
+    bad_at = [
+        message([{}] * at + [{"device_id": "x" * (201 + at)}] + [{"device_id": ""}] * (most - at - 1))
+        for at in range(most)
+    ]
+    found = decoded(spark, [*good_ones, *bad_at])
+    for count in range(1, most + 1):
+        assert [(row.outcome, row.kafka_element) for row in found[count]] == [("archived", n) for n in range(count)]
+    for at in range(most):
+        (row,) = found[len(good_ones) + at]
+        assert (row.outcome, row.reason) == ("quarantined", "value_too_long"), at
+        assert row.detail.startswith(f"device_id has {201 + at} bytes"), row.detail
+
+
+def test_valid_record_without_cameras_is_empty(spark: Any) -> None:
+    values = [
+        b"{}",
+        b"{ }",
+        b"\t{\n}\r\n",
+        b"{" + b" " * 100 + b"}",
+        b'{"devices": null}',
+        b'{"devices": {"cameras": {}}}',
+        b' {"devices": {}} ',
+        b'{\n  "devices": {}\n}\n',
+        b'{"devices": {}, "tidemark_seal": 5, "tidemark_corrupt": "no"}',
+    ]
+    for offset, (row,) in decoded(spark, values).items():
+        assert (row.outcome, row.reason, row.kafka_element) == ("empty", None, 0), values[offset]
+
+
+def test_message_is_taken_for_json_if_and_only_if_it_is(spark: Any) -> None:
+    chance = random.Random(11)
+    message = as_bytes(good())
+    values = [mutated(message, chance) for _ in range(3000)]
+    not_json = {"empty_value", "malformed_json", "trailing_content", "not_utf8"}
+    found = decoded(spark, values, "reason")
+    refused = [found[offset][0].reason in not_json for offset in range(len(values))]
+    assert refused == [not is_json(value) for value in values]
+    assert 500 < sum(refused) < 2500
+
+
+def mutated(message: bytes, chance: random.Random) -> bytes:
+    """The message with one or two changes, mostly of what JSON is made of, and mostly at its ends."""
+    value = bytearray(message)
+    for _ in range(chance.choice((1, 1, 2))):
+        ends = (chance.randrange(12), len(value) - 1 - chance.randrange(12))
+        at = chance.choice((*ends, chance.randrange(len(value))))
+        piece = chance.choice((b"{", b"}", b"[", b"]", b",", b'"', b":", b" ", b"\n", b"0", b"}{}", b"\\", b"\xff"))
+        match chance.randrange(3):
+            case 0:
+                value[at:at] = piece
+            case 1:
+                value[at : at + 1] = piece
+            case _:
+                del value[at : at + chance.choice((1, 3))]
+    return bytes(value)
+
+
+def is_json(value: bytes) -> bool:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    try:
+        json.loads(value.decode(), parse_constant=refuse)
+    except ValueError:
+        return False
+    return True
+
+
+def test_record_with_one_bad_row_is_quarantined_whole(spark: Any) -> None:
+    message = good()
+    message["devices"]["cameras"]["bad"] = {"device_id": None}
+    (row,) = decoded(spark, [as_bytes(message)])[0]
+    assert (row.outcome, row.reason) == ("quarantined", "required_missing")
+
+
+def test_event_time_is_bounded_exactly(spark: Any) -> None:
+    edges = [-timedelta(days=30), timedelta(hours=1)]
+    inside = [NOW + edge for edge in edges]
+    outside = [NOW + edges[0] - timedelta(milliseconds=1), NOW + edges[1] + timedelta(milliseconds=1)]
+    values = [as_bytes(good(start_time=t.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z")) for t in inside + outside]
+    found = decoded(spark, values)
+    assert [found[n][0].outcome for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
+
+
+def test_date_is_that_of_the_calendar_in_utc_before_1970_too(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.records import utc_date
+
+    day, first, last = 86_400_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999
+    rng = random.Random(3)
+    edges = [first, last, *(n * day + around for n in (-365, -1, 0, 1, 20_777) for around in (-1, 0, 1))]
+    moments = [*edges, *(rng.randrange(first, last) for _ in range(2000))]
+    times = spark.createDataFrame([(each,) for each in moments], "micros BIGINT").select(F.timestamp_micros("micros"))
+    found = times.toDF("at").select(utc_date(F.col("at")) == F.to_date("at")).collect()
+    assert [same for (same,) in found] == [True] * len(moments)
+
+
+@pytest.mark.parametrize(
+    ("value", "safe"),
+    [
+        ("en.wikipedia.org", True),
+        ("2026-11-20T0500", True),
+        ("2026-11-20T05:00", False),
+        ("007", True),
+        ("x" * 100, True),
+        ("x" * 101, False),
+        ("", False),
+        (None, False),
+        ("__HIVE_DEFAULT_PARTITION__", False),
+        ("..", False),
+        ("a/b", False),
+        ("a\\b", False),
+        ("a%2Fb", False),
+        ("name\n", False),
+        ("na\x1b[31mme", False),
+        ("déjà", False),
+        ("a b", False),
+    ],
+)
+def test_value_that_is_no_safe_folder_name_is_quarantined(spark: Any, value: str | None, safe: bool) -> None:
+    from spark_jobs.decoding.records import decode
+
+    pipeline = load_pipeline("nest_cameras")
+    rules = (*pipeline.archive.rules, SafeValue("where_name"))
+    declared = replace(pipeline, archive=replace(pipeline.archive, rules=rules))
+    frame = spark.createDataFrame(
+        [(b"k", as_bytes(good(where_name=value)), "nest-logs", 0, 0, NOW, [("h", b"1")])], KAFKA_DDL
+    )
+    (row,) = decode(declared, frame).collect()
+    assert (row.outcome, row.reason) == (("archived", None) if safe else ("quarantined", "unsafe_partition_value"))
+    assert safe or row.detail.isprintable()
+
+
+def test_rows_may_take_key_and_headers_of_their_record(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import records
+
+    def rows(message: Column, record: Column) -> Column:
+        header = F.get(F.filter(record["headers"], lambda each: each["key"] == "h"), F.lit(0))["value"]
+        return F.array(
+            F.struct(
+                message["at"].alias("at"),
+                record["key"].cast("string").alias("named"),
+                header.cast("string").alias("h"),
+                record["offset"].alias("position"),
+            )
+        )
+
+    columns = "at TIMESTAMP, named STRING, h STRING, position BIGINT"
+    archive = Archive(rows="rows", takes_record=True, columns=columns, event_time="at")
+    declared = replace(
+        load_pipeline("nest_cameras"), decoder=Json(schema="at TIMESTAMP"), archive=archive, views=(), reports=()
+    )
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: rows)
+    value = b'{"at": "2026-11-20T05:00:00Z"}'
+    frame = spark.createDataFrame(
+        [(b"k", value, "t", 1, 7, NOW, [("x", b"0"), ("h", b"1")]), (None, value, "t", 1, 8, NOW, [])], KAFKA_DDL
+    )
+    found = [(row.named, row.h, row.position) for row in records.decode(declared, frame).collect()]
+    assert found == [("k", "1", 7), (None, None, 8)]
+
+
+def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> None:
+    from spark_jobs.decoding.records import decode, withhold
+
+    rows = [(b"k", as_bytes(good()), "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset in range(3)]
+    withheld = withhold({("nest-logs", 0, 1): "it threw", ("nest-logs", 1, 0): "another"})
+    found = decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL), withheld).collect()
+    assert [(row.outcome, row.reason, row.detail) for row in found] == [
+        ("archived", None, None),
+        ("quarantined", "poison", "it threw"),
+        ("archived", None, None),
+    ]
+    assert bytes(found[1].value) == as_bytes(good())
+    assert found[1].kafka_timestamp.replace(tzinfo=UTC) == NOW
+
+
+def test_corpus_of_json_is_accepted_or_refused_as_it_says(spark: Any) -> None:
+    """Each case as one field of a message: `y_` must decode, `n_` must not, nothing may vanish."""
+    if not CORPUS.is_dir():
+        pytest.skip(f"the corpus is not at {CORPUS.relative_to(REPOSITORY.parent)}")
+    files = sorted(CORPUS.glob("*.json"))
+    # What is JSON but contains bytes no message may have, or depth no reader bears, is refused by choice.
+    values = [b'{"unknown": ' + path.read_bytes() + b"}" for path in files]
+    found = decoded(spark, values)
+    assert sorted(found) == list(range(len(files)))
+    wrong = []
+    for number, path in enumerate(files):
+        (row,) = found[number]
+        if (path.name.startswith("y_") and row.outcome != "empty") or (
+            path.name.startswith("n_") and row.outcome != "quarantined" and not closes_the_wrapper(path.read_bytes())
+        ):
+            wrong.append((path.name, row.outcome, row.reason))
+    assert wrong == []
+
+
+def closes_the_wrapper(value: bytes) -> bool:
+    """Whether a refused case becomes valid JSON as the value of a field, e.g. by closing the object itself."""
+    try:
+        json.loads(b'{"unknown": ' + value + b"}")
+    except ValueError:
+        return False
+    return True
+
+
+def test_decoder_parses_each_value_once(spark: Any) -> None:
+    from spark_jobs.decoding.records import decode
+
+    frame = spark.createDataFrame([], KAFKA_DDL)
+    plan = decode(load_pipeline("nest_cameras"), frame)._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json(") == 1
+    # Spark interprets whatever is asked inside of it.
+    assert "xxhash64" not in plan.partition("from_json(")[2].partition(" AS parsed")[0]
+
+
+@pytest.mark.parametrize("name", ["auction_bids", "isp_hits", "wiki_changes"])
+def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any, name: str) -> None:
+    from spark_jobs.decoding.records import decode
+
+    plan = whole_plan(spark, lambda frame: decode(load_pipeline(name), frame))
+    # By the name of its first field, what any struct is made of: failures alone.
+    assert set(re.findall(r"\bstruct\((\w+),", plan)) == {"reason"}
+
+
+@pytest.mark.parametrize("name", ["auction_bids", "isp_hits", "nest_cameras", "wiki_changes"])
+def test_rows_are_judged_once_where_only_the_archived_ones_are_kept(spark: Any, name: str) -> None:
+    from spark_jobs.decoding.records import archive_rows, decode
+
+    pipeline = load_pipeline(name)
+    every = whole_plan(spark, lambda frame: decode(pipeline, frame))
+    kept = whole_plan(spark, lambda frame: archive_rows(pipeline, decode(pipeline, frame)))
+    assert "Filter" in kept
+    for asked in ("from_json(", "event_time_out_of_bounds", "required_missing", ".isValid()"):
+        assert kept.count(asked) == every.count(asked) > 0, asked
+
+
+def whole_plan(spark: Any, query: Callable[[Any], Any]) -> str:
+    """The optimized plan of a query over Kafka records, with all fields of every line."""
+    # Of rows that Spark has at hand, nothing would be left to plan.
+    frame = spark.createDataFrame([], KAFKA_DDL).localCheckpoint()
+    spark.conf.set("spark.sql.debug.maxToStringFields", 1000)
+    try:
+        return str(query(frame)._jdf.queryExecution().optimizedPlan().toString())
+    finally:
+        spark.conf.unset("spark.sql.debug.maxToStringFields")
+
+
+def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ways of one decoding: field by field, and as a struct. Where there is no row, both say so."""
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import records
+
+    pipeline = load_pipeline("auction_bids")
+    bids = records.transform(pipeline, pipeline.archive.rows)
+    in_array = False
+
+    def some(message: Column) -> Column:
+        bid = bids(message)
+        return F.when(F.substring("kafka_offset", -1, 1) != "3", F.array(bid) if in_array else bid)
+
+    made = messages(pipeline, events=600, seed=7, bad_fraction=0.3, start=NOW, span=timedelta(minutes=5))
+    rows = [(key, value, "auction-bids", 0, n, moment, []) for n, (moment, key, value, _) in enumerate(made)]
+    frame = spark.createDataFrame(rows, KAFKA_DDL)
+    withheld = records.withhold({("auction-bids", 0, 5): "it threw"})
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: some)
+
+    def found() -> list[Any]:
+        return records.decode(pipeline, frame, withheld).orderBy("kafka_offset").collect()
+
+    field_by_field = found()
+    in_array = True
+    assert found() == field_by_field
+    assert {row.outcome for row in field_by_field} == {"archived", "empty", "quarantined"}
+    reasons = {row.reason for row in field_by_field}
+    assert {None, "poison", "malformed_json", "required_missing"} <= reasons, reasons
+
+
+def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import strict_json
+
+    decoder = Json(schema="a INT", max_bytes=8)
+    frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"a": 12}',)], "value BINARY")
+    parsable = frame.withColumn("parsable", strict_json.parsable(decoder, F.col("value")))
+    parsed = parsable.withColumn("parsed", strict_json.parse(decoder, F.col("parsable")))
+    rows = parsed.select(strict_json.failure(decoder, F.col("value"), F.col("parsed")).alias("failure")).collect()
+    assert [row.failure and row.failure.reason for row in rows] == [None, "too_large"]
+
+
+def test_every_generated_bad_message_is_quarantined_for_the_reason_it_was_made_for(spark: Any) -> None:
+    from include.producing.generate import messages
+
+    made = list(
+        messages(
+            load_pipeline("nest_cameras"), events=300, seed=3, bad_fraction=0.5, start=NOW, span=timedelta(seconds=1)
+        )
+    )
+    found = decoded(spark, [value for _, _, value, _ in made])
+    reasons = [reason for _, _, _, reason in made]
+    assert [found[n][0].reason or "" for n in range(300)] == reasons
+    assert Path(producer.__file__).stem == "nest_cameras"

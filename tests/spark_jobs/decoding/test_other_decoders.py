@@ -1,0 +1,111 @@
+"""Text, CSV and decoders of the user's own: strict, every record with one outcome."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from include.errors import UsageError
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Archive, Csv, Text, UserDefined
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime(2026, 11, 20, 5, 30, tzinfo=UTC)
+KAFKA_DDL = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+CSV = Csv(schema="device INT, at TIMESTAMP, note STRING")
+METER = "device BIGINT, reading DOUBLE, unit STRING"
+
+
+def outcomes(spark: Any, decoder: Any, columns: str, values: list[bytes | None], monkeypatch: Any) -> list[Any]:
+    """What becomes of each value: the row for an archived one, else the reason."""
+    from spark_jobs.decoding import records
+    from spark_jobs.spark.schemas import struct_of
+
+    def rows(message: Column) -> Column:
+        return F.array(message)
+
+    archive = Archive(rows="rows", columns=columns, event_time=columns.split()[0])
+    declared = replace(load_pipeline("nest_cameras"), decoder=decoder, archive=archive, views=(), reports=())
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: rows)
+    frame = spark.createDataFrame([(None, v, "t", 0, n, NOW, []) for n, v in enumerate(values)], KAFKA_DDL)
+    dated = F.lit(NOW)
+    monkeypatch.setattr(records, "_path", lambda row, path: dated)
+    names = struct_of(columns).names
+    found = sorted(records.decode(declared, frame).collect(), key=lambda row: row.kafka_offset)
+    assert [row.kafka_offset for row in found] == list(range(len(values)))
+    kept = [row for row in found if row.outcome == "quarantined"]
+    assert all(row.detail and row.detail.isprintable() for row in kept)
+    assert [row.value for row in kept] == [values[row.kafka_offset] for row in kept]
+    return [row.reason or tuple(row[name] for name in names) for row in found]
+
+
+def test_text_is_taken_whole_and_what_is_not_utf8_is_quarantined(spark: Any, monkeypatch: Any) -> None:
+    values: list[bytes | None] = [b"", "Ω\n\t\0".encode(), b"\xff", None, b"x" * 11]
+    found = outcomes(spark, Text(max_bytes=10), "text STRING", values, monkeypatch)
+    assert found == [("",), ("Ω\n\t\0",), "not_utf8", "null_value", "too_large"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"1,2026-11-20T05:00:00Z,hot", (1, datetime(2026, 11, 20, 5), "hot")),
+        (b'2,2026-11-20T05:00:00Z,"a, ""b"""\r\n', (2, datetime(2026, 11, 20, 5), 'a, "b"')),
+        (b",,", (None, None, None)),
+        (b"", "empty_value"),
+        (b" \n", "empty_value"),
+        (b"1,2026-11-20T05:00:00Z", "malformed_csv"),
+        (b"1,2026-11-20T05:00:00Z,a,b", "malformed_csv"),
+        (b"one,2026-11-20T05:00:00Z,a", "malformed_csv"),
+        (b"1,yesterday,a", "malformed_csv"),
+        (b"1,2026-11-20T05:00:00Z,a\n2,2026-11-20T05:00:00Z,b", "trailing_content"),
+        (b"1,2026-11-20T05:00:00Z,\xff", "not_utf8"),
+        (None, "null_value"),
+    ],
+)
+def test_csv_line_has_exactly_its_columns_or_is_quarantined(
+    spark: Any, monkeypatch: Any, value: bytes | None, expected: Any
+) -> None:
+    (found,) = outcomes(spark, CSV, CSV.schema, [value], monkeypatch)
+    assert found == expected
+
+
+def meter(device: int, reading: float, unit: bytes = b"kWh") -> bytes:
+    return struct.pack(">IdB", device, reading, len(unit)) + unit
+
+
+@pytest.mark.parametrize("name", ["meter", "meters"])
+def test_function_of_the_users_decodes_and_what_it_raises_on_is_quarantined_alone(
+    spark: Any, monkeypatch: Any, name: str
+) -> None:
+    decoder = UserDefined(
+        f"tests.support.own_decoders:{name}", schema=METER, vectorised=name == "meters", max_bytes=100
+    )
+    values: list[bytes | None] = [
+        meter(1, 1.5), b"short", meter(2, 2.5), None, meter(3, 0.5, b"\xff"), meter(0, 1), b"x" * 101, meter(4, -1.0),
+    ]  # fmt: skip
+    found = outcomes(spark, decoder, METER, values, monkeypatch)
+    assert found == [
+        (1, 1.5, "kWh"), "undecodable", (2, 2.5, "kWh"), "null_value", "undecodable", "undecodable", "too_large",
+        (4, -1.0, "kWh"),
+    ]  # fmt: skip
+
+
+def test_vectorised_function_that_forgets_a_message_loses_none(spark: Any, monkeypatch: Any) -> None:
+    decoder = UserDefined("tests.support.own_decoders:too_few", schema=METER, vectorised=True)
+    found = outcomes(spark, decoder, METER, [meter(n, 1.0) for n in range(1, 4)], monkeypatch)
+    assert found == ["undecodable"] * 3
+
+
+def test_name_that_is_no_path_of_a_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="names no function"):
+        UserDefined("os.system('x')", schema=METER)

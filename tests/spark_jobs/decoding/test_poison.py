@@ -1,0 +1,61 @@
+"""Bisecting: single records that throw are found, in few reads, and nothing else is blamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from include.errors import TidemarkError
+from include.offsets import OffsetRange, TopicPartition
+from spark_jobs.decoding.poison import MOST, find_poison, halves
+
+ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
+RANGES = [OffsetRange(ZERO, 100, 1_124), OffsetRange(ONE, 0, 0), OffsetRange(TopicPartition("t", 2), 7, 8)]
+
+
+class Decoder:
+    """Throws whenever its ranges hold a record that throws; counts its reads."""
+
+    def __init__(self, throwing: set[tuple[str, int, int]]) -> None:
+        self.throwing = throwing
+        self.reads = 0
+
+    def __call__(self, ranges: Sequence[OffsetRange]) -> str | None:
+        self.reads += 1
+        for topic, partition, offset in sorted(self.throwing):
+            for each in ranges:
+                here = (each.topic_partition.topic, each.topic_partition.partition)
+                if here == (topic, partition) and each.from_offset <= offset < each.until_offset:
+                    return f"threw at {offset}"
+        return None
+
+
+def test_every_record_that_throws_is_found_in_a_few_reads() -> None:
+    throwing = {("t", 0, 100), ("t", 0, 1_123), ("t", 2, 7)}
+    decoder = Decoder(throwing)
+    assert find_poison(RANGES, decoder) == {c: f"threw at {c[2]}" for c in throwing}
+    assert decoder.reads <= 1 + 2 * 3 * 11
+
+
+def test_nothing_is_blamed_when_the_whole_decodes() -> None:
+    decoder = Decoder(set())
+    assert find_poison(RANGES, decoder) == {}
+    assert decoder.reads == 1
+
+
+def test_nothing_is_blamed_when_no_single_record_throws() -> None:
+    assert find_poison(RANGES, lambda ranges: "too much" if sum(map(len, ranges)) > 200 else None) == {}
+
+
+def test_search_ends_with_an_error_when_all_records_throw() -> None:
+    decoder = Decoder({("t", 0, offset) for offset in range(100, 1_124)})
+    with pytest.raises(TidemarkError, match="the transform or the decoder"):
+        find_poison(RANGES, decoder)
+    assert decoder.reads <= 4 * MOST
+
+
+def test_halves_hold_every_offset_once() -> None:
+    first, second = halves(RANGES)
+    assert first == [OffsetRange(ZERO, 100, 612)]
+    assert second == [OffsetRange(ZERO, 612, 1_124), OffsetRange(TopicPartition("t", 2), 7, 8)]

@@ -1,0 +1,38 @@
+"""What a report's section shows of many rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.ledger.revisions import BuiltRevision
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Top
+from spark_jobs.intervals.report_sections import ROWS, collect_report
+from spark_jobs.spark.frames import empty_frame
+
+pytestmark = pytest.mark.spark
+
+HOUR = (datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(("keys", "truncated"), [(ROWS - 1, 0), (ROWS, 0), (ROWS + 1, 1), (ROWS + 9, 9)])
+def test_section_tells_how_many_rows_it_does_not_show(spark: Any, tmp_path: Path, keys: int, truncated: int) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    view = pipeline.views[0]
+    top = Top("Most seen", view=view.name, measure="count", by=("zip_code",), rows=1000)
+    pipeline = replace(pipeline, reports=(top,))
+    counted = [(f"{key:05}", HOUR, key + 1) for key in range(keys)]
+    location = str(tmp_path / "view")
+    spark.createDataFrame(counted, view.columns).write.parquet(location)
+    built = BuiltRevision(pipeline.view_table(view), "", "r1", location, keys, "", {})
+
+    found = collect_report(spark, pipeline, None, empty_frame(spark, spark.read.parquet(location).schema), [built])
+
+    section = found["sections"][0]
+    assert section["truncated"] == truncated
+    assert [row[1] for row in section["rows"]] == list(range(keys, 0, -1))[:ROWS]

@@ -1,0 +1,188 @@
+"""The parts of reconciliation that need no services: spans without records, late spans, classes of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from include.kafka.gap_proof import NEAR, runs
+from include.ledger.evidence import LateBound
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.reconciliation import EXAMPLES, Difference, Reconciliation
+from spark_jobs.reconciliation.against_kafka import missing_spans, reconcile_archive
+from spark_jobs.reconciliation.view_parts import PARTS, late_spans
+from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side
+
+TP = TopicPartition("logs", 0)
+HOUR = datetime(2026, 11, 20, 5, tzinfo=UTC)
+ROWS = (
+    "outcome STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT, "
+    "hash_1 BIGINT, hash_2 BIGINT"
+)
+
+
+def hours(count: float) -> datetime:
+    return HOUR + timedelta(hours=count)
+
+
+def rows_of(spark: Any, offsets: Sequence[int], partition: int = 0, *, hashed: int = 2**62) -> Any:
+    return spark.createDataFrame([("archived", "logs", partition, o, 0, hashed, hashed) for o in offsets], ROWS)
+
+
+@pytest.mark.spark
+def test_missing_spans_are_found_at_both_ends_and_in_between(spark: Any) -> None:
+    ranges = [
+        OffsetRange(TP, 10, 20),
+        OffsetRange(TopicPartition("logs", 1), 0, 4),
+        OffsetRange(TopicPartition("logs", 2), 5, 7),
+    ]
+    rows = rows_of(spark, [12, 13, 16]).unionByName(rows_of(spark, [0, 1, 2, 3], partition=1))
+    assert missing_spans(rows, ranges) == {
+        TP: [(10, 12), (14, 16), (17, 20)],
+        TopicPartition("logs", 2): [(5, 7)],
+    }
+
+
+@pytest.mark.spark
+def test_doubled_row_is_named_when_the_sum_of_its_hashes_exceeds_a_bigint(spark: Any) -> None:
+    found = Reconciliation()
+    columns = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
+    kafka, landed = rows_of(spark, [0, 1]), rows_of(spark, [0, 0, 0, 1])
+    values = (kafka.select(*columns), landed.select(*columns))
+    fates, gaps = reconcile_archive(kafka, landed, values, [OffsetRange(TP, 0, 2)], found)
+    assert (fates[TP].archived, gaps[TP]) == (2, 0)
+    assert found.unexplained == 1
+    assert found.differences[0].evidence == "in Kafka once, in the archive 3 times"
+
+
+@pytest.mark.spark
+def test_more_records_than_offsets_are_unexplained(spark: Any) -> None:
+    found = Reconciliation()
+    rows = rows_of(spark, [0, 1, 1])
+    values = (rows, rows)
+    reconcile_archive(rows, rows, values, [OffsetRange(TP, 0, 2)], found)
+    assert found.unexplained == 1
+    assert "Spark read 3 records, the range has 2 offsets" in found.differences[0].evidence
+
+
+def test_near_spans_are_read_in_one_go_and_far_ones_are_sought() -> None:
+    dense = [(o, o + 1) for o in range(0, 1000, 10)]
+    assert len(list(runs(dense))) == 1
+    assert [len(run) for run in runs([(0, 1), (NEAR + 1, NEAR + 2), (3 * NEAR, 3 * NEAR + 5)])] == [2, 1]
+    assert list(runs([])) == []
+
+
+def test_late_spans_do_not_grow_with_the_number_of_micro_batches() -> None:
+    bounds = [LateBound(OffsetRange(TP, n, n + 1), hours(0.5) + timedelta(minutes=n)) for n in range(180)]
+    ends = [hours(1), hours(2), hours(3)]
+    found = late_spans(bounds, ends)
+    assert [(s.range.from_offset, s.range.until_offset, s.closed) for s in found] == [
+        (30, 90, hours(1)),
+        (90, 150, hours(2)),
+        (150, 180, hours(3)),
+    ]
+    assert (found[0].first_watermark, found[0].last_watermark) == (hours(1), hours(2) - timedelta(minutes=1))
+
+
+def test_late_spans_are_not_merged_over_a_hole_or_another_topic_partition() -> None:
+    other = TopicPartition("logs", 1)
+    ranges = [OffsetRange(TP, 0, 5), OffsetRange(TP, 7, 9), OffsetRange(other, 9, 12)]
+    found = late_spans([LateBound(r, hours(1)) for r in ranges], [hours(1)])
+    assert [span.range for span in found] == ranges
+
+
+def classified(
+    spark: Any, sides: dict[str, dict[str, tuple[int, int]]], *, behind: bool = False, other_code: bool = False
+) -> Reconciliation:
+    """Classes of keys of a view with two measures; `sides` gives side → key → both measures."""
+    view = replace(load_pipeline("nest_cameras").views[0], measures=("count", "weight"))
+    schema = "key STRING, start TIMESTAMP, end TIMESTAMP, count BIGINT, weight BIGINT"
+    frames = {
+        side: spark.createDataFrame(
+            [(key, HOUR, hours(1), *measures) for key, measures in sides.get(side, {}).items()], schema
+        )
+        for side in ("speed", "batch", *PARTS)
+    }
+    schema = "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"
+    windows = spark.createDataFrame([(HOUR, hours(1), other_code)], schema)
+    found = Reconciliation()
+    context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7")
+    _classify(_side_by_side(view, frames, windows), view, context, found)
+    return found
+
+
+@pytest.mark.spark
+def test_each_key_falls_into_the_class_of_what_the_sides_hold(spark: Any) -> None:
+    found = classified(
+        spark,
+        {
+            "speed": {"matched": (3, 30), "shared": (5, 50), "late": (2, 20), "theirs": (4, 40)},
+            "batch": {"matched": (3, 30), "shared": (3, 30), "late": (5, 50), "ahead": (1, 10)},
+            "inside": {"matched": (3, 30), "shared": (3, 30), "late": (2, 20)},
+            "elsewhere": {"shared": (2, 20), "theirs": (4, 40)},
+            "late": {"late": (3, 30)},
+            "beyond": {"ahead": (1, 10)},
+        },
+    )
+    assert found.counts() == {"matched": 1, "pending": 2, "late": 3, "unexplained": 0}
+    late = next(d for d in found.differences if d.cls == "late")
+    assert "dropped by the watermark 2026-11-20T07:00:00Z to 2026-11-20T08:00:00Z" in late.evidence
+    assert "count: 3 of 5 in the batch view" in late.evidence
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("sides", "evidence"),
+    [
+        ({"speed": {"k": (1, 1)}}, "count: speed view 1, the archive up to its position 0"),
+        ({"inside": {"k": (1, 1)}, "batch": {"k": (1, 1)}}, "count: speed view 0, the archive up to its position 1"),
+        ({"batch": {"k": (1, 1)}}, "count: batch view 1, the archive's rows of the interval 0"),
+        (
+            {"speed": {"k": (1, 9)}, "inside": {"k": (1, 1)}, "batch": {"k": (1, 1)}},
+            "weight: speed view 9, the archive up to its position 1",
+        ),
+        ({"speed": {"k": (1, 1)}, "elsewhere": {"k": (2, 2)}}, "count: speed view 1, the archive up to its position 2"),
+    ],
+)
+def test_key_is_unexplained_when_any_measure_of_any_side_differs(
+    spark: Any, sides: dict[str, dict[str, tuple[int, int]]], evidence: str
+) -> None:
+    found = classified(spark, sides)
+    assert found.unexplained == 1
+    assert evidence in found.differences[0].evidence
+
+
+@pytest.mark.spark
+def test_speed_value_above_an_archive_that_is_behind_is_pending_and_below_it_unexplained(spark: Any) -> None:
+    assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts()["pending"] == 1
+    assert classified(spark, {"elsewhere": {"k": (1, 1)}}, behind=True).counts()["unexplained"] == 1
+
+
+@pytest.mark.spark
+def test_replayed_rows_explain_what_only_the_batch_view_has(spark: Any) -> None:
+    sides = {"speed": {"k": (2, 2)}, "batch": {"k": (3, 3)}, "inside": {"k": (2, 2)}, "replayed": {"k": (1, 1)}}
+    found = classified(spark, sides)
+    assert found.counts() == {"matched": 0, "pending": 0, "late": 0, "unexplained": 0}
+    assert [d.cls for d in found.differences] == ["quarantined"]
+    assert "count: 1 of 3" in found.differences[0].evidence
+    assert "logs-0 offset 7" in found.differences[0].evidence
+
+
+@pytest.mark.spark
+def test_difference_is_of_class_code_where_other_code_had_a_part_in_the_window(spark: Any) -> None:
+    found = classified(spark, {"speed": {"k": (1, 1)}, "batch": {"k": (2, 2)}}, other_code=True)
+    assert found.unexplained == 0
+    assert [d.cls for d in found.differences] == ["code"]
+
+
+def test_examples_are_limited_while_counts_go_on() -> None:
+    found = Reconciliation()
+    for number in range(EXAMPLES + 5):
+        found.add(Difference("unexplained", "a against b", str(number), "differs"))
+    assert found.unexplained == EXAMPLES + 5
+    assert len(found.examples()) == EXAMPLES

@@ -1,0 +1,136 @@
+"""Landing files: how their columns are encoded, and that they hold what was decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include import lake
+from include.ledger.micro_batches import LandedFile
+from include.pipelines import load_pipeline
+from include.producing.generate import messages
+from include.settings import settings
+
+pytestmark = pytest.mark.spark
+
+START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of a lake without services."""
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    yield tmp_path / "landing"
+    settings.cache_clear()
+
+
+def write(path: Path, rows: list[tuple[str | None, int, int]], row_group_size: int | None = None) -> Path:
+    """A landing file of rows with topic, topic partition and number within their record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = {"kafka_topic": pa.string(), "kafka_partition": pa.int32(), "kafka_element": pa.int32()}
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), names.values(), strict=True)]
+    pq.write_table(pa.table(columns, list(names)), path, row_group_size=row_group_size)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "is_read"),
+    [
+        ([("gps", 3, 0)] * 5, {("gps", 3): 5}, False),
+        ([("gps", 3, 0), ("gps", 3, 1), ("gps", 3, 0)], {("gps", 3): 2}, True),
+        ([("gps", 3, 1)] * 2, {}, True),
+        ([("gps", 3, 0), ("gps", 3, 0), ("gps", 1, 0), ("gps", 1, 0)], {("gps", 3): 2, ("gps", 1): 2}, True),
+        ([("a", 0, 0), ("a", 0, 0), ("b", 0, 0), ("b", 0, 0)], {("a", 0): 2, ("b", 0): 2}, True),
+    ],
+    ids=["one topic partition", "records of several rows", "later rows alone", "two partitions", "two topics"],
+)
+def test_records_are_counted_from_the_footer_only_where_it_says_it_all(
+    landing: Path, monkeypatch: pytest.MonkeyPatch, rows: list[Any], expected: dict[Any, int], is_read: bool
+) -> None:
+    from spark_jobs.sinks.landing import records_of
+
+    reads = []
+    read = pq.ParquetFile.read
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda self, **options: reads.append(options) or read(self, **options))
+    # Row groups of two: each of them may be of one topic partition, and the file of several.
+    with lake.parquet_file(write(landing / "part.parquet", rows, row_group_size=2).as_uri()) as parquet:
+        found = {(tp.topic, tp.partition): records for tp, records in records_of(parquet)}
+    assert found == expected
+    assert bool(reads) == is_read
+
+
+def test_footer_tells_no_constant_where_a_value_is_null_or_untold(landing: Path) -> None:
+    with lake.parquet_file(write(landing / "a.parquet", [("gps", 3, 0), (None, 3, 0)]).as_uri()) as parquet:
+        assert lake.constant(parquet.metadata, "kafka_topic") is None
+        assert lake.constant(parquet.metadata, "kafka_partition") == 3
+        assert lake.constant(parquet.metadata, "no such column") is None
+    table = pa.table({"kafka_partition": [3, 3]})
+    pq.write_table(table, landing / "b.parquet", write_statistics=False)
+    with lake.parquet_file((landing / "b.parquet").as_uri()) as parquet:
+        assert lake.constant(parquet.metadata, "kafka_partition") is None
+
+
+def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
+    from spark_jobs.sinks.landing import move_quarantined
+
+    files = []
+    for number in range(3):
+        path = f"landing/isp_hits/0a1b2c3d-000000007-1/outcome=quarantined/part-{number}.parquet"
+        size = write(landing.parent / path, [("hits", number, 0)] * (number + 1)).stat().st_size
+        (landing.parent / path).with_name(f".part-{number}.parquet.crc").write_bytes(b"crc")
+        files.append(LandedFile("quarantined", path, number + 1, size))
+    archived = LandedFile("archived", "landing/isp_hits/0a1b2c3d-000000007-1/outcome=archived/part-0.parquet", 9, 99)
+    target = landing.parent / "quarantine" / "isp_hits" / "0a1b2c3d-000000007.parquet"
+    target.parent.mkdir(parents=True)
+    # What a driver that was killed before its commit has left there.
+    target.write_bytes(b"not a file of Parquet")
+    columns = ["kafka_topic", "kafka_partition"]
+    found = move_quarantined(
+        load_pipeline("isp_hits"), [files[1], archived, files[2], files[0]], "0a1b2c3d-000000007", columns
+    )
+    below = "quarantine/isp_hits/0a1b2c3d-000000007.parquet"
+    assert found == [archived, LandedFile("quarantined", below, 6, target.stat().st_size)]
+    kept = pq.ParquetFile(target).read()
+    assert kept.column_names == columns
+    assert kept["kafka_partition"].to_pylist() == [0, 1, 1, 2, 2, 2]
+    assert [path for path in landing.rglob("*") if path.is_file()] == []
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_only_columns_whose_values_repeat_have_a_dictionary(spark: Any, landing: Path) -> None:
+    from spark_jobs.decoding.records import decode
+    from spark_jobs.sinks.landing import write_landing
+    from spark_jobs.spark.frames import frame_of
+    from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
+
+    pipeline = load_pipeline("nest_cameras")
+    made = messages(pipeline, events=50, seed=3, bad_fraction=0.1, start=START, span=timedelta(minutes=50))
+    # Each so often that Parquet would keep a dictionary of any column.
+    rows = [
+        (key, value, "nest-logs", 0, n, moment, 0, [])
+        for n, (moment, key, value, _) in enumerate(made)
+        for _ in range(20)
+    ]
+    decoded = decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS)).persist()
+    write_landing(decoded, landing.as_uri())
+    encoded: dict[str, set[bool]] = {}
+    for path in (landing / "outcome=archived").rglob("*.parquet"):
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        for column in (group.column(number) for number in range(group.num_columns)):
+            if column.statistics.null_count < column.num_values:
+                encoded.setdefault(column.path_in_schema, set()).add(column.has_dictionary_page)
+    unlike = {"kafka_offset", "kafka_timestamp", "last_event.start_time", "last_event.end_time"}
+    assert {name: encoded[name] for name in unlike} == {name: {False} for name in unlike}
+    alike = {"kafka_topic", "kafka_partition", "device_id", "name_long"}
+    assert {name: encoded[name] for name in alike} == {name: {True} for name in alike}
+    written = spark.read.schema(decoded.schema).parquet(landing.as_uri())
+    order = ["kafka_offset", "kafka_element"]
+    assert written.select(decoded.columns).orderBy(order).collect() == decoded.orderBy(order).collect()
+    decoded.unpersist()

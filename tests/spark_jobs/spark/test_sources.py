@@ -1,0 +1,142 @@
+"""Every way to declare a source, against a real broker: which records a first and a second read hold."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include import kafka
+from include.errors import UsageError
+from include.kafka.sources import describe_source, first_offsets, source_topic_partitions
+from include.offsets import TopicPartition
+from include.pipelines.spec import KafkaTopics
+from include.times import format_time
+from tests.conftest import Home
+
+pytestmark = [pytest.mark.services, pytest.mark.spark]
+
+START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+Coordinates = tuple[str, int, int]
+
+
+def write(home: Home, topic: str, topic_partition: int, count: int, first_minute: int = 0) -> None:
+    """Records a minute apart."""
+    kafka.create_topic(topic, 2)
+    producer = home.producer()
+    for minute in range(first_minute, first_minute + count):
+        at = int((START + timedelta(minutes=minute)).timestamp() * 1000)
+        producer.produce(topic, b"v", b"k", topic_partition, timestamp=at, headers=[("h", b"1")])
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def topics(in_process: Home) -> Home:
+    """door-a and door-b with three records in both topic partitions, and topics of somebody else's."""
+    for topic in ("door-a", "door-b", "window-a", "back-door-a", "door-a-counts"):
+        for topic_partition in (0, 1):
+            write(in_process, topic, topic_partition, 3)
+    return in_process
+
+
+def read(spark: Any, source: KafkaTopics, folder: Path) -> set[Coordinates]:
+    """Coordinates of what a stream of the source reads until it has caught up, on from its checkpoint."""
+    from spark_jobs.spark.kafka_source import read_stream
+
+    found: set[Coordinates] = set()
+
+    def remember(batch: Any, _: int) -> None:
+        rows = batch.select("topic", "partition", "offset", "headers").collect()
+        assert all([(h.key, bytes(h.value)) for h in row.headers] == [("h", b"1")] for row in rows)
+        found.update((row.topic, row.partition, row.offset) for row in rows)
+
+    bounds = kafka.offset_bounds(source_topic_partitions(source, describe_source(source)))
+    starts = {} if (folder / "offsets").exists() else first_offsets(source, bounds)
+    stream = read_stream(spark, source, starts).writeStream.option("checkpointLocation", str(folder))
+    stream.foreachBatch(remember).trigger(availableNow=True).start().awaitTermination()
+    return found
+
+
+def every(topic: str, *topic_partitions: int, first: int = 0, last: int = 2) -> set[Coordinates]:
+    return {(topic, p, offset) for p in topic_partitions or (0, 1) for offset in range(first, last + 1)}
+
+
+def test_set_of_topics_is_read_and_no_other(topics: Home, spark: Any, tmp_path: Path) -> None:
+    found = read(spark, KafkaTopics(subscribe=("door-a", "window-a")), tmp_path)
+    assert found == every("door-a") | every("window-a")
+
+
+def test_topic_that_appears_later_joins_a_pattern_from_its_start(topics: Home, spark: Any, tmp_path: Path) -> None:
+    source = KafkaTopics(pattern="door-[ac]")
+    assert read(spark, source, tmp_path) == every("door-a")
+    write(topics, "door-c", 1, 2)
+    assert read(spark, source, tmp_path) == every("door-c", 1, last=1)
+
+
+def test_pattern_matches_whole_names(topics: Home) -> None:
+    assert set(describe_source(KafkaTopics(pattern="door-[ab]"))) == {"door-a", "door-b"}
+    assert describe_source(KafkaTopics(pattern="door")) == {}
+
+
+def test_assigned_topic_partitions_are_read_and_no_other(topics: Home, spark: Any, tmp_path: Path) -> None:
+    source = KafkaTopics(assign={"door-a": (1,), "door-b": (0,)})
+    assert read(spark, source, tmp_path) == every("door-a", 1) | every("door-b", 0)
+
+
+def test_latest_begins_behind_what_is_there(topics: Home, spark: Any, tmp_path: Path) -> None:
+    source = KafkaTopics(subscribe=("door-b",), starting_offsets="latest")
+    assert read(spark, source, tmp_path) == set()
+    write(topics, "door-b", 1, 1, 10)
+    assert read(spark, source, tmp_path) == {("door-b", 1, 3)}
+
+
+def test_offsets_per_topic_partition_bound_the_first_read(topics: Home, spark: Any, tmp_path: Path) -> None:
+    source = KafkaTopics(subscribe=("window-a",), starting_offsets={"window-a": {0: 2}})
+    assert read(spark, source, tmp_path) == every("window-a", 0, first=2) | every("window-a", 1)
+
+
+def test_time_bounds_the_first_read_and_where_nothing_follows_the_end_is_the_start(
+    topics: Home, spark: Any, tmp_path: Path
+) -> None:
+    write(topics, "door-timed", 0, 3)
+    source = KafkaTopics(subscribe=("door-timed",), starting_time=format_time(START + timedelta(minutes=1)))
+    assert read(spark, source, tmp_path) == every("door-timed", 0, first=1)
+    bounds = {TopicPartition("door-timed", 0): (0, 3), TopicPartition("door-timed", 1): (0, 0)}
+    late = KafkaTopics(subscribe=("door-timed",), starting_time=format_time(START + timedelta(hours=1)))
+    assert first_offsets(late, bounds) == {TopicPartition("door-timed", 0): 3, TopicPartition("door-timed", 1): 0}
+
+
+def test_start_that_kafka_no_longer_or_not_yet_has_is_the_nearest_it_has() -> None:
+    tp = TopicPartition("t", 0)
+    source = KafkaTopics(subscribe=("t",), starting_offsets={"t": {0: 5}})
+    assert first_offsets(source, {tp: (7, 9)}) == {tp: 7}
+    assert first_offsets(source, {tp: (0, 3)}) == {tp: 3}
+
+
+def test_client_option_of_the_allow_list_reaches_the_client(topics: Home, spark: Any, tmp_path: Path) -> None:
+    # A size of a fetch that the client itself refuses: it would not if the option had been dropped.
+    source = KafkaTopics(subscribe=("door-a",), options={"kafka.max.partition.fetch.bytes": "-1"})
+    with pytest.raises(Exception, match=r"max\.partition\.fetch\.bytes"):
+        read(spark, source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"subscribe": ("a",), "pattern": "b"}, "one of subscribe, pattern and assign"),
+        ({}, "one of subscribe, pattern and assign"),
+        ({"pattern": "("}, "no regular expression"),
+        ({"subscribe": ("a b",)}, "not a Kafka topic name"),
+        (
+            {"subscribe": ("a",), "options": {"kafka.isolation.level": "read_uncommitted"}},
+            "cannot be set by a pipeline",
+        ),
+        ({"subscribe": ("a",), "options": {"kafka.sasl.jaas.config": "secret"}}, "cannot be set by a pipeline"),
+        ({"subscribe": ("a",), "starting_time": "yesterday"}, "not a time"),
+    ],
+)
+def test_source_that_cannot_be_meant_is_refused(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        KafkaTopics(**declared)

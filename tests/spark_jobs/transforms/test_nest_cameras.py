@@ -1,0 +1,89 @@
+"""The transforms of nest_cameras on a few rows each, always with a null."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+ARCHIVE = (
+    "device_id STRING, is_online BOOLEAN, last_event STRUCT<has_person: BOOLEAN>, event_time TIMESTAMP, "
+    "name_long STRING, where_name STRING, structure_id STRING, last_is_online_change TIMESTAMP, "
+    "kafka_timestamp TIMESTAMP, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
+)
+
+
+def row(
+    device: str, minute: int, *, person: bool | None = True, online: bool | None = True, offset: int = 0
+) -> tuple[Any, ...]:
+    moment = datetime(2026, 11, 20, 5, minute)
+    return (device, online, (person,), moment, "n", "w", "s", None, moment, 0, offset, 0)
+
+
+def test_sightings_keep_rows_with_a_person_and_a_known_place(spark: Any) -> None:
+    from spark_jobs.transforms.nest_cameras import sightings
+
+    archive = spark.createDataFrame(
+        [row("a", 1), row("b", 2, person=False), row("c", 3, person=None), row("unknown", 4)], ARCHIVE
+    )
+    places = spark.createDataFrame([("a", "00501"), ("b", "10001")], "device_id STRING, zip_code STRING")
+    found = sightings(archive, {"device_locations": places}).select("device_id", "zip_code").collect()
+    assert [tuple(r) for r in found] == [("a", "00501")]
+
+
+def test_hourly_counts_put_the_full_hour_into_the_next_window(spark: Any) -> None:
+    from spark_jobs.transforms.nest_cameras import hourly_counts
+
+    times = [datetime(2026, 11, 20, 5, 0), datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6, 0)]
+    counted = hourly_counts(
+        spark.createDataFrame([("94103", t) for t in times], "zip_code STRING, event_time TIMESTAMP")
+    )
+    found = {(r.window.start.hour, r.window.end.hour): r["count"] for r in counted.collect()}
+    assert found == {(5, 6): 2, (6, 7): 1}
+    assert counted.columns == ["zip_code", "window", "count"]
+
+
+def test_offline_cameras_are_those_whose_last_state_is_offline(spark: Any) -> None:
+    from spark_jobs.transforms.nest_cameras import offline_cameras
+
+    archive = spark.createDataFrame(
+        [
+            row("back", 1, online=False),
+            row("back", 2, online=True),
+            row("gone", 1, online=True),
+            row("gone", 2, online=False),
+            row("unsaid", 1, online=None),
+        ],
+        ARCHIVE,
+    )
+    assert [r.device_id for r in offline_cameras(archive).collect()] == ["gone"]
+
+
+def test_content_hash_ignores_order_and_sees_every_change(spark: Any) -> None:
+    from spark_jobs.archive.content_hash import content_hash, row_hashes, sums
+
+    schema = "a STRING, b STRUCT<c: INT, d: INT>, e TIMESTAMP"
+    moment = datetime(2026, 11, 20, 5, 0, 0, 1)
+
+    def digest(rows: list[tuple[Any, ...]]) -> str:
+        frame = spark.createDataFrame(rows, schema)
+        one, two = row_hashes(frame.columns)
+        found = frame.select(one.alias("hash_1"), two.alias("hash_2")).agg(*sums()).collect()[0]
+        return content_hash(frame.columns, found["rows"], found["sum_1"], found["sum_2"])
+
+    base = [("x", (1, None), moment), ("y", (2, 3), None)]
+    assert digest(base) == digest(base[::-1])
+    changes = [
+        [*base, base[0]],
+        base[:1],
+        [("x", (None, 1), moment), base[1]],
+        [("x", (1, None), moment.replace(microsecond=2)), base[1]],
+        [(None, (1, None), moment), base[1]],
+        [("x", None, moment), base[1]],
+    ]
+    digests = [digest(rows) for rows in changes]
+    assert digest(base) not in digests
+    assert len(set(digests)) == len(changes)

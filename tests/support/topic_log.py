@@ -1,0 +1,84 @@
+"""A topic of a test's own whose records carry chosen timestamps, and an archive that is as far as it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from include import kafka
+from include.intervals.pinning import pin_interval
+from include.ledger import intervals, micro_batches, writers
+from include.ledger.intervals import PinnedInterval
+from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+from include.times import Interval
+from tests.conftest import last_hours
+
+START = last_hours(8)
+HOUR = timedelta(hours=1)
+
+
+def hour(number: int) -> Interval:
+    return Interval(START + number * HOUR, START + (number + 1) * HOUR)
+
+
+@dataclass
+class Log:
+    """A pipeline with a topic of its own, and an archive that is as far as it is told."""
+
+    pipeline: Pipeline
+    batches: int = 0
+    producer: Producer = field(init=False)
+    admin: AdminClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.producer = kafka.producer()
+        # A client must outlive its futures.
+        self.admin = AdminClient({"bootstrap.servers": settings().kafka_address()})
+
+    @property
+    def topic(self) -> str:
+        return self.pipeline.source.subscribe[0]
+
+    def create(self, partitions: int) -> None:
+        kafka.create_topic(self.topic, partitions)
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.topic])[self.topic].result(30)
+
+    def send(self, partition: int, *hours: float) -> None:
+        """Records whose timestamps are so many hours after the start, in this order."""
+        for each in hours:
+            at = int((START + each * HOUR).timestamp() * 1000)
+            self.producer.produce(self.topic, b"x", partition=partition, timestamp=at)
+        assert self.producer.flush(30) == 0
+
+    def archive(self, files: tuple[LandedFile, ...] = ()) -> None:
+        """Commit everything that Kafka holds, as one micro-batch of the archive query."""
+        identities = kafka.describe_topics([self.topic])
+        bounds = kafka.offset_bounds(kafka.topic_partitions_of(identities.values()))
+        at = micro_batches.positions(self.pipeline.name)
+        known = bool(at)
+        ranges = [OffsetRange(tp, at.get(tp, 0 if known else low), high) for tp, (low, high) in bounds.items()]
+        lease = writers.acquire(self.pipeline.name)
+        query_id = f"query-{self.pipeline.name}"
+        micro_batches.commit(
+            lease, BatchCommit(self.pipeline.name, ARCHIVE, query_id, self.batches, ranges, identities, files=files)
+        )
+        writers.release(lease)
+        self.batches += 1
+
+    def pin(self, number: int, *, repin: bool = False) -> dict[int, tuple[int, int]]:
+        return by_partition(pin_interval(self.pipeline, hour(number), pinned_by="test", repin=repin))
+
+    def pinned(self) -> list[PinnedInterval]:
+        return intervals.pinned_intervals(self.pipeline.name)
+
+
+def by_partition(pinned: PinnedInterval) -> dict[int, tuple[int, int]]:
+    return {r.topic_partition.partition: (r.from_offset, r.until_offset) for r in pinned.ranges}
