@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from include.ledger.intervals import load_attempt
+from include.ledger.intervals.attempts import load_attempt
+
 from include.pipelines import load_pipeline
 from spark_jobs.intervals.build import build
 from spark_jobs.publish import publish_attempt, publishing_session

@@ -12,10 +12,10 @@ import sys
 import threading
 from importlib import import_module
 
+from include.ledger.intervals.attempts import AttemptSpec, load_attempt
 from pyspark.sql import SparkSession
 
 from include.lake import delta_tables
-from include.ledger.intervals import AttemptSpec, load_attempt
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from spark_jobs.publication.delta import publish_delta

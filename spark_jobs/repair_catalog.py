@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.errors import UsageError
-from include.ledger import revisions
+from include.ledger.intervals import revisions
 from include.pipelines import load_pipeline
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog

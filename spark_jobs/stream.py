@@ -9,8 +9,9 @@ import argparse
 import os
 import sys
 
+from include.ledger.streams import launches
+
 from include.errors import ServiceUnreachable, TidemarkError
-from include.ledger import launches
 from include.pipelines import load_pipeline
 from include.pipelines.spec.lines import parse_line_source
 from spark_jobs.lines.stream import run_line_stream

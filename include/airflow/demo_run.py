@@ -12,9 +12,9 @@ from include import kafka
 from include.airflow.api import AirflowApi
 from include.errors import ServiceUnreachable, TidemarkError
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger import revisions
-from include.ledger.micro_batches import positions
-from include.ledger.revisions import BuiltRevision
+from include.ledger.archive.micro_batches import positions
+from include.ledger.intervals import revisions
+from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Avro, Pipeline
 from include.producing.generate import produce
 from include.services import airflow, supervisor

@@ -24,8 +24,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.lake import delta_tables
-from include.ledger import launches, writers
 from include.ledger.models import StreamLaunch
+from include.ledger.streams import launches, writers
 from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark.submission import JOBS, submission

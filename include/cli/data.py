@@ -13,7 +13,7 @@ from include.cli.services import AsJson
 from include.errors import UsageError
 from include.intervals import explanation
 from include.kafka import sources
-from include.ledger import intervals
+from include.ledger.intervals import pins
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import format_time, parse_duration, parse_time
@@ -114,7 +114,7 @@ def ranges(
 ) -> None:
     """Pinned offset ranges, of all intervals or of one."""
     declared = load_pipeline(pipeline)
-    found = intervals.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
+    found = pins.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
     if to_time:
         found = [each for each in found if each.interval.to_time == parse_time(to_time)]
     rows = [

@@ -18,7 +18,7 @@ from include.cli.output import clean, console, print_facts, print_json, print_ta
 from include.cli.services import AsJson
 from include.intervals import steps
 from include.lake import delta_tables
-from include.ledger import writers
+from include.ledger.streams import writers
 from include.monitor.lag import total_lag
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines

@@ -21,7 +21,7 @@ from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_json, progress
 from include.cli.services import AsJson
 from include.errors import UsageError
-from include.ledger import landed_files
+from include.ledger.archive import landed_files
 from include.pipelines import load_pipeline
 from include.spark.run import run_watched_job
 from include.spark.submission import SparkSubmission, submission

@@ -20,7 +20,7 @@ from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.tables import check_tables
 from include.errors import TidemarkError
-from include.ledger import revisions
+from include.ledger.intervals import revisions
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 from include.services import supervisor

@@ -10,9 +10,10 @@ from sqlalchemy import func, select
 from include import lake
 from include.doctor.disagreement import REPAIR, Disagreement
 from include.lake.scan import COMPACTED, Folder, below_lake, scan_files, scan_landing
-from include.ledger import landing, writers
+from include.ledger.archive import landing
 from include.ledger.database import session
 from include.ledger.models import LandingFile, MicroBatch
+from include.ledger.streams import writers
 from include.pipelines.spec import Pipeline
 
 

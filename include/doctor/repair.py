@@ -16,7 +16,7 @@ from include import lake
 from include.doctor.disagreement import Disagreement
 from include.errors import TidemarkError
 from include.lake.scan import below_lake
-from include.ledger import landing
+from include.ledger.archive import landing
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.spark.run import run_job

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from include import lake
 from include.errors import TidemarkError
 from include.lake.scan import COMPACTED, below_lake, scan_files
-from include.ledger import landing
+from include.ledger.archive import landing
 from include.ledger.models import LandingFile
 
 KEPT = ("empty", "quarantined")

@@ -18,11 +18,11 @@ from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
-from include.ledger import landing
+from include.ledger.archive import landing
 from include.ledger.database import engine, session, unreachable
-from include.ledger.incarnations import closed
+from include.ledger.intervals.revisions import RETIRED
 from include.ledger.models import Revision
-from include.ledger.revisions import RETIRED
+from include.ledger.streams.incarnations import closed
 from include.offsets import intersection
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders

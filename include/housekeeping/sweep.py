@@ -12,9 +12,10 @@ from sqlalchemy import select
 from include import lake
 from include.catalog import place
 from include.lake.scan import COMPACTED, Folder, below_lake, scan_files, scan_landing, scan_table
-from include.ledger import landing, writers
+from include.ledger.archive import landing
 from include.ledger.database import session
 from include.ledger.models import Attempt, IntervalRow, Revision
+from include.ledger.streams import writers
 from include.pipelines.spec import Pipeline
 from include.times import Interval, parse_duration
 

@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from include import catalog, lake
 from include.errors import UsageError
-from include.ledger import revisions
 from include.ledger.database import session
+from include.ledger.intervals import revisions
 from include.ledger.models import Attempt, IntervalRange, IntervalRow, Revision
 from include.pipelines import all_pipelines
 from include.pipelines.spec import IDENTITY

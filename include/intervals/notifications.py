@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from include import kafka
 from include.ledger.database import session
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRow, ListedRow
 from include.pipelines.spec import Listing, Pipeline
 from include.times import format_time

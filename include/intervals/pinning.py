@@ -13,12 +13,14 @@ from include import kafka, lake
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
 from include.kafka.offset_search import first_records_at
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger import intervals, landing, lines
+from include.ledger.archive import landing
+from include.ledger.archive.micro_batches import files_covering, positions, stored_topics
 from include.ledger.database import session
-from include.ledger.incarnations import closed
-from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import files_covering, positions, stored_topics
+from include.ledger.intervals import pins
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.quarantine import assign_replays
+from include.ledger.streams import lines
+from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import no_offsets
@@ -39,7 +41,7 @@ def pin_interval(
     Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`), ServiceUnreachable.
     """
     with session() as ledger:
-        known = intervals.find(ledger, pipeline.name, interval.from_time)
+        known = pins.find(ledger, pipeline.name, interval.from_time)
         if known is not None and not repin:
             return known
         if known is not None:
@@ -63,11 +65,11 @@ def pin_interval(
     end = _first_offsets(interval.to_time, bounds)
     _await_archive(pipeline, interval, end, parse_duration(settings().archive_wait) if patience is None else patience)
     with session() as ledger:
-        intervals.lock_pinning(ledger, pipeline.name)
-        known = intervals.find(ledger, pipeline.name, interval.from_time)
+        pins.lock_pinning(ledger, pipeline.name)
+        known = pins.find(ledger, pipeline.name, interval.from_time)
         if known is not None:
             return _pin_again(ledger, pipeline, known, end, pinned_by) if repin else known
-        first = intervals.neighbour(ledger, pipeline.name, last=False)
+        first = pins.neighbour(ledger, pipeline.name, last=False)
         if first is not None and interval.from_time < first.interval.from_time:
             # Before everything that was ever pinned there is nothing left to read.
             at = {r.topic_partition: r.from_offset for r in first.ranges}
@@ -75,9 +77,9 @@ def pin_interval(
             while step.from_time > interval.from_time:
                 step = Interval(step.from_time - pipeline.schedule.every, step.from_time)
                 ranges = _ranges(at, at)
-                pinned = intervals.write(ledger, pipeline.name, step, ranges, first.topic_ids, pinned_by)
+                pinned = pins.write(ledger, pipeline.name, step, ranges, first.topic_ids, pinned_by)
             return pinned
-        last = intervals.neighbour(ledger, pipeline.name, last=True)
+        last = pins.neighbour(ledger, pipeline.name, last=True)
         at = _continuation(pipeline, bounds, last, topic_ids)
         begin = _first_boundary(pipeline, interval, bounds) if last is None else last.interval.to_time
         while begin <= interval.from_time:
@@ -85,7 +87,7 @@ def pin_interval(
             # Looked up once: every search for a boundary reads a batch of each topic partition.
             firsts = end if step.to_time == interval.to_time else _first_offsets(step.to_time, bounds)
             until = _not_before(at, firsts)
-            pinned = intervals.write(ledger, pipeline.name, step, _ranges(at, until), topic_ids, pinned_by)
+            pinned = pins.write(ledger, pipeline.name, step, _ranges(at, until), topic_ids, pinned_by)
             assign_replays(ledger, pipeline.name, pinned.id)
             at, begin = until, step.to_time
         return pinned
@@ -93,7 +95,7 @@ def pin_interval(
 
 def check_repin(ledger: Session, pipeline: Pipeline, known: PinnedInterval) -> None:
     """Raise UsageError unless the interval's ranges may be resolved again without breaking the tiling."""
-    last = intervals.neighbour(ledger, pipeline.name, last=True)
+    last = pins.neighbour(ledger, pipeline.name, last=True)
     if last is not None and last.id != known.id:
         reason = f"{last.interval} is pinned after it and would no longer tile"
     elif closed_topics := [t for t, topic_id in known.topic_ids.items() if topic_id in closed(pipeline.name)]:
@@ -124,7 +126,7 @@ def _pin_again(
     at = {r.topic_partition: r.from_offset for r in known.ranges}
     reached = {r.topic_partition: r.until_offset for r in known.ranges}
     until = {**reached, **_not_before(reached, end)}
-    return intervals.replace_ranges(ledger, known, _ranges(at, until), pinned_by)
+    return pins.replace_ranges(ledger, known, _ranges(at, until), pinned_by)
 
 
 def pin_rest(ledger: Session, pipeline: Pipeline, topic: str, *, pinned_by: str) -> PinnedInterval | None:
@@ -134,7 +136,7 @@ def pin_rest(ledger: Session, pipeline: Pipeline, topic: str, *, pinned_by: str)
     The caller holds the pinning lock.
     """
     topic_ids = stored_topics(pipeline.name)
-    last = intervals.neighbour(ledger, pipeline.name, last=True)
+    last = pins.neighbour(ledger, pipeline.name, last=True)
     reached = positions(pipeline.name)
     at = _continuation(pipeline, dict.fromkeys(reached, (0, 0)), last, topic_ids)
     until = {tp: offset if tp.topic == topic else at.get(tp, 0) for tp, offset in reached.items()}
@@ -143,7 +145,7 @@ def pin_rest(ledger: Session, pipeline: Pipeline, topic: str, *, pinned_by: str)
         return None
     begin = last.interval.to_time if last else pipeline.schedule.floor(_first_archived(pipeline, ranges))
     rest = Interval(begin, begin + pipeline.schedule.every)
-    return intervals.write(ledger, pipeline.name, rest, ranges, topic_ids, pinned_by)
+    return pins.write(ledger, pipeline.name, rest, ranges, topic_ids, pinned_by)
 
 
 def _first_archived(pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> datetime:
@@ -175,7 +177,7 @@ def _continuation(
     continued = {
         topic for topic, topic_id in (last.topic_ids if last else {}).items() if topic_ids.get(topic) == topic_id
     }
-    archived = intervals.first_committed_offsets(pipeline.name)
+    archived = pins.first_committed_offsets(pipeline.name)
     at = {tp: archived.get(tp, low) for tp, (low, _) in bounds.items() if tp.topic not in continued}
     if last is not None:
         at.update({r.topic_partition: r.until_offset for r in last.ranges if r.topic_partition.topic in continued})

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from include import lake
 from include.errors import TidemarkError, UsageError
 from include.intervals.steps import readable_source, submit
-from include.ledger import intervals, revisions
 from include.ledger.database import session
+from include.ledger.intervals import attempts, pins, revisions
 from include.ledger.models import IntervalRow
 from include.spark.submission import SparkSubmission
 from include.versions import code_version
@@ -27,9 +27,9 @@ def rebuild(
         raise UsageError(f"{table} has no registered partition {partition!r}", remedy="./tidemark explain lists them")
     with session() as ledger:
         row = ledger.get_one(IntervalRow, registered[0].interval_id)
-    pinned = intervals.pinned_intervals(row.pipeline, row.from_time)[0]
+    pinned = pins.pinned_intervals(row.pipeline, row.from_time)[0]
     source = readable_source(pinned, source)
-    attempt = intervals.begin_attempt(pinned, run_by="rebuild", code_version=code_version(row.pipeline), source=source)
+    attempt = attempts.begin_attempt(pinned, run_by="rebuild", code_version=code_version(row.pipeline), source=source)
     code = run(submit("build_interval", row.pipeline, attempt))
     built = revisions.of_attempt(attempt)
     try:
@@ -48,7 +48,7 @@ def rebuild(
             "equal": again is not None and again.content_hash == registered[0].content_hash,
         }
     finally:
-        intervals.close_attempt(attempt, code)
+        attempts.close_attempt(attempt, code)
         revisions.set_state(built, "discarded")
         for each in built:
             lake.delete(each.location)

@@ -17,9 +17,10 @@ from include.intervals import notifications
 from include.intervals.pinning import pin_interval
 from include.intervals.verdict import Verdict
 from include.lake import delta_tables
-from include.ledger import intervals, revisions
-from include.ledger.incarnations import closed
-from include.ledger.intervals import AttemptSpec, PinnedInterval
+from include.ledger.intervals import attempts, revisions
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams.incarnations import closed
 from include.pipelines import load_pipeline
 from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import Interval, format_time
@@ -46,7 +47,7 @@ def pin(
     declared = load_pipeline(pipeline)
     pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin, patience=patience)
     crash_point("interval_pinned")
-    return intervals.begin_attempt(
+    return attempts.begin_attempt(
         pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)
     )
 
@@ -73,14 +74,14 @@ def submit_both(pipeline: str, attempt: int) -> SparkSubmission:
 
 
 def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool) -> SparkSubmission:
-    offsets = sum(len(r) for r in intervals.load_attempt(attempt).pinned.ranges)
+    offsets = sum(len(r) for r in attempts.load_attempt(attempt).pinned.ranges)
     arguments = ("--pipeline", pipeline, "--attempt", str(attempt), *options)
     return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta)
 
 
 def judge_reconciliation(attempt: int) -> None:
     """Raise ReconciliationFailed, after writing the report, when the attempt left something unexplained."""
-    spec = intervals.load_attempt(attempt)
+    spec = attempts.load_attempt(attempt)
     unexplained = spec.verdict["reconciliation"]["unexplained"]
     if unexplained:
         verdict = announce(attempt)
@@ -96,7 +97,7 @@ def judge_reconciliation(attempt: int) -> None:
 
 def judge_validation(attempt: int) -> None:
     """Raise ValidationFailed, after writing the report, when the attempt's checkpoint did not pass."""
-    spec = intervals.load_attempt(attempt)
+    spec = attempts.load_attempt(attempt)
     validation = spec.verdict.get("validation", {})
     if validation.get("success") is False:
         verdict = announce(attempt)
@@ -148,7 +149,7 @@ def announce(attempt: int) -> Verdict:
     from include.monitor.report import render_report
 
     crash_point("interval_published")
-    spec = intervals.load_attempt(attempt)
+    spec = attempts.load_attempt(attempt)
     verdict = assemble_verdict(spec)
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
     verdict.report = location.removeprefix("file://")
@@ -162,7 +163,7 @@ def announce(attempt: int) -> Verdict:
         if verdict.exit_code == 0
         else ("" if revisions.registered_of_interval(spec.pinned.id) else "failed")
     )
-    intervals.end_attempt(attempt, verdict.exit_code, state, verdict.as_json())
+    attempts.end_attempt(attempt, verdict.exit_code, state, verdict.as_json())
     if verdict.exit_code == 0:
         notifications.notify(load_pipeline(verdict.pipeline), spec.pinned)
     return verdict

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from include import kafka
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger import micro_batches
-from include.ledger.flags import FLAGS
-from include.ledger.micro_batches import ARCHIVE
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.streams.flags import FLAGS
 from include.pipelines.spec import Pipeline
 
 

@@ -10,7 +10,7 @@ import psutil
 from sqlalchemy.exc import SQLAlchemyError
 
 from include.errors import ServiceUnreachable, UsageError
-from include.ledger import writers
+from include.ledger.streams import writers
 from include.services import airflow, kafka, postgres, registry
 from include.services.process import ServiceStatus, read_state, services_lock, write_state
 

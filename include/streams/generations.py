@@ -14,10 +14,12 @@ from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
 from include.kafka import TopicIdentity
 from include.kafka.sources import describe_source, reads, source_topic_partitions
-from include.ledger import generations, incarnations, intervals, landing, losses, micro_batches, writers
+from include.ledger.archive import landing, micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.writers import Lease
+from include.ledger.intervals import pins
+from include.ledger.streams import generations, incarnations, losses, writers
+from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.streams.start import archive_positions, check_sources, lost_offsets
@@ -113,7 +115,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
         ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, (low, _) in bounds.items()]
         with session() as ledger:
             writers.check(ledger, lease)
-            intervals.lock_pinning(ledger, pipeline.name)
+            pins.lock_pinning(ledger, pipeline.name)
             rest = pinning.pin_rest(ledger, pipeline, topic, pinned_by=adopted_by)
             incarnations.succeed(ledger, pipeline.name, successor, adopted_by, reason)
             move = _moved(pipeline, f"adopt-{successor.topic_id}", ranges)

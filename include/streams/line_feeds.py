@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
-from include.ledger import lines
-from include.ledger.lines import NotedFile
-from include.ledger.writers import Lease
+from include.ledger.streams import lines
+from include.ledger.streams.lines import NotedFile
+from include.ledger.streams.writers import Lease
 from include.pipelines.spec.lines import LineSource, SocketLines, TextFiles
 
 LOOK_EVERY = 1.0

@@ -11,12 +11,13 @@ from include import kafka
 from include.errors import OffsetsLost, UsageError
 from include.kafka import TopicIdentity
 from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
-from include.ledger import flags as flag_ledger
-from include.ledger import generations, losses, micro_batches
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.database import session
-from include.ledger.flags import FLAGS
-from include.ledger.generations import StreamGeneration
-from include.ledger.micro_batches import ARCHIVE
+from include.ledger.streams import flags as flag_ledger
+from include.ledger.streams import generations, losses
+from include.ledger.streams.flags import FLAGS
+from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaMessages, Pipeline
 from include.streams import fingerprint

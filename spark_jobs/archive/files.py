@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
+from include.ledger.archive import micro_batches
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import lake
-from include.ledger import micro_batches
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.file_formats import FileFormat, format_of

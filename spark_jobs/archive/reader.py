@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
+from include.ledger.archive import landing, micro_batches
+from include.ledger.streams.incarnations import closed
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger import landing, micro_batches
-from include.ledger.incarnations import closed
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within

@@ -14,13 +14,13 @@ from itertools import groupby
 from typing import Literal
 
 import pyarrow as pa
+from include.ledger.archive import landing
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka, lake
 from include.errors import OffsetsLost, TidemarkError
 from include.lake.revision_files import damaged_files
-from include.ledger import landing
 from include.ledger.models import Revision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition, intersection

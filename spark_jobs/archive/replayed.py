@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.quarantine import replayed_into
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.reader import read_replayed

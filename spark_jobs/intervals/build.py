@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from include.ledger.archive.micro_batches import Fates
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import DataFrame, SparkSession
 
 from include.crash_points import crash_point
-from include.ledger import intervals, revisions
-from include.ledger.intervals import AttemptSpec
-from include.ledger.micro_batches import Fates
-from include.ledger.revisions import BuiltRevision
+from include.ledger.intervals import attempts, revisions
 from include.offsets import TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.reconciliation import Reconciliation
@@ -55,7 +55,7 @@ def build(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None
         reconcile_flags(spark, pipeline, reading.rows, pinned, found)
     revisions.note_built(attempt.id, pinned.id, attempt.code_version, built)
     crash_point("revisions_noted")
-    intervals.note_findings(
+    attempts.note_findings(
         attempt.id,
         report=collect_report(spark, pipeline, pinned, rows, built),
         revision_differences=compare_revisions(spark, pipeline, revisions.registered_of_interval(pinned.id), built),
@@ -95,14 +95,14 @@ def _note(attempt: AttemptSpec, reading: Reading, found: Reconciliation, replaye
     ranges = attempt.pinned.ranges
     if not found.unexplained:
         # Later attempts are held against these.
-        intervals.note_fates(attempt.pinned, reading.fates, reading.gaps)
+        attempts.note_fates(attempt.pinned, reading.fates, reading.gaps)
     per_partition = {str(r.topic_partition): _fates_of(reading, r.topic_partition) for r in ranges}
     totals = {
         name: sum(counts[name] for counts in per_partition.values())
         for name in ("archived", "empty", "quarantined", "gaps")
     }
     in_ranges = sum(len(r) for r in ranges)
-    intervals.note_findings(
+    attempts.note_findings(
         attempt.id,
         fates=per_partition,
         records={"in_ranges": in_ranges, **totals, "replayed": replayed, "lost": reading.lost},

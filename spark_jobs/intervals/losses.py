@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from include.ledger.losses import AcceptedLoss
+from include.ledger.streams.losses import AcceptedLoss
+
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, Reconciliation
 

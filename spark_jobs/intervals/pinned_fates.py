@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.quarantine import pinned_fates
 from include.offsets import OffsetRange
 from include.pipelines.spec import Avro, Pipeline

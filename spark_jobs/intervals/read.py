@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of
+from include.ledger.archive.micro_batches import Fates
+from include.ledger.streams import losses
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.ledger import losses
-from include.ledger.decoders import decoded_otherwise, decoders_of
-from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import Fates
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.reconciliation import Reconciliation

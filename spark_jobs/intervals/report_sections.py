@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.intervals import notifications
-from include.ledger.intervals import PinnedInterval
-from include.ledger.revisions import BuiltRevision
+from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold, Top
 from include.times import format_time, utc
 from spark_jobs.decoding.records import transform

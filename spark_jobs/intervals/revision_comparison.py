@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import lake
-from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.archive.content_hash import row_hashes

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -15,7 +16,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import IDENTITY
 from include.pipelines.spec.file_formats import FileFormat
 from include.times import Interval

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
+from include.ledger.streams import lines, writers
+from include.ledger.streams.lines import LinesRead
 from pyspark.sql import DataFrame
 
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger import lines, micro_batches, writers
-from include.ledger.lines import LinesRead
-from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from include.versions import decoder_version

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import generations, lines, writers
+from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.lines import LinesRead
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include.errors import TidemarkError, UsageError
-from include.ledger import generations, lines, writers
-from include.ledger.generations import StreamGeneration
-from include.ledger.lines import LinesRead
-from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.lines import LineSource, read_from_lines
 from include.streams import fingerprint

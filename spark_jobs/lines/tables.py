@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from include.ledger.streams import lines
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger import lines
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import read_files
 from spark_jobs.decoding.records import ARCHIVED, QUARANTINED, load_references

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from include.ledger.archive import landed_files
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -20,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from include import lake
 from include.errors import TidemarkError
-from include.ledger import landed_files
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import parse_time

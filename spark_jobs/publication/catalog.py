@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from include import lake
 from include.catalog import DATABASE, normalised
-from include.ledger.revisions import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
 from spark_jobs.archive.formats import using

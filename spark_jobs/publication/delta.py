@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from include.ledger.archive import landing
+from include.ledger.intervals.attempts import AttemptSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog import DATABASE
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger import intervals, landing, revisions
-from include.ledger.intervals import AttemptSpec
+from include.ledger.intervals import attempts, revisions
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import ensure_table, latest_version, location, others_wrote, replace_rows, table_id
@@ -29,7 +30,7 @@ def publish_delta(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec)
     again. What is appended or changed afterwards is not in the view.
     """
     view = f"{DATABASE}.{pipeline.delta_view}"
-    with intervals.publishing_delta(pipeline.name):
+    with attempts.publishing_delta(pipeline.name):
         ensure_table(spark, pipeline)
         version = _put_rows(spark, pipeline, attempt, _pinned_version(spark, pipeline, view))
         crash_point("delta_rows_put")
@@ -39,7 +40,7 @@ def publish_delta(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec)
             f"TBLPROPERTIES ('tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}') "
             f"AS SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
         )
-    intervals.note_findings(attempt.id, delta={"view": view, "version": version})
+    attempts.note_findings(attempt.id, delta={"view": view, "version": version})
 
 
 def _pinned_version(spark: SparkSession, pipeline: Pipeline, view: str) -> int | None:

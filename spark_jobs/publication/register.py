@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -12,9 +14,7 @@ from include import lake
 from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
 from include.lake.revision_files import damaged_files
-from include.ledger import intervals, revisions
-from include.ledger.intervals import AttemptSpec
-from include.ledger.revisions import BuiltRevision
+from include.ledger.intervals import attempts, revisions
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import table_schema
@@ -59,7 +59,7 @@ def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> No
     if not built:
         register(spark, pipeline, attempt, built)
     failed = [o for o in outcomes if not o.success]
-    intervals.note_findings(
+    attempts.note_findings(
         attempt.id,
         validation={
             "success": passed,

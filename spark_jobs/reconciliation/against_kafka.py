@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from include.ledger.archive.micro_batches import Fates
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from include.kafka.gap_proof import GapProof, Span, prove_gaps
-from include.ledger.micro_batches import Fates
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import EXAMPLES, Difference, Reconciliation

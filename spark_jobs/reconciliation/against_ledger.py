@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import Fates
 from pyspark.sql import DataFrame
 
 from include import lake
-from include.ledger import evidence, micro_batches
-from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import Fates
+from include.ledger.intervals import evidence
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, Reconciliation
 from spark_jobs.archive.files import within

@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
 
+from include.ledger.archive import micro_batches
+from include.ledger.streams import flags as ledger
+from include.ledger.streams.flags import FLAGS, InForce
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.ledger import flags as ledger
-from include.ledger import micro_batches
-from include.ledger.flags import FLAGS, InForce
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
 
+from include.ledger.archive import micro_batches
+from include.ledger.intervals.evidence import LateBound, SpeedPosition
+from include.ledger.streams.incarnations import closed
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger import evidence, micro_batches
-from include.ledger.evidence import LateBound, SpeedPosition
-from include.ledger.incarnations import closed
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals import evidence
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from include.times import utc

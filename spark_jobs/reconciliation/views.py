@@ -17,14 +17,15 @@ from datetime import datetime
 from functools import reduce
 from operator import add, and_
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.decoders import other_code
+from include.ledger.intervals.evidence import SpeedPosition
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from include.ledger import evidence, micro_batches
-from include.ledger.decoders import other_code
-from include.ledger.evidence import SpeedPosition
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals import evidence
+from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from include.times import format_time, utc

@@ -12,6 +12,10 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from include.ledger.archive import micro_batches
+from include.ledger.archive.failures import note_failure
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
+from include.ledger.streams import writers
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
 
@@ -19,9 +23,6 @@ from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.lake import delta_tables
-from include.ledger import micro_batches, writers
-from include.ledger.batch_failures import note_failure
-from include.ledger.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.versions import decoder_version

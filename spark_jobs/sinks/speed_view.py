@@ -10,14 +10,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams import writers
+from include.ledger.streams.generations import StreamGeneration
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
-from include.ledger import micro_batches, writers
-from include.ledger.generations import StreamGeneration
-from include.ledger.micro_batches import BatchCommit
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
 from include.versions import decoder_version
 from spark_jobs.sinks.compacted_topic import CompactedTopicTarget

@@ -14,19 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.streams import flags as flag_ledger
+from include.ledger.streams import writers
+from include.ledger.streams.flags import FLAGS
+from include.ledger.streams.generations import StreamGeneration
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import kafka, lake
 from include.crash_points import crash_point
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger import flags as flag_ledger
-from include.ledger import micro_batches, writers
 from include.ledger.database import session
-from include.ledger.flags import FLAGS
-from include.ledger.generations import StreamGeneration
-from include.ledger.micro_batches import BatchCommit
-from include.ledger.revisions import BuiltRevision
 from include.limits import Limit
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline

@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import writers
+from include.ledger.streams.flags import FLAGS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import OffsetsLost, TidemarkError
 from include.kafka.consumer_group import ConsumerGroup
-from include.ledger import micro_batches, writers
-from include.ledger.flags import FLAGS
-from include.ledger.micro_batches import ARCHIVE, BatchCommit
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.streams import generations

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from include.ledger.streams import writers
+from include.ledger.streams.generations import StreamGeneration
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,8 +22,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError
 from include.lake import object_store
-from include.ledger import writers
-from include.ledger.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 

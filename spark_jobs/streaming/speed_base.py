@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import sys
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams import writers
+from include.ledger.streams.generations import StreamGeneration
 from pyspark.sql import DataFrame, SparkSession
 
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger import intervals, micro_batches, writers
 from include.ledger.database import session
-from include.ledger.generations import StreamGeneration
-from include.ledger.micro_batches import BatchCommit
+from include.ledger.intervals import pins
 from include.offsets import OffsetRange
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive.reader import EVER, read_archived_by_event_time
@@ -82,7 +84,7 @@ def _commit(
 ) -> None:
     """Put the view to the archive's position, as its micro-batch before the first."""
     stored = micro_batches.stored_topics(pipeline.name)
-    first = intervals.first_committed_offsets(pipeline.name)
+    first = pins.first_committed_offsets(pipeline.name)
     ranges = [
         OffsetRange(tp, first.get(tp, at), at, stored[tp.topic])
         for tp, at in sorted(micro_batches.positions(pipeline.name).items())

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from include.ledger.archive import micro_batches
 from pyspark.sql import Column
 
 from include import kafka
-from include.ledger import micro_batches
 from include.ledger.quarantine import diverted
 from include.offsets import Coordinates, TopicPartition
 from spark_jobs.decoding.records import withhold

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from include.ledger import evidence
+from include.ledger.intervals import evidence
 from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of

@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams import generations, writers
+
 from include import lake
-from include.ledger import generations, writers
 from include.ledger.database import session
-from include.ledger.micro_batches import BatchCommit
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.spark import driver_folders
 from include.spark.submission import submission

@@ -7,12 +7,14 @@ from datetime import timedelta
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.streams import writers
 
 from include import kafka
 from include.intervals.pinning import pin_interval
-from include.ledger import intervals, micro_batches, writers
-from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.intervals import pins
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -77,7 +79,7 @@ class Log:
         return by_partition(pin_interval(self.pipeline, hour(number), pinned_by="test", repin=repin))
 
     def pinned(self) -> list[PinnedInterval]:
-        return intervals.pinned_intervals(self.pipeline.name)
+        return pins.pinned_intervals(self.pipeline.name)
 
 
 def by_partition(pinned: PinnedInterval) -> dict[int, tuple[int, int]]:

@@ -15,18 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.intervals.revisions import BuiltRevision, note_built, registered_of_interval, set_state
+from include.ledger.streams import generations as ledger_generations
+from include.ledger.streams import losses, writers
 from sqlalchemy import select
 
 from include import kafka, lake
 from include.errors import AnotherWriter, ArchiveBehind, OffsetsLost, TidemarkError, TopicRecreated, UsageError
 from include.intervals.steps import readable_source
-from include.ledger import generations as ledger_generations
-from include.ledger import intervals, losses, micro_batches, writers
 from include.ledger.database import session
-from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.intervals import attempts, pins
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
-from include.ledger.revisions import BuiltRevision, note_built, registered_of_interval, set_state
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
 from include.pipelines import load_pipeline
@@ -170,7 +172,7 @@ def test_all_see_the_same_ranges_and_they_tile_when_many_pin_at_once(log: Log) -
 
 
 def register_something(pinned: PinnedInterval) -> BuiltRevision:
-    attempt = intervals.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+    attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
     label = f"date=2026-01-01/interval={pinned.interval.label}"
     built = BuiltRevision(pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", 1, "hash", {})
     note_built(attempt, pinned.id, "1", [built])
@@ -226,7 +228,7 @@ def test_interval_that_does_not_tile_is_not_written(log: Log) -> None:
     (pinned,) = log.pinned()
     shifted = [OffsetRange(Tp(log.topic, 0), 1, 3), OffsetRange(Tp(log.topic, 1), 0, 0)]
     with pytest.raises(TidemarkError, match="does not tile"), session() as ledger:
-        intervals.write(ledger, log.pipeline.name, hour(1), shifted, pinned.topic_ids, "test")
+        pins.write(ledger, log.pipeline.name, hour(1), shifted, pinned.topic_ids, "test")
     assert len(log.pinned()) == 1
 
 

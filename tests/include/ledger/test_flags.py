@@ -20,14 +20,15 @@ def offsets(begin: int, until: int, topic_id: str = "id-1") -> OffsetRange:
 
 
 def parts(pipeline: str, begin: int, until: int, topic_id: str = "id-1") -> list[tuple[int, int, int]]:
-    from include.ledger.flags import in_force
+    from include.ledger.streams.flags import in_force
 
     found = in_force(pipeline, [offsets(begin, until, topic_id)])
     return [(each.range.from_offset, each.range.until_offset, each.version) for each in found]
 
 
 def test_of_runs_that_begin_at_one_offset_the_last_is_in_force(in_process: Home) -> None:
-    from include.ledger import flags, writers
+    from include.ledger.streams import flags, writers
+
     from include.limits import Limit
 
     lease = writers.acquire("in_force")
@@ -47,7 +48,7 @@ def test_of_runs_that_begin_at_one_offset_the_last_is_in_force(in_process: Home)
 
 
 def test_where_nothing_could_be_flagged_no_limits_are_in_force(in_process: Home) -> None:
-    from include.ledger import flags, writers
+    from include.ledger.streams import flags, writers
 
     lease = writers.acquire("passed_over")
     version = flags.note_limits(lease, [], [])
@@ -61,7 +62,8 @@ def test_where_nothing_could_be_flagged_no_limits_are_in_force(in_process: Home)
 
 
 def test_equal_limits_keep_their_version_and_unknown_ones_are_left_out(in_process: Home) -> None:
-    from include.ledger import flags, writers
+    from include.ledger.streams import flags, writers
+
     from include.limits import Limit
 
     lease = writers.acquire("versions")
@@ -75,14 +77,15 @@ def test_equal_limits_keep_their_version_and_unknown_ones_are_left_out(in_proces
 
 
 def test_limits_are_learned_from_nothing_before_an_interval_is_registered(in_process: Home) -> None:
-    from include.ledger.flags import registered_within
+    from include.ledger.streams.flags import registered_within
 
     assert registered_within("auction_bids", ["auction_bids_pair_hours"], timedelta(days=7)) == []
 
 
 def test_driver_without_the_lease_puts_no_limits_in_force(in_process: Home) -> None:
+    from include.ledger.streams import flags, writers
+
     from include.errors import AnotherWriter
-    from include.ledger import flags, writers
 
     lease = writers.acquire("fenced")
     version = flags.note_limits(lease, [], [])

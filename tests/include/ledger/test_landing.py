@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from include.ledger.archive import landing, micro_batches
+from include.ledger.intervals.revisions import RETIRED
 from sqlalchemy import create_engine, func, select, text
 
 from include import lake
@@ -19,8 +21,8 @@ from include.errors import AnotherWriter, TidemarkError, UsageError
 from include.housekeeping import compaction
 from include.housekeeping.run import _alone, keep_house
 from include.intervals.pinning import check_repin
-from include.ledger import intervals, landing, micro_batches
 from include.ledger.database import engine, session
+from include.ledger.intervals import pins
 from include.ledger.models import (
     Attempt,
     IntervalRange,
@@ -30,7 +32,6 @@ from include.ledger.models import (
     MicroBatchRange,
     Revision,
 )
-from include.ledger.revisions import RETIRED
 from include.offsets import OffsetRange, TopicPartition, intersection, merged
 from include.pipelines import load_pipeline
 from include.settings import settings
@@ -169,7 +170,7 @@ def test_interval_is_not_pinned_again_when_its_landing_was_removed(pipeline: str
     register(pipeline, 0, 0, 10)
     landing.mark_removed([commit(pipeline, 0, 0, 10, archived=2)])
     with session() as ledger:
-        pinned = intervals.find(ledger, pipeline, DAY)
+        pinned = pins.find(ledger, pipeline, DAY)
         assert pinned is not None
         assert pinned.interval == Interval(DAY, DAY + timedelta(hours=1))
         with pytest.raises(UsageError, match="were removed"):

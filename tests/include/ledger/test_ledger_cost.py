@@ -9,14 +9,17 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
+from include.ledger.archive import landing, micro_batches
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of, other_code
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, LandedFile
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.streams import losses, writers
 
 from include import kafka
 from include.intervals.pinning import pin_interval
-from include.ledger import evidence, intervals, landing, losses, micro_batches, quarantine, revisions, writers
+from include.ledger import quarantine
 from include.ledger.database import engine
-from include.ledger.decoders import decoded_otherwise, decoders_of, other_code
-from include.ledger.micro_batches import ARCHIVE, BatchCommit, LandedFile
-from include.ledger.revisions import BuiltRevision
+from include.ledger.intervals import attempts, evidence, revisions
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
@@ -84,8 +87,8 @@ class Past:
         interval = hour(self.intervals - LONG)
         pinned = pin_interval(pipeline, interval, pinned_by="test")
         assert [len(r) for r in pinned.ranges] == [BATCHES, BATCHES]
-        attempt = intervals.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
-        intervals.load_attempt(attempt)
+        attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+        attempts.load_attempt(attempt)
         revisions.in_state(pipeline.name, "registering")
         assert losses.accepted_in(pipeline.name, pinned.ranges) == []
         assert decoded_otherwise(pipeline.name, pinned.ranges, "1") == []
@@ -107,7 +110,7 @@ class Past:
         quarantine.pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
         quarantine.replayed_into(pinned.id)
         fates = {r.topic_partition: micro_batches.Fates(archived=len(r)) for r in pinned.ranges}
-        intervals.note_fates(pinned, fates, dict.fromkeys(fates, 0))
+        attempts.note_fates(pinned, fates, dict.fromkeys(fates, 0))
         label = f"date=2026-01-01/interval={interval.label}"
         built = BuiltRevision(pipeline.name, label, f"r-{attempt}", "file:///nowhere", BATCHES, "hash", {})
         revisions.note_built(attempt, pinned.id, "1", [built])
@@ -115,7 +118,7 @@ class Past:
         for state in ("validated", "registering", "registered"):
             revisions.set_state([built], state)
         assert revisions.registered_of_interval(pinned.id) == [built]
-        intervals.end_attempt(attempt, 0, "registered", {})
+        attempts.end_attempt(attempt, 0, "registered", {})
         self.intervals += 1
 
 

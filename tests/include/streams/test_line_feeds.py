@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from include.ledger.streams import lines, writers
+from include.ledger.streams.lines import DRIVER_ENDED, NotedFile
 from sqlalchemy import select
 
 from include import lake
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
-from include.ledger import lines, writers
 from include.ledger.database import session
-from include.ledger.lines import DRIVER_ENDED, NotedFile
 from include.ledger.models import LineConnection
 from include.pipelines import load_line_pipeline
 from include.pipelines.spec.lines import SocketLines, TextFiles

@@ -13,6 +13,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from include.ledger.intervals.revisions import BuiltRevision
 from pyarrow import orc
 from pyarrow import parquet as pq
 from pyspark.sql import Column, DataFrame
@@ -20,7 +21,6 @@ from pyspark.sql import functions as F
 
 from include import lake
 from include.errors import TidemarkError, UsageError
-from include.ledger.revisions import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import IDENTITY, Archive, Pipeline, Text
 from include.pipelines.spec.file_formats import FILE_FORMATS, FileFormat

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from include.ledger.intervals.revisions import BuiltRevision
 
-from include.ledger.revisions import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Top
 from spark_jobs.intervals.report_sections import ROWS, collect_report

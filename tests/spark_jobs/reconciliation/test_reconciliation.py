@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from include.ledger.intervals.evidence import LateBound
 
 from include.kafka.gap_proof import NEAR, runs
-from include.ledger.evidence import LateBound
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, Reconciliation

@@ -32,11 +32,12 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from include.ledger.archive import micro_batches
 
 from include import lake
 from include.intervals.pinning import pin_interval
-from include.ledger import intervals, micro_batches
-from include.ledger.intervals import PinnedInterval
+from include.ledger.intervals import attempts
+from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines import load_pipeline
 from include.times import Interval
 from include.versions import code_version
@@ -70,11 +71,11 @@ class Seeded:
         from spark_jobs.intervals.build import build
 
         self.spark.catalog.clearCache()
-        attempt = intervals.begin_attempt(
+        attempt = attempts.begin_attempt(
             self.pinned, run_by="test", code_version=code_version(PIPELINE.name), source=source
         )
-        build(self.spark, PIPELINE, intervals.load_attempt(attempt))
-        return intervals.load_attempt(attempt).verdict
+        build(self.spark, PIPELINE, attempts.load_attempt(attempt))
+        return attempts.load_attempt(attempt).verdict
 
     def unexplained(self, source: str = "kafka") -> list[dict[str, str]]:
         verdict = self.reconcile(source)

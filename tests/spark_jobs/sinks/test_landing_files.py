@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from include.ledger.archive.micro_batches import LandedFile
 
 from include import lake
-from include.ledger.micro_batches import LandedFile
 from include.pipelines import load_pipeline
 from include.producing.generate import messages
 from include.settings import settings

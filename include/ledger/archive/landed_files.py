@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 
+from include.ledger.archive.micro_batches import ARCHIVE, may_hold_events
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE, may_hold_events
 from include.ledger.models import LandingFile, MicroBatch
 
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)

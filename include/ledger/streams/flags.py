@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
-from include.ledger import writers
 from include.ledger.database import session
+from include.ledger.intervals.revisions import BuiltRevision, as_built
 from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVersion, Revision
-from include.ledger.revisions import BuiltRevision, as_built
+from include.ledger.streams import writers
 from include.limits import Limit
 from include.offsets import OffsetRange, TopicPartition
 

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import aliased
 
+from include.ledger.archive.micro_batches import ARCHIVE, Fates, may_hold_events, of_incarnation, overlaps
 from include.ledger.database import session
-from include.ledger.intervals import PinnedInterval
-from include.ledger.micro_batches import ARCHIVE, Fates, may_hold_events, of_incarnation, overlaps
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFile, MicroBatch, MicroBatchRange, Position
 from include.offsets import OffsetRange, TopicPartition
 

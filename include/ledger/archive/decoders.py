@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import CTE, ColumnElement, and_, func, select
 
+from include.ledger.archive.micro_batches import ARCHIVE, may_hold_events, of_incarnation, overlaps
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE, may_hold_events, of_incarnation, overlaps
 from include.ledger.models import LandingFile, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange
 

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
 from include.lake.revision_files import damaged_files
+from include.ledger.archive.micro_batches import ARCHIVE, overlaps
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE, overlaps
 from include.ledger.models import IntervalRange, IntervalRow, LandingFile, MicroBatch, MicroBatchRange, Revision
 from include.offsets import OffsetRange, TopicPartition, intersection, merged
 

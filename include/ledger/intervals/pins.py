@@ -1,21 +1,19 @@
-"""Intervals and their attempts in the ledger: pinned once, then only read."""
+"""Pinned intervals in the ledger: pinned once, then only read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.database import session
-from include.ledger.micro_batches import ARCHIVE, Fates
 from include.ledger.models import (
-    Attempt,
     IntervalRange,
     IntervalRow,
     MicroBatch,
@@ -39,31 +37,13 @@ class PinnedInterval:
     topic_ids: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class AttemptSpec:
-    """What an attempt's jobs need to know."""
-
-    id: int
-    pinned: PinnedInterval
-    source: str
-    code_version: str
-    verdict: dict[str, Any]
-
-
 def lock_pinning(ledger: Session, pipeline: str) -> None:
     """Let one transaction at a time pin intervals of the pipeline."""
     ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"pin:{pipeline}"})
 
 
-@contextmanager
-def publishing_delta(pipeline: str) -> Iterator[None]:
-    """Wait for another that pins the pipeline's Delta view, and keep others waiting meanwhile."""
-    with session() as ledger:
-        ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"delta:{pipeline}"})
-        yield
-
-
-def _load(ledger: Session, row: IntervalRow) -> PinnedInterval:
+def pinned_of(ledger: Session, row: IntervalRow) -> PinnedInterval:
+    """Return the interval of a ledger row with its ranges."""
     ranges = ledger.scalars(
         select(IntervalRange)
         .where(IntervalRange.interval_id == row.id)
@@ -84,14 +64,14 @@ def _load(ledger: Session, row: IntervalRow) -> PinnedInterval:
 def find(ledger: Session, pipeline: str, from_time: datetime) -> PinnedInterval | None:
     """The pinned interval that begins then."""
     row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time))
-    return _load(ledger, row) if row else None
+    return pinned_of(ledger, row) if row else None
 
 
 def neighbour(ledger: Session, pipeline: str, *, last: bool) -> PinnedInterval | None:
     """The pipeline's first or last pinned interval."""
     order = IntervalRow.from_time.desc() if last else IntervalRow.from_time
     row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline).order_by(order).limit(1))
-    return _load(ledger, row) if row else None
+    return pinned_of(ledger, row) if row else None
 
 
 def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[PinnedInterval]:
@@ -100,7 +80,7 @@ def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[P
         wanted = select(IntervalRow).where(IntervalRow.pipeline == pipeline).order_by(IntervalRow.from_time)
         if from_time is not None:
             wanted = wanted.where(IntervalRow.from_time == from_time)
-        return [_load(ledger, row) for row in ledger.scalars(wanted)]
+        return [pinned_of(ledger, row) for row in ledger.scalars(wanted)]
 
 
 def write(
@@ -121,7 +101,7 @@ def write(
             row.to_time != interval.from_time if name == "before" else row.from_time != interval.to_time
         ):
             continue
-        neighbour_there = _load(ledger, row)
+        neighbour_there = pinned_of(ledger, row)
         # Incarnations of a topic do not tile with each other, and a topic added since begins where it does.
         same = {topic for topic, topic_id in neighbour_there.topic_ids.items() if topic_ids.get(topic) == topic_id}
         theirs = {tp: at for tp, at in _sides(neighbour_there.ranges, side).items() if tp.topic in same}
@@ -141,7 +121,7 @@ def write(
     ledger.add(row)
     ledger.flush()
     _add_ranges(ledger, row.id, ranges, topic_ids)
-    return _load(ledger, row)
+    return pinned_of(ledger, row)
 
 
 def _sides(ranges: Iterable[OffsetRange], side: str) -> dict[TopicPartition, int]:
@@ -175,7 +155,7 @@ def replace_ranges(
     ledger.execute(delete(IntervalRange).where(IntervalRange.interval_id == pinned.id))
     _add_ranges(ledger, pinned.id, ranges, pinned.topic_ids)
     row.state = "pinned"
-    replaced = _load(ledger, row)
+    replaced = pinned_of(ledger, row)
     ledger.add(
         Repin(
             interval_id=pinned.id,
@@ -226,60 +206,3 @@ def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
             .where(Position.pipeline == pipeline, Position.query == ARCHIVE)
         )
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows if offset is not None}
-
-
-def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: str) -> int:
-    """Note a run of the interval; its id."""
-    with session() as ledger:
-        row = Attempt(interval_id=pinned.id, run_by=run_by, code_version=code_version, source=source, verdict={})
-        ledger.add(row)
-        ledger.flush()
-        return row.id
-
-
-def load_attempt(attempt: int) -> AttemptSpec:
-    """An attempt with its pinned interval. Raises TidemarkError when there is none of that id."""
-    with session() as ledger:
-        row = ledger.get(Attempt, attempt)
-        if row is None:
-            raise TidemarkError(f"the ledger has no attempt {attempt}", remedy="run the interval again")
-        pinned = _load(ledger, ledger.get_one(IntervalRow, row.interval_id))
-        return AttemptSpec(row.id, pinned, row.source, row.code_version, dict(row.verdict or {}))
-
-
-def note_findings(attempt: int, **findings: Any) -> None:
-    """Add to what an attempt has found so far."""
-    with session() as ledger:
-        row = ledger.get_one(Attempt, attempt, with_for_update=True)
-        row.verdict = {**(row.verdict or {}), **findings}
-
-
-def note_fates(
-    pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates], gaps: Mapping[TopicPartition, int]
-) -> None:
-    """Write the fate of every offset of an interval beside its ranges."""
-    with session() as ledger:
-        for each in pinned.ranges:
-            tp = each.topic_partition
-            row = ledger.get_one(IntervalRange, (pinned.id, tp.topic, tp.partition))
-            found = fates.get(tp, Fates())
-            row.archived, row.empty, row.quarantined = found.archived, found.empty, found.quarantined
-            row.gaps = gaps[tp]
-
-
-def end_attempt(attempt: int, exit_code: int, state: str, verdict: dict[str, Any]) -> None:
-    """Note how an attempt ended, and the interval's state and verdict."""
-    with session() as ledger:
-        row = ledger.get_one(Attempt, attempt)
-        row.ended_at, row.exit_code = func.now(), exit_code
-        interval = ledger.get_one(IntervalRow, row.interval_id)
-        interval.verdict = verdict
-        if state:
-            interval.state = state
-
-
-def close_attempt(attempt: int, exit_code: int) -> None:
-    """Note that an attempt ended which has nothing to say about its interval: a rebuild."""
-    with session() as ledger:
-        row = ledger.get_one(Attempt, attempt)
-        row.ended_at, row.exit_code = func.now(), exit_code

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.kafka import TopicIdentity, check_same_topic
-from include.ledger import writers
 from include.ledger.database import session
 from include.ledger.models import (
     DivertedRecord,
@@ -23,6 +22,7 @@ from include.ledger.models import (
     Position,
     Topic,
 )
+from include.ledger.streams import writers
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 
 ARCHIVE = "archive"
@@ -63,7 +63,7 @@ class BatchCommit:
     query_id: str
     batch_id: int
     ranges: Sequence[OffsetRange] = ()
-    """None where lines were read (`include/ledger/lines.py`)."""
+    """None where lines were read (`include/ledger/streams/lines.py`)."""
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     fates: Mapping[TopicPartition, Fates] = field(default_factory=dict)
     files: Sequence[LandedFile] = ()
@@ -280,7 +280,7 @@ def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> Column
 def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -> list[str]:
     """Paths below the lake of the files whose micro-batches overlap the ranges, each in its incarnation.
 
-    Files that housekeeping has removed are not among them (`include/ledger/landing.py`).
+    Files that housekeeping has removed are not among them (`include/ledger/archive/landing.py`).
     """
     found: set[str] = set()
     current = stored_topics(pipeline)
