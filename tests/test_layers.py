@@ -1,4 +1,4 @@
-"""Process boundaries: dags/ and include/ stay light, modules stay in their layer."""
+"""The house: which package may import which, how large a module may be, and that names can be told apart."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,21 +18,161 @@ from tests.conftest import REPOSITORY
 
 HEAVY = {"pyspark", "great_expectations", "pandas"}
 
+INCLUDE = (
+    "include.errors",
+    "include.kafka_security",
+    "include.settings",
+    "include.offsets",
+    "include.times",
+    "include.crash_points",
+    "include.reconciliation",
+    "include.pipelines.spec",
+    "include.pipelines",
+    "include.kafka",
+    "include.lake",
+    "include.ledger",
+    "include.spark",
+    "include.schemas",
+    "include.services",
+    "include.producing",
+    "include.catalog",
+    "include.versions",
+    "include.monitor",
+    "include.quarantine",
+    "include.intervals",
+    "include.streams",
+    "include.airflow",
+    "include.housekeeping",
+    "include.doctor",
+    "include.scaffold",
+    "include.deploy",
+    "include.cli",
+)
+"""Units of `include/`, low to high: each imports only units before it."""
 
-def imports(path: Path) -> set[str]:
-    found = set()
+SPARK_JOBS = (
+    "spark_jobs.spark",
+    "spark_jobs.transforms",
+    "spark_jobs.decoding",
+    "spark_jobs.archive",
+    "spark_jobs.views",
+    "spark_jobs.sinks",
+    "spark_jobs.reconciliation",
+    "spark_jobs.intervals",
+    "spark_jobs.publication",
+    "spark_jobs.streaming",
+    "spark_jobs.lines",
+    "spark_jobs.live",
+    "spark_jobs.quarantine",
+    "spark_jobs",
+)
+"""Packages of `spark_jobs/`, low to high; its own modules are the entries."""
+
+MODULE_LINES = 300
+ENTRY_LINES = 60
+MODULES_IN_A_FOLDER = 13
+"""About twelve, and `__init__.py`."""
+
+LONG = {"include/ledger/models.py"}
+"""The ledger's tables, in one place."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Path of every module of the project, by its dotted name."""
+    named = {}
+    for folder in ("include", "spark_jobs", "expectations", "dags"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            if "versions" not in path.parts:
+                name = ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+                named[name.removesuffix(".__init__")] = path
+    return named
+
+
+@cache
+def project_imports(module: str) -> frozenset[str]:
+    """Modules of the project that a module imports, wherever in it."""
+    imported = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            submodules = names & modules().keys()
+            imported |= submodules
+            if len(submodules) < len(names):
+                imported.add(node.module)
+    return frozenset(imported & modules().keys() - {module})
+
+
+def libraries(path: Path) -> set[str]:
+    """Top-level names of everything that a module imports."""
+    imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            imported |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            imported.add(node.module.split(".")[0])
+    return imported
+
+
+def unit_of(module: str, units: tuple[str, ...]) -> str:
+    """The most special unit that a module belongs to."""
+    holding = [unit for unit in units if module == unit or module.startswith(f"{unit}.")]
+    return max(holding, key=len)
+
+
+def imports_between(units: tuple[str, ...], folder: str) -> Iterator[tuple[str, str]]:
+    for module in modules():
+        if module == folder or module.startswith(f"{folder}."):
+            for imported in project_imports(module):
+                if imported.startswith(f"{folder}."):
+                    yield module, imported
+
+
+@pytest.mark.parametrize(("folder", "units"), [("include", INCLUDE), ("spark_jobs", SPARK_JOBS)])
+def test_each_package_imports_only_packages_below_it(folder: str, units: tuple[str, ...]) -> None:
+    rank = {unit: number for number, unit in enumerate(units)}
+    upward = [
+        f"{module} imports {imported}"
+        for module, imported in imports_between(units, folder)
+        if module != folder and rank[unit_of(imported, units)] > rank[unit_of(module, units)]
+    ]
+    assert not upward, upward
+
+
+@pytest.mark.parametrize(("folder", "units"), [("include", INCLUDE), ("spark_jobs", SPARK_JOBS)])
+def test_every_unit_of_the_order_exists_and_every_package_has_its_place(folder: str, units: tuple[str, ...]) -> None:
+    assert set(units) <= modules().keys()
+    for module in modules():
+        if module.startswith(f"{folder}.") and module.count(".") == 1:
+            assert module in units or folder == "spark_jobs", f"{module} has no place in the order"
+
+
+def test_modules_import_each_other_in_one_direction_only() -> None:
+    # A package's own `__init__` only passes on what its modules define.
+    graph = {
+        module: {each for each in project_imports(module) if not module.startswith(f"{each}.")}
+        for module, path in modules().items()
+        if path.name != "__init__.py"
+    }
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_include_never_imports_the_spark_side() -> None:
+    for module in modules():
+        if module.startswith("include."):
+            upward = [each for each in project_imports(module) if not each.startswith("include")]
+            assert not upward, (module, upward)
 
 
 @pytest.mark.parametrize("folder", ["dags", "include"])
 def test_light_folder_never_imports_a_heavy_library(folder: str) -> None:
     for path in (REPOSITORY / folder).rglob("*.py"):
-        assert not imports(path) & HEAVY, path
+        assert not libraries(path) & HEAVY, path
 
 
 def test_airflow_is_imported_by_dags_and_its_own_folder_only() -> None:
@@ -37,7 +180,23 @@ def test_airflow_is_imported_by_dags_and_its_own_folder_only() -> None:
         for path in (REPOSITORY / folder).rglob("*.py"):
             if "airflow" in path.parts:
                 continue
-            assert "airflow" not in imports(path), path
+            assert "airflow" not in libraries(path), path
+
+
+def test_sql_stays_in_the_ledger_and_in_the_reader_of_the_metastore() -> None:
+    # Settings only build the address.
+    allowed = {"include.settings", "include.catalog"}
+    for module, path in modules().items():
+        if not module.startswith("include.ledger") and module not in allowed:
+            assert "sqlalchemy" not in libraries(path), module
+            assert not {each for each in project_imports(module) if each == "include.ledger.models"}, module
+
+
+def test_ledger_imports_neither_the_client_of_kafka_nor_the_lake() -> None:
+    for module in modules():
+        if module.startswith("include.ledger"):
+            outside = {each for each in project_imports(module) if each.startswith(("include.kafka", "include.lake"))}
+            assert not outside - {"include.kafka_security"}, (module, outside)
 
 
 def test_kafka_is_read_by_spark_in_one_module_only() -> None:
@@ -52,10 +211,55 @@ def test_kafka_is_read_by_spark_in_one_module_only() -> None:
 def test_no_spark_module_shadows_a_library() -> None:
     # spark-submit puts spark_jobs/ first on sys.path.
     names = {path.stem for path in (REPOSITORY / "spark_jobs").iterdir()}
-    assert not names & {"delta", "avro", "kafka", "types", "json", "logging", "decimal", "numbers"}
+    assert not names & (set(sys.stdlib_module_names) | {"delta", "avro", "kafka", "pyspark", "pyarrow", "py4j"})
 
 
 def test_importing_the_command_loads_no_heavy_library() -> None:
     code = f"import sys, include.cli.__main__; sys.exit(bool(set(sys.modules) & {HEAVY!r}))"
     result = subprocess.run([sys.executable, "-c", code], env=os.environ, cwd=REPOSITORY, check=False)
     assert result.returncode == 0
+
+
+def test_no_module_is_longer_than_a_reader_keeps_in_mind() -> None:
+    lengths = {
+        path.relative_to(REPOSITORY).as_posix(): len(path.read_text().splitlines()) for path in modules().values()
+    }
+    assert not {path: lines for path, lines in lengths.items() if lines > MODULE_LINES and path not in LONG}
+
+
+def test_entries_only_parse_arguments_and_run() -> None:
+    entries = [path for path in (REPOSITORY / "spark_jobs").glob("*.py") if path.name != "__init__.py"]
+    assert {path.name for path in entries} >= {"stream.py", "build_interval.py", "publish.py"}
+    for path in entries:
+        assert len(path.read_text().splitlines()) <= ENTRY_LINES, path.name
+        assert '__name__ == "__main__"' in path.read_text(), f"{path.name} is no entry"
+
+
+def test_no_folder_holds_more_modules_than_a_reader_takes_in() -> None:
+    folders = {path.parent for path in modules().values()}
+    crowded = {
+        folder.relative_to(REPOSITORY).as_posix(): count
+        for folder in folders
+        # A user adds pipelines, so the folders that hold one module each have no bound.
+        if folder.name not in ("pipelines", "transforms", "messages", "expectations")
+        if (count := len(list(folder.glob("*.py")))) > MODULES_IN_A_FOLDER
+    }
+    assert not crowded
+
+
+def test_no_two_modules_are_named_by_the_same_words() -> None:
+    seen: dict[frozenset[str], Path] = {}
+    for path in modules().values():
+        words = frozenset(path.stem.split("_"))
+        if len(words) > 1 and path.name != "__init__.py":
+            other = seen.setdefault(words, path)
+            assert other.stem == path.stem, f"{other} and {path} have the same words in another order"
+
+
+def test_tests_mirror_the_packages() -> None:
+    tests = REPOSITORY / "tests"
+    for side in ("include", "spark_jobs"):
+        for folder in (path for path in (tests / side).iterdir() if path.is_dir() and path.name != "__pycache__"):
+            assert (REPOSITORY / side / folder.name).is_dir(), f"{folder} mirrors no package"
+    loose = {path.name for path in tests.glob("*.py")}
+    assert loose == {"conftest.py", "test_layers.py"}, "helpers of tests live in tests/support"
