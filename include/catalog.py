@@ -60,19 +60,19 @@ class CatalogPartition:
 def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]:
     """The catalog's partitions of the tables, by table and partition. Raises ServiceUnreachable."""
     rows = _read(_PARTITIONS, {"database": DATABASE, "tables": list(tables)})
-    found = [CatalogPartition(table, _unescaped(name), normalised(location or "")) for table, name, location in rows]
-    return {(each.table, each.partition): each for each in found}
+    listed = [CatalogPartition(table, _unescaped(name), normalised(location or "")) for table, name, location in rows]
+    return {(each.table, each.partition): each for each in listed}
 
 
 def storage(table: str) -> Storage | None:
     """How the catalog has a table stored; None when it has no such table. Raises ServiceUnreachable."""
     rows = _read(_STORAGE, {"database": DATABASE, "table": table})
-    found = {key.removeprefix("spark.sql.sources."): value for key, value in rows}
-    if "provider" not in found:
+    properties = {key.removeprefix("spark.sql.sources."): value for key, value in rows}
+    if "provider" not in properties:
         return None
     # Spark cuts what is longer than a field of the metastore.
-    parts = [found[f"schema.part.{n}"] for n in range(int(found.get("schema.numParts", 0)))]
-    return Storage(found["provider"].lower(), "".join(parts) or found.get("schema", ""))
+    parts = [properties[f"schema.part.{n}"] for n in range(int(properties.get("schema.numParts", 0)))]
+    return Storage(properties["provider"].lower(), "".join(parts) or properties.get("schema", ""))
 
 
 def _read(query: TextClause, values: Mapping[str, object]) -> Sequence[Any]:

@@ -86,12 +86,12 @@ def intersection(one: OffsetRange, other: OffsetRange) -> OffsetRange | None:
 
 def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The same offsets in as few ranges as possible: neighbours and overlapping ones become one."""
-    found: list[OffsetRange] = []
+    joined: list[OffsetRange] = []
     for each in sorted(r for r in ranges if len(r)):
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last and last.topic_partition == each.topic_partition and each.from_offset <= last.until_offset:
             end = max(last.until_offset, each.until_offset)
-            found[-1] = OffsetRange(last.topic_partition, last.from_offset, end)
+            joined[-1] = OffsetRange(last.topic_partition, last.from_offset, end)
         else:
-            found.append(each)
-    return found
+            joined.append(each)
+    return joined

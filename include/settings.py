@@ -88,10 +88,10 @@ class Settings(BaseSettings):
         if url is None or not url.get_secret_value():
             return None
         try:
-            found = make_url(url.get_secret_value())
+            parsed = make_url(url.get_secret_value())
         except (ArgumentError, ValueError):
-            found = None
-        if found is None or found.drivername not in ("http", "https") or not found.host:
+            parsed = None
+        if parsed is None or parsed.drivername not in ("http", "https") or not parsed.host:
             raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
         return url
 

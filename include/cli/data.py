@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def pipelines(as_json: AsJson = False) -> None:
     """The declared pipelines and where each keeps its things."""
-    found = [
+    declared = [
         {
             "name": p.name,
             "description": p.description,
@@ -46,9 +46,9 @@ def pipelines(as_json: AsJson = False) -> None:
         for p in all_pipelines()
     ]
     if as_json:
-        print_json(found)
+        print_json(declared)
         return
-    for each in found:
+    for each in declared:
         print_facts({**each, **{name: ", ".join(each[name]) for name in ("topics", "tables", "dags")}})
 
 
@@ -114,9 +114,9 @@ def ranges(
 ) -> None:
     """Pinned offset ranges, of all intervals or of one."""
     declared = load_pipeline(pipeline)
-    found = pins.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
+    pinned = pins.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
     if to_time:
-        found = [each for each in found if each.interval.to_time == parse_time(to_time)]
+        pinned = [each for each in pinned if each.interval.to_time == parse_time(to_time)]
     rows = [
         {
             "from": format_time(each.interval.from_time),
@@ -127,7 +127,7 @@ def ranges(
             "from_offset": r.from_offset,
             "until_offset": r.until_offset,
         }
-        for each in found
+        for each in pinned
         for r in each.ranges
     ]
     if as_json:
@@ -144,33 +144,37 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """A table partition down to its revision, files, interval, offset ranges, counts and verdict."""
-    found = explanation.explain(table.removeprefix("lake."), partition)
+    explained = explanation.explain(table.removeprefix("lake."), partition)
     if as_json:
-        print_json(found)
+        print_json(explained)
         return
-    print_facts({name: found[name] for name in ("table", "partition", "revision", "location", "rows", "content_hash")})
-    run = found["run"]
-    agrees = "points at it" if found["catalog"]["agrees"] else f"points at {found['catalog']['location']}"
-    print_facts({"catalog": agrees, "interval": f"{found['interval']['from']} to {found['interval']['to']}", **run})
+    print_facts(
+        {name: explained[name] for name in ("table", "partition", "revision", "location", "rows", "content_hash")}
+    )
+    run = explained["run"]
+    agrees = "points at it" if explained["catalog"]["agrees"] else f"points at {explained['catalog']['location']}"
+    print_facts(
+        {"catalog": agrees, "interval": f"{explained['interval']['from']} to {explained['interval']['to']}", **run}
+    )
     print_table(
         ["file", "rows", "bytes", "offsets", "as built"],
         [
             [f["name"], f["rows"], f["bytes"], _bounds(f.get("kafka_offset")), ", ".join(f["differs"]) or "yes"]
-            for f in found["files"]
+            for f in explained["files"]
         ],
     )
     columns = ["topic", "partition", "from_offset", "until_offset", "archived", "empty", "quarantined", "gaps"]
-    print_table(columns, [[r[name] for name in columns] for r in found["ranges"]])
+    print_table(columns, [[r[name] for name in columns] for r in explained["ranges"]])
     print_facts(
         {
-            "records": found["records"],
-            "reconciliation": found["reconciliation"],
-            "validation": found["validation"].get("success"),
-            "report": found["report"],
+            "records": explained["records"],
+            "reconciliation": explained["reconciliation"],
+            "validation": explained["validation"].get("success"),
+            "report": explained["report"],
         }
     )
     columns = ["revision", "state", "rows", "content_hash", "code_version", "run_by", "built_at", "retired_at"]
-    print_table(columns, [[r[name] or "" for name in columns] for r in found["revisions"]])
+    print_table(columns, [[r[name] or "" for name in columns] for r in explained["revisions"]])
 
 
 def _bounds(bounds: list[int] | None) -> str:
@@ -186,11 +190,11 @@ def lag(
     from include.monitor import lag as lags
 
     declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
-    found = [each for one in declared for each in lags.lag_of(one)]
+    measured = [each for one in declared for each in lags.lag_of(one)]
     if as_json:
-        print_json([{**asdict(each), "lag": each.lag} for each in found])
+        print_json([{**asdict(each), "lag": each.lag} for each in measured])
     elif metrics:
-        typer.echo(lags.as_metrics(found), nl=False)
+        typer.echo(lags.as_metrics(measured), nl=False)
     else:
         columns = ["pipeline", "query", "topic", "partition", "committed", "end", "lag"]
-        print_table(columns, [[getattr(each, name) for name in columns] for each in found])
+        print_table(columns, [[getattr(each, name) for name in columns] for each in measured])

@@ -37,12 +37,12 @@ def down(names: Names = None) -> None:
 
 def status(as_json: AsJson = False) -> None:
     """Where the services listen and whether they answer."""
-    found = supervisor.status()
+    services = supervisor.status()
     if as_json:
-        print_json({"services": {name: asdict(each) for name, each in found.items()}})
+        print_json({"services": {name: asdict(each) for name, each in services.items()}})
         return
     rows = []
-    for name, each in found.items():
+    for name, each in services.items():
         state = "healthy" if each.healthy else "not started" if not each.address else "down"
         rows.append(
             [name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail]

@@ -173,8 +173,8 @@ def _summary(series: list[tuple[str, list[float]]], labels: list[str]) -> str:
 
 def _times(x: list[str]) -> tuple[list[str], str]:
     """Short labels, and the day in words when all are times of one day."""
-    found = [_TIME.match(label) for label in x]
-    times = [match for match in found if match]
+    matches = [_TIME.match(label) for label in x]
+    times = [match for match in matches if match]
     if len(times) < len(x):
         return [clean(label, 24) or "–" for label in x], ""
     days = {match[1] for match in times}

@@ -64,13 +64,13 @@ def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
     return app
 
 
-def shown(found: dict[str, Any]) -> dict[str, Any]:
+def shown(counted: dict[str, Any]) -> dict[str, Any]:
     """The counts with every text from data cut and without characters that paint over their neighbours."""
     windows = [
         {**window, "rows": [[clean(cell) if isinstance(cell, str) else cell for cell in row] for row in window["rows"]]}
-        for window in found["windows"]
+        for window in counted["windows"]
     ]
-    return {**found, "windows": windows}
+    return {**counted, "windows": windows}
 
 
 @contextmanager

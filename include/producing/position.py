@@ -56,18 +56,18 @@ class StreamPosition:
 
     def _load(self) -> str:
         try:
-            found = json.loads(self.path.read_text())["last_event_id"]
+            last = json.loads(self.path.read_text())["last_event_id"]
         except FileNotFoundError:
             return ""
         except (ValueError, KeyError, TypeError):
-            found = None
-        if not isinstance(found, str):
+            last = None
+        if not isinstance(last, str):
             raise UsageError(
                 f"{self.path} is damaged: it does not say after which event the stream goes on",
                 remedy="restore it, or remove it to begin at the stream's present",
                 pipeline=self.pipeline,
             )
-        return found
+        return last
 
     def save(self, last_event_id: str) -> None:
         """Note the id, on disk when this returns."""

@@ -23,13 +23,13 @@ class Sampled:
 
     def message(self, moment: datetime | None, rng: random.Random) -> bytes:
         """A message of the sample whose event is at `moment`; without the event's time for None."""
-        found: dict[str, Any] = json.loads(rng.choice(self._lines))
+        drawn: dict[str, Any] = json.loads(rng.choice(self._lines))
         *parents, name = self._event_time
-        inner = found
+        inner = drawn
         for parent in parents:
             inner = inner[parent]
         if moment is None:
             del inner[name]
         else:
             inner[name] = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
-        return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(drawn, separators=(",", ":"), ensure_ascii=False).encode()

@@ -128,15 +128,15 @@ def status() -> ServiceStatus:
             healthy = False
         return ServiceStatus(current.kafka_bootstrap, healthy, None, external=True)
     state = process.read_state("kafka")
-    found = process.running(state)
-    healthy = found is not None and _answers(state["address"])
+    broker = process.running(state)
+    healthy = broker is not None and _answers(state["address"])
     secured = state.get("secured_address")
     detail = f"SASL_SSL at {secured}, client options in {kafka_access.client_properties()}" if secured else ""
-    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None, detail=detail)
+    return ServiceStatus(state.get("address", ""), healthy, broker.pid if broker else None, detail=detail)
 
 
 def down() -> None:
     """Stop the embedded broker if it runs."""
-    found = process.running(process.read_state("kafka"))
-    if found is not None:
-        process.stop(found, 30)
+    broker = process.running(process.read_state("kafka"))
+    if broker is not None:
+        process.stop(broker, 30)

@@ -94,12 +94,12 @@ def _clear_lock(data: Path) -> None:
 
 
 def _servers_of(data: Path) -> list[psutil.Process]:
-    found = []
+    servers = []
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if each.name().startswith("postgres") and each.cwd() == str(data.resolve()):
-                found.append(each)
-    return found
+                servers.append(each)
+    return servers
 
 
 def _as(account: str | None, command: list[str]) -> list[str]:
@@ -173,15 +173,15 @@ def status() -> ServiceStatus:
         address = current.database_url.get_secret_value()
         return ServiceStatus(address, _answers(address), None, external=True)
     state = process.read_state("postgres")
-    found = process.running(state)
-    healthy = found is not None and _answers(state["address"])
-    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None)
+    server = process.running(state)
+    healthy = server is not None and _answers(state["address"])
+    return ServiceStatus(state.get("address", ""), healthy, server.pid if server else None)
 
 
 def down() -> None:
     """Stop the embedded server if it runs (fast shutdown: clients are disconnected, data is flushed)."""
     import signal
 
-    found = process.running(process.read_state("postgres"))
-    if found is not None:
-        process.stop(found, 30, signal.SIGINT)
+    server = process.running(process.read_state("postgres"))
+    if server is not None:
+        process.stop(server, 30, signal.SIGINT)

@@ -131,14 +131,14 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
         return "waiting"
 
     waiting = retry(
-        retry=retry_if_result(lambda found: found == "waiting"), stop=stop_after_delay(seconds), wait=wait_fixed(0.3)
+        retry=retry_if_result(lambda ending: ending == "waiting"), stop=stop_after_delay(seconds), wait=wait_fixed(0.3)
     )(state)
     try:
-        found = waiting()
+        ending = waiting()
     except RetryError:
-        found = f"was not ready within {seconds:.0f} s"
-    if found != "ready":
-        raise ServiceUnreachable(f"the embedded {name} {found} at its start", remedy=f"read {log_path(name)}")
+        ending = f"was not ready within {seconds:.0f} s"
+    if ending != "ready":
+        raise ServiceUnreachable(f"the embedded {name} {ending} at its start", remedy=f"read {log_path(name)}")
 
 
 def _session(process: psutil.Process) -> int | None:

@@ -103,13 +103,13 @@ def status() -> ServiceStatus:
         shown = url.set(username=None, password=None).render_as_string()
         return ServiceStatus(shown, _answers(url.render_as_string(hide_password=False)), None, external=True)
     state = process.read_state("registry")
-    found = process.running(state)
-    healthy = found is not None and _answers(state["address"])
-    return ServiceStatus(state.get("address", ""), healthy, found.pid if found else None)
+    server = process.running(state)
+    healthy = server is not None and _answers(state["address"])
+    return ServiceStatus(state.get("address", ""), healthy, server.pid if server else None)
 
 
 def down() -> None:
     """Stop the embedded registry if it runs."""
-    found = process.running(process.read_state("registry"))
-    if found is not None:
-        process.stop(found, 30)
+    server = process.running(process.read_state("registry"))
+    if server is not None:
+        process.stop(server, 30)

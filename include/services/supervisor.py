@@ -49,17 +49,17 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
     """Start those services that do not run; each is healthy when this returns. Raises ServiceUnreachable."""
     with services_lock():
         for name in service_names(_with_needed(names)):
-            found = SERVICES[name].status()
-            if found.external and not found.healthy:
+            current = SERVICES[name].status()
+            if current.external and not current.healthy:
                 raise ServiceUnreachable(
                     f"the {name} that the settings name does not answer", remedy="./tidemark status tells its address"
                 )
-            if found.healthy:
+            if current.healthy:
                 if name == "postgres":
                     # Another version of the code may have started it, or it is not ours: its tables may be older.
                     postgres.prepare_databases()
                 continue
-            if found.pid is not None:
+            if current.pid is not None:
                 progress(f"{name} runs but does not answer: starting it again")
                 SERVICES[name].down()
             progress(f"starting {name}")

@@ -62,8 +62,8 @@ def _of_text(value: object) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:
-        found = datetime.fromisoformat(value)
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(value)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
 
