@@ -101,7 +101,7 @@ def test_images_are_pinned_when_pulled(services: dict[str, Any]) -> None:
 
 
 def test_versions_agree_when_named_elsewhere(services: dict[str, Any]) -> None:
-    ivy = ElementTree.parse(REPOSITORY / "include" / "services" / "ivy.xml")
+    ivy = ElementTree.parse(REPOSITORY / "include" / "spark" / "ivy.xml")
     revisions = {d.get("name"): d.get("rev") for d in ivy.iter("dependency")}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert services["kafka"]["image"] == f"apache/kafka:{revisions['kafka_2.13']}"

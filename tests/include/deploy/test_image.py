@@ -18,7 +18,7 @@ def test_jars_can_be_fetched_when_only_the_files_of_their_layer_are_there(tmp_pa
         (tmp_path / target).mkdir(parents=True, exist_ok=True)
         for file in files.split():
             shutil.copy(REPOSITORY / file, tmp_path / target)
-    command = [sys.executable, "-c", "from include.services import jars; print(len(jars.checksums()))"]
+    command = [sys.executable, "-c", "from include.spark import jars; print(len(jars.checksums()))"]
     done = subprocess.run(
         command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )

@@ -14,7 +14,7 @@ from include.settings import settings
 from include.spark import driver_folders
 from tests.conftest import REPOSITORY, end_of
 
-DRIVER = "from include import driver_folders; driver_folders.hold(); print('held', flush=True); input()"
+DRIVER = "from include.spark import driver_folders; driver_folders.hold(); print('held', flush=True); input()"
 
 
 @pytest.fixture(autouse=True)
