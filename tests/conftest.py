@@ -24,6 +24,7 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 
 from include.services.process import running
 from include.spark.submission import FIRST_COMPILER
+from tests.support.browser import headless_chromium
 from tests.support.warm_python import WarmPython
 from tests.support.warm_spark import KEPT_CLASSES, WarmJvm
 
@@ -218,6 +219,13 @@ def end_of(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One headless Chromium for all tests of pages."""
+    with headless_chromium() as chrome:
+        yield chrome
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,23 +81,6 @@ def test_taken_port_is_named(address: str, result: Path) -> None:
     port = httpx.URL(address).port
     with pytest.raises(UsageError, match=f"port {port} "), serving(live_app(result, "t", "p"), port or 0):
         pytest.fail("it listens twice")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (binary and driver):
-        pytest.skip("Chromium and its driver are not installed (Debian: chromium, chromium-driver)")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield chrome
-    chrome.quit()
 
 
 @pytest.mark.browser
