@@ -1,45 +1,177 @@
-"""Versions of code: a hash over what a pipeline's output, or the decoding of its records, is a function of."""
+"""Versions of code: a hash of what a pipeline's rows are a function of, and of nothing else.
+
+Two things are hashed. The *code* that is executed: all definitions that the roots below reach
+(`include/executed_code.py`), whatever their files are called. And the *facts* of the declaration that decide about
+rows; names of transforms are among the roots instead.
+
+| version         | code                                            | facts                                          |
+|-----------------|-------------------------------------------------|------------------------------------------------|
+| decoder_version | decoding, rules, the archive's rows transform   | decoder; archive's columns, event time, rules  |
+| view_version    | that; a view's transforms, its aggregation, its | those; the view's key, measures, columns and   |
+|                 | keys and values as messages                     | windows; references with their content         |
+| code_version    | decoding, transforms of all views, aggregation, | those of decoder and all views; references;    |
+|                 | writing, content hash, suite and checkpoint     | the archive's partition columns and format     |
+| rules_version   | decoding, the flags' rules transform, flags     | those of the decoder; columns of a flag        |
+
+What is declared beside that changes no row: names, descriptions, source, schedule, retention, reports, the Delta
+archive, sinks and topics of views, how flags learn their limits (those in force are in the ledger). Spark's version
+is in every hash. The boundary is what cannot change a row.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
+from include.executed_code import executed_code
 from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView, Avro, Csv, Json, Pipeline, Text, UserDefined
 from include.settings import REPOSITORY
 
-_SHARED = ("spark_jobs/*.py", "spark_jobs/decoding/*.py", "include/pipelines/spec/*.py")
+DECODING_MODULES: Mapping[type, str] = {
+    Json: "spark_jobs.decoding.strict_json",
+    Text: "spark_jobs.decoding.utf8_text",
+    Csv: "spark_jobs.decoding.strict_csv",
+    UserDefined: "spark_jobs.decoding.user_defined",
+    Avro: "spark_jobs.decoding.avro_wire",
+}
+"""Which module decodes what: for a pipeline, the others are outside."""
+
+DECODING = ("spark_jobs.decoding.records:decode", "spark_jobs.decoding.records:archive_rows")
+AGGREGATION = ("spark_jobs.decoding.records:load_references", "spark_jobs.views.aggregate:aggregate_view")
+SPEED_MESSAGES = ("spark_jobs.views.values:key_json", "spark_jobs.views.values:value_json")
+REVISIONS = (
+    "spark_jobs.archive.schema:archive_schema",
+    "spark_jobs.archive.schema:with_partition_columns",
+    "spark_jobs.intervals.write:write_revisions",
+    "include.times:Interval",
+)
+VALIDATION = (
+    "expectations.checkpoint:expectations_of",
+    "expectations.checkpoint:OnPass",
+    "spark_jobs.publication.register:named_for_suite",
+)
+FLAGS = ("spark_jobs.views.flags:flags",)
+
+BOUNDARY = (
+    # Where rows and schemas are kept, asked for and told about.
+    "include.crash_points",
+    "include.errors",
+    "include.lake",
+    "include.ledger",
+    "include.schemas.registry",
+    "include.settings",
+    # These import what is declared by its name: it is among the roots.
+    "spark_jobs.decoding.records:transform",
+    "spark_jobs.decoding.user_defined:_function",
+)
+"""Packages, modules and definitions that cannot change a row; their constants count where they are named."""
 
 
 @cache
 def code_version(pipeline: str) -> str:
-    """Twelve hex digits that change when the pipeline's declaration, references, transforms or the
-    shared decoding and building code change, or Spark's version does.
-    """
-    own = (f"include/pipelines/{pipeline}.*", f"spark_jobs/transforms/{pipeline}.py")
-    return _digest("", *_SHARED, *own)
+    """Return twelve hex digits that change when the revisions of an interval, or their validation, may."""
+    declared = load_pipeline(pipeline)
+    archive = declared.archive
+    transforms = (name for view in declared.views for name in _transforms(declared, view))
+    roots = (*AGGREGATION, *REVISIONS, *VALIDATION, *transforms, f"expectations.{declared.code}:SUITES")
+    views = {view.name: _view(view) for view in declared.views}
+    facts = [decoder_version(pipeline), _references(declared), views, dict(archive.partition_by), archive.file_format]
+    return _digest(declared, roots, facts)
 
 
 @cache
 def decoder_version(pipeline: str) -> str:
-    """Twelve hex digits that change when a record may decode to something else: the declared decoder and
-    archive, the transforms, the shared decoding code, or Spark's version.
-    """
+    """Return twelve hex digits that change when a record's fate, or the rows it decodes to, may."""
     declared = load_pipeline(pipeline)
-    own = ("spark_jobs/decoding/*.py", "spark_jobs/spark/schemas.py", f"spark_jobs/transforms/{pipeline}.py")
-    return _digest(f"{declared.decoder!r} {declared.archive!r}", *own)
+    archive = declared.archive
+    roots = [*DECODING, _transform(declared, archive.rows)]
+    decoder = _facts(declared.decoder)
+    if isinstance(declared.decoder, UserDefined) and _is_ours(declared.decoder.function):
+        roots.append(declared.decoder.function)
+        del decoder["function"]
+    rows = [archive.takes_record, _ddl(archive.columns), archive.event_time, _facts(archive.all_rules)]
+    return _digest(declared, tuple(roots), [decoder, rows])
+
+
+@cache
+def view_version(pipeline: str, view: str) -> str:
+    """Return twelve hex digits that change when what a view adds up may."""
+    declared = load_pipeline(pipeline)
+    found = next(each for each in declared.views if each.name == view)
+    facts = [decoder_version(pipeline), _references(declared), _view(found)]
+    return _digest(declared, (*AGGREGATION, *SPEED_MESSAGES, *_transforms(declared, found)), facts)
 
 
 @cache
 def rules_version(pipeline: str) -> str:
-    """Twelve hex digits that change when a record's flags may: with its decoding, the rules, or a flag's form."""
+    """Return twelve hex digits that change when a record's flags may, under the same limits."""
     declared = load_pipeline(pipeline)
-    return _digest(f"{declared.flags!r} {decoder_version(pipeline)}", "spark_jobs/views/flags.py")
+    if declared.flags is None:
+        return decoder_version(pipeline)
+    roots = (*FLAGS, _transform(declared, declared.flags.rules))
+    return _digest(declared, roots, [decoder_version(pipeline), _facts(declared.flags.columns)])
 
 
-def _digest(facts: str, *patterns: str) -> str:
-    digest = hashlib.sha256(f"pyspark {version('pyspark')}{facts}".encode())
-    for path in sorted({path for pattern in patterns for path in REPOSITORY.glob(pattern)}):
-        digest.update(path.relative_to(REPOSITORY).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
+def _transform(pipeline: Pipeline, name: str) -> str:
+    return f"spark_jobs.transforms.{pipeline.code}:{name}"
+
+
+def _transforms(pipeline: Pipeline, view: AdditiveView) -> tuple[str, str]:
+    return _transform(pipeline, view.rows), _transform(pipeline, view.aggregate)
+
+
+def _is_ours(function: str) -> bool:
+    return function.split(".")[0] in ("include", "spark_jobs", "expectations")
+
+
+def _view(view: AdditiveView) -> Any:
+    windows = view.windows
+    seconds = [windows.length_seconds, windows.slide_seconds, windows.start_seconds]
+    return [view.key, view.measures, _ddl(view.columns), view.window, seconds]
+
+
+def _references(pipeline: Pipeline) -> Any:
+    return {
+        name: [_ddl(reference.columns), hashlib.sha256(reference.path.read_bytes()).hexdigest()]
+        for name, reference in pipeline.references.items()
+    }
+
+
+def _facts(declared: Any) -> Any:
+    """Return a declared value as JSON can hold it: its kind, and its fields by their names."""
+    if is_dataclass(declared):
+        said = {each.name: _facts(getattr(declared, each.name)) for each in fields(declared)}
+        kept = {name: _schema(value) if name == "schema" else value for name, value in said.items()}
+        return {"kind": type(declared).__name__, **kept}
+    return [_facts(each) for each in declared] if isinstance(declared, tuple) else declared
+
+
+def _schema(text: str) -> Any:
+    """Return a decoder's schema without its layout, and an Avro schema without its documentation."""
+
+    def undocumented(node: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in node.items() if name != "doc"} if "type" in node else node
+
+    try:
+        return json.loads(text, object_hook=undocumented)
+    except ValueError:
+        return _ddl(text)
+
+
+def _ddl(columns: str) -> str:
+    """Return columns without their layout; what stands in quotes is kept."""
+    return re.sub(r"(`[^`]*`|'[^']*')|\s+", lambda match: match[1] or " ", columns.strip())
+
+
+def _digest(pipeline: Pipeline, roots: tuple[str, ...], facts: Any) -> str:
+    unused = (module for kind, module in DECODING_MODULES.items() if kind is not type(pipeline.decoder))
+    code = executed_code(roots, (*BOUNDARY, *unused), REPOSITORY)
+    said = json.dumps([version("pyspark"), facts], sort_keys=True)
+    return hashlib.sha256(f"{said}\n{code}".encode()).hexdigest()[:12]

@@ -1,58 +1,340 @@
-"""The decoder's version changes with what decoding depends on, and with nothing else."""
+"""Versions change with what decides about rows, and with nothing else; shown by edits of a copy of the code."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include import versions
-from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline, Required
+from include.errors import TidemarkError
+from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines.spec import Between, EventTimeWithin, Pipeline, Required, TimeWindow, UserDefined
+from include.times import hourly
 from tests.conftest import REPOSITORY
+
+CACHED = (versions.code_version, versions.decoder_version, versions.view_version, versions.rules_version)
+
+
+def clear() -> None:
+    for each in CACHED:
+        each.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    clear()
+    yield
+    clear()
+
+
+def all_versions(name: str) -> dict[str, str]:
+    clear()
+    return {
+        "decoder": versions.decoder_version(name),
+        "code": versions.code_version(name),
+        "rules": versions.rules_version(name),
+        **{view.name: versions.view_version(name, view.name) for view in versions.load_pipeline(name).views},
+    }
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(REPOSITORY / "spark_jobs", tmp_path / "spark_jobs")
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("include", "spark_jobs", "expectations"):
+        for file in (REPOSITORY / folder).rglob("*.py"):
+            target = tmp_path / file.relative_to(REPOSITORY)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
     monkeypatch.setattr(versions, "REPOSITORY", tmp_path)
     return tmp_path
 
 
-def version(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
-    versions.decoder_version.cache_clear()
-    found = versions.decoder_version(pipeline.name)
-    versions.decoder_version.cache_clear()
-    return found
+def edit(tree: Path, old: str, new: str) -> None:
+    """Replace a text that one file has, wherever that lies."""
+    files = [file for file in tree.rglob("*.py") if old in file.read_text()]
+    assert len(files) == 1, (old, files)
+    files[0].write_text(files[0].read_text().replace(old, new))
+
+
+def changed(tree: Path, name: str, old: str, new: str) -> set[str]:
+    before = all_versions(name)
+    edit(tree, old, new)
+    after = all_versions(name)
+    return {each for each in before if before[each] != after[each]}
+
+
+ALL = {"decoder", "code", "rules", "hourly_counts"}
+
+DECIDING = {
+    "a constant of decoding": ("_GENERATED = 4", "_GENERATED = 5"),
+    "a rule's expression": ("is_broken = size > limit", "is_broken = size >= limit"),
+    "a rule's reason": ('failure("value_too_long"', 'failure("too_long"'),
+    "the transform of the archive's rows": ('map_values(message["devices"]["cameras"])', 'map_values(message["a"])'),
+    "which values are safe as a folder": ("SAFE_VALUE = r", "SAFE_VALUE = '|' + r"),
+    "what fits a file's format": ("_KEY_BYTES = 50_000", "_KEY_BYTES = 60_000"),
+    "how a CSV file writes null": ('CSV_NULL = r"\\N"', 'CSV_NULL = r"\\M"'),
+    "the grammar of durations": ('"h": 3600', '"h": 3601'),
+    "the declared decoder's code": ("_SPACE = ", "_SPACE = ' ' or "),
+}
+
+
+@pytest.mark.parametrize("kind", DECIDING)
+def test_every_version_changes_when_what_decides_a_fate_does(tree: Path, kind: str) -> None:
+    assert changed(tree, "nest_cameras", *DECIDING[kind]) == ALL
 
 
 @pytest.mark.parametrize(
-    "file",
+    ("name", "old", "new", "versions_changed"),
     [
-        "spark_jobs/transforms/nest_cameras.py",
-        "spark_jobs/decoding/records.py",
-        "spark_jobs/decoding/strict_json.py",
-        "spark_jobs/spark/schemas.py",
+        ("nest_cameras", '.where(F.col("last_event.has_person"))', "", {"code", "hourly_counts"}),
+        ("nest_cameras", "for name in sorted(view.key)", "for name in view.key", {"hourly_counts"}),
+        ("nest_cameras", '"parquet": "zstd"', '"parquet": "snappy"', {"code"}),
+        ("nest_cameras", 'F.lit("tidemark"), text', 'F.lit("other"), text', {"code"}),
+        ("nest_cameras", 'regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{6}$"', {"code"}),
+        ("gps_positions", "MAX_SCHEMA_DEPTH = 32", "MAX_SCHEMA_DEPTH = 33", ALL),
+        ("gps_positions", "_PADDING = 65_536", "_PADDING = 65_537", ALL),
+        ("gps_positions", "MOVING = 3.0", "MOVING = 4.0", {"code", "hourly_counts"}),
+        ("auction_bids", 'F.col("amount") > limit', 'F.col("amount") >= limit', {"rules"}),
+        ("wiki_changes", '"edit", "new")', '"edit",)', {"code", "user_edits"}),
+    ],
+)  # fmt: skip
+def test_only_those_versions_change_whose_code_did(
+    tree: Path, name: str, old: str, new: str, versions_changed: set[str]
+) -> None:
+    assert changed(tree, name, old, new) == versions_changed
+
+
+WITHOUT_EFFECT = {
+    "a comment": ("    # NaN is greater than every number.", "    # NaN is the greatest number."),
+    "a docstring": ('"""The cameras of a message: array', '"""All cameras of a message: array'),
+    "the docstring of a constant": ('"""So many rows of a message are', '"""This many rows of a message are'),
+    "an annotation": ("def utc_date(moment: Column) -> Column:", 'def utc_date(moment: "Column") -> "Column":'),
+    "the layout": ('    meta = message["meta"]\n', '    meta = (\n        message["meta"]\n    )\n'),
+    "a function beside": ("def archive_rows(", "def other() -> int:\n    return 1\n\n\ndef archive_rows("),
+    "the transform of a report": ('~F.col("last.is_online")', 'F.col("last.is_online")'),
+    "what limits are learned": ("_TIMES_USUAL = 10", "_TIMES_USUAL = 11"),
+    "another decoder": ("MAX_SCHEMA_DEPTH = 32", "MAX_SCHEMA_DEPTH = 33"),
+    "another pipeline's transform": ("MOVING = 3.0", "MOVING = 4.0"),
+    "an error's text": ("text.strip().splitlines()[0][:most]", "text.strip().splitlines()[0]"),
+    "the registry's client": ("MAX_ANSWER = 1_048_576", "MAX_ANSWER = 1"),
+    "the ledger": ("class MicroBatch(", "class Unrelated:\n    pass\n\n\nclass MicroBatch("),
+    "the settings": ("class Settings(", "class Unrelated:\n    pass\n\n\nclass Settings("),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_EFFECT)
+def test_no_version_changes_when_nothing_that_decides_about_rows_does(tree: Path, kind: str) -> None:
+    assert changed(tree, "nest_cameras", *WITHOUT_EFFECT[kind]) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "moved"),
+    [
+        ("spark_jobs.decoding.fitting", "spark_jobs.spark.exactness"),
+        ("spark_jobs.decoding.reasons", "spark_jobs.decoding.words"),
+        ("include.pipelines.spec.file_formats", "include.formats"),
+        ("include.lake.files", "include.lake.operations"),
+        ("spark_jobs.spark.schemas", "spark_jobs.columns"),
+        ("include.schemas.writer_schemas", "include.writers_of_schemas"),
     ],
 )
-def test_version_changes_when_decoding_code_changes(checkout: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    pipeline = load_pipeline("nest_cameras")
-    before = version(pipeline, monkeypatch)
-    (checkout / file).write_text((checkout / file).read_text() + "\n")
-    assert version(pipeline, monkeypatch) != before
+def test_no_version_changes_when_a_module_moves(tree: Path, module: str, moved: str) -> None:
+    names = ("nest_cameras", "gps_positions")
+    before = [all_versions(name) for name in names]
+    source, target = (tree / f"{each.replace('.', '/')}.py" for each in (module, moved))
+    source.rename(target)
+    for file in tree.rglob("*.py"):
+        file.write_text(file.read_text().replace(f"from {module} import", f"from {moved} import"))
+    assert [all_versions(name) for name in names] == before
 
 
-def test_version_changes_with_the_declared_rules_and_not_with_views_or_reports(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_version_changes_when_a_name_is_imported_otherwise(tree: Path) -> None:
+    old = "from spark_jobs.decoding.fitting import changed_column"
+    before = all_versions("nest_cameras")
+    edit(tree, old, "from spark_jobs.decoding import fitting as fits")
+    edit(tree, "column_changed = changed_column(", "column_changed = fits.changed_column(")
+    assert all_versions("nest_cameras") == before
+
+
+def test_version_changes_when_a_name_is_imported_from_another_definition(tree: Path) -> None:
+    before = versions.decoder_version("nest_cameras")
+    clear()
+    old = "from spark_jobs.decoding.fitting import changed_column"
+    (tree / "include" / "others.py").write_text("def changed_column(*given):\n    return None\n")
+    edit(tree, old, "from include.others import changed_column")
+    assert versions.decoder_version("nest_cameras") != before
+
+
+def test_error_names_what_is_missing_when_a_root_is_gone(tree: Path) -> None:
+    edit(tree, "def load_references(", "def load_others(")
+    with pytest.raises(TidemarkError, match=r"records:load_references, which is not there"):
+        versions.code_version("nest_cameras")
+
+
+def with_archive(pipeline: Pipeline, **changes: Any) -> Pipeline:
+    return replace(pipeline, archive=replace(pipeline.archive, **changes))
+
+
+def with_view(pipeline: Pipeline, **changes: Any) -> Pipeline:
+    return replace(pipeline, views=(replace(pipeline.views[0], **changes), *pipeline.views[1:]))
+
+
+def with_decoder(pipeline: Pipeline, **changes: Any) -> Pipeline:
+    return replace(pipeline, decoder=replace(pipeline.decoder, **changes))  # type: ignore[type-var]
+
+
+NEST = load_pipeline("nest_cameras")
+GPS = load_pipeline("gps_positions")
+RULES = NEST.archive.rules
+OTHER_BOUNDS = tuple(EventTimeWithin("31d", "1h") if isinstance(each, EventTimeWithin) else each for each in RULES)
+
+DECLARED = {
+    "a rule": (with_archive(NEST, rules=(*RULES, Required("name"))), ALL),
+    "a rule's bound": (with_archive(NEST, rules=OTHER_BOUNDS), ALL),
+    "the order of rules": (with_archive(NEST, rules=RULES[::-1]), ALL),
+    "a column": (with_archive(NEST, columns=f"{NEST.archive.columns}, more INT"), ALL),
+    "a partition column, which must be safe": (with_archive(NEST, partition_by={"w": "where_id"}), ALL),
+    "a format that changes values": (with_archive(NEST, file_format="orc"), ALL),
+    "the decoder's limit": (with_decoder(NEST, max_bytes=1), ALL),
+    "the decoder's schema": (with_decoder(NEST, schema="a INT"), ALL),
+    "the decoder": (replace(NEST, decoder=UserDefined("os.path:join", "a INT")), ALL),
+    "a view's key": (with_view(NEST, key=("window",)), {"code", "hourly_counts"}),
+    "a view's windows": (with_view(NEST, windows=TimeWindow("2 hours")), {"code", "hourly_counts"}),
+    "a description": (replace(NEST, description="Other words"), set()),
+    "the archive's description": (with_archive(NEST, description="other words"), set()),
+    "a view's description": (with_view(NEST, description="other words"), set()),
+    "the layout of columns": (with_archive(NEST, columns=" ".join(NEST.archive.columns.split())), set()),
+    "the reports": (replace(NEST, reports=()), set()),
+    "the schedule": (replace(NEST, schedule=hourly()), set()),
+    "the topics": (replace(NEST, source=replace(NEST.source, subscribe=("others",))), set()),
+    "the Delta archive": (with_archive(NEST, delta=True), set()),
+    "where a view goes": (with_view(NEST, speed=replace(NEST.views[0].speed, topic="others", watermark="2h")), set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_versions_change_with_the_declared_facts_that_decide_about_rows(
+    monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    pipeline = load_pipeline("nest_cameras")
-    before = version(pipeline, monkeypatch)
-    stricter = replace(pipeline.archive, rules=(*pipeline.archive.rules, Required("name")))
-    assert version(replace(pipeline, archive=stricter), monkeypatch) != before
-    assert version(replace(pipeline, views=(), reports=()), monkeypatch) == before
-    assert version(replace(pipeline, archive=replace(pipeline.archive, delta=True)), monkeypatch) == before
-    (checkout / "spark_jobs" / "table_writer.py").write_text("")
-    assert version(pipeline, monkeypatch) == before
+    pipeline, expected = DECLARED[kind]
+    before = all_versions("nest_cameras")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    after = all_versions("nest_cameras")
+    assert {each for each in before if before[each] != after[each]} == expected
+
+
+def test_code_alone_changes_when_a_file_format_that_every_value_fits_is_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = with_archive(NEST, columns="device_id STRING")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    before = all_versions("nest_cameras")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: with_archive(pipeline, file_format="avro"))
+    after = all_versions("nest_cameras")
+    assert {each for each in before if before[each] != after[each]} == {"code"}
+
+
+def test_avro_schema_counts_without_its_documentation_and_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions.decoder_version("gps_positions")
+    clear()
+    schema = GPS.decoder.schema.replace('"type": "record",', '"type":   "record", "doc": "Words.",', 1)  # type: ignore[union-attr]
+    assert "Words" in schema
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: with_decoder(GPS, schema=schema))
+    assert versions.decoder_version("gps_positions") == before
+    clear()
+    failing = with_decoder(GPS, mode="FAILFAST")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: failing)
+    assert versions.decoder_version("gps_positions") != before
+
+
+def test_code_and_view_change_with_the_content_of_a_reference_and_not_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = all_versions("nest_cameras")
+    reference = NEST.references["device_locations"]
+    moved = tmp_path / "elsewhere.csv"
+    moved.write_bytes(reference.path.read_bytes())
+    pipeline = replace(NEST, references={"device_locations": replace(reference, path=moved)})
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    assert all_versions("nest_cameras") == before
+    moved.write_bytes(reference.path.read_bytes() + b"d-1,12345\n")
+    after = all_versions("nest_cameras")
+    assert {each for each in before if before[each] != after[each]} == {"code", "hourly_counts"}
+
+
+def test_every_version_changes_with_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = all_versions("nest_cameras")
+    monkeypatch.setattr(versions, "version", lambda package: "4.2.1")
+    after = all_versions("nest_cameras")
+    assert not set(before.values()) & set(after.values())
+
+
+def test_flags_change_with_the_columns_they_carry_and_not_with_how_limits_are_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bids = load_pipeline("auction_bids")
+    assert bids.flags is not None
+    before = versions.rules_version("auction_bids")
+    for flags, is_same in (
+        (replace(bids.flags, columns=("bid_id",)), False),
+        (replace(bids.flags, learned_over="8d", learned_from=("pair_hours",), topic="others"), True),
+    ):
+        monkeypatch.setattr(versions, "load_pipeline", lambda name, flags=flags: replace(bids, flags=flags))
+        clear()
+        assert (versions.rules_version("auction_bids") == before) is is_same
+
+
+def test_function_of_a_user_counts_where_it_is_the_repositorys(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tree / "spark_jobs" / "transforms" / "meters.py"
+    file.write_text("def decode(value):\n    return {'a': len(value)}\n")
+    pipeline = replace(NEST, decoder=UserDefined("spark_jobs.transforms.meters:decode", "a INT"))
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    before = versions.decoder_version("nest_cameras")
+    clear()
+    file.write_text("def decode(value):\n    return {'a': len(value) + 1}\n")
+    assert versions.decoder_version("nest_cameras") != before
+
+
+@pytest.mark.spark
+def test_module_that_decodes_is_the_one_that_is_hashed() -> None:
+    from spark_jobs.decoding.decoders import decoding_of
+
+    for kind, module in versions.DECODING_MODULES.items():
+        assert decoding_of(object.__new__(kind)).__name__ == module  # type: ignore[attr-defined]
+
+
+def test_versions_of_pipelines_differ() -> None:
+    found = [all_versions(name) for name in pipeline_names()]
+    assert len({each["code"] for each in found}) == len({each["decoder"] for each in found}) == len(found)
+
+
+def test_versions_are_the_same_in_every_process() -> None:
+    code = "from include.versions import *; print(code_version('auction_bids'), rules_version('auction_bids'))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_bounds_of_a_number_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions.decoder_version("gps_positions")
+    clear()
+    wider = (replace(each, high=each.high + 1) if isinstance(each, Between) else each for each in GPS.archive.rules)
+    pipeline = with_archive(GPS, rules=tuple(wider))
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    assert versions.decoder_version("gps_positions") != before
