@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from include.errors import TidemarkError
 from include.offsets import Coordinates, OffsetRange
-from spark_jobs.spark.failures import root_cause, translate
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 
 MOST = 64
 """With more parts than this throwing side by side it is the code that is broken, not a record."""
-
-SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
 Throws = Callable[[Sequence[OffsetRange]], str | None]
 

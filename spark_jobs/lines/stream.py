@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.streams import generations, lines, writers
-from include.ledger.streams.generations import StreamGeneration
-from include.ledger.streams.lines import LinesRead
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
-from include.errors import TidemarkError, UsageError
+from include.errors import UsageError
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import generations, lines, writers
+from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.lines import LinesRead
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.lines import LineSource, read_from_lines
 from include.streams import fingerprint
+from include.streams.checkpoints import checkpoint_uri
 from include.streams.line_feeds import Feed, feed_of
-from include.streams.start import create_written_topics, who
+from include.streams.start import create_written_topics
+from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.lines.sinks import LineLandingSink, LineViewSink
 from spark_jobs.lines.source import decode_lines, read_lines
@@ -28,8 +29,6 @@ from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.streaming.queries import Heartbeat, Stop, StreamQueries, leased, say
 from spark_jobs.views.aggregate import aggregate_stream
-
-_READER_FAILED = re.compile(r"include\.errors\.TidemarkError: ([^\n]+)")
 
 
 def run_line_stream(
@@ -65,7 +64,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
     """The generation to run, after everything that must hold before a query starts was looked at."""
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
-    generation = generations.current_or_first(pipeline.name, who())
+    generation = generations.current_or_first(pipeline.name, user_at_host())
     for view in pipeline.views:
         # Wherever the lines come from, a view's state is the same function of them.
         facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}
@@ -73,10 +72,10 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
             fingerprint.check(pipeline.name, view.name, generation.fingerprints[view.name], facts)
         else:
             generations.note_start(generation, view.name, facts, {})
-        checkpoint = generation.checkpoint(view.name)
-        if checkpoint_id(checkpoint) is None and generations.has_committed(generation, view.name):
+        location = checkpoint_uri(generation, view.name)
+        if checkpoint_id(location) is None and generations.has_committed(generation, view.name):
             raise UsageError(
-                f"the checkpoint {checkpoint} is gone, and with it the state of the speed view {view.name}",
+                f"the checkpoint {location} is gone, and with it the state of the speed view {view.name}",
                 remedy=f'count all lines again: ./tidemark new-generation {pipeline.name} --reason "…"',
                 pipeline=pipeline.name,
             )
@@ -115,11 +114,8 @@ class _LineQueries(StreamQueries):
 
     def running(self) -> bool:
         """Whether any query still runs. Raises what a query failed with."""
-        for query in self._queries:
-            failed = None if query.isActive else query.exception()
-            if failed is not None:
-                if (said := _READER_FAILED.search(str(failed))) and not self._errors:
-                    raise TidemarkError(said[1])
+        for name, query in zip((ARCHIVE, *(view.name for view in self._pipeline.views)), self._queries, strict=True):
+            if failed := self._failure(name, query):
                 raise self._errors[0] if self._errors else failed
         return any(query.isActive for query in self._queries)
 
@@ -141,7 +137,7 @@ class _LineQueries(StreamQueries):
 
     def _start_view(self, view: AdditiveView) -> StreamingQuery:
         """A view begins with the first line in each generation: its lines are where they were."""
-        if self._generation.number and checkpoint_id(self._generation.checkpoint(view.name)) is None:
+        if self._generation.number and checkpoint_id(checkpoint_uri(self._generation, view.name)) is None:
             self._clear(view)
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_lines(self._spark, self._pipeline, since=0)))
         aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)

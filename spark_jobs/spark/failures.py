@@ -1,10 +1,24 @@
-"""What a failure of Spark means: its exceptions as errors of the tree, and the marks that our expressions throw."""
+"""What a failure of Spark means, told by exception types and error classes.
+
+The text of an exception may quote a record, so no word of it decides anything. Words are read only where the type says
+who wrote them: the operating system, the S3 client, Tidemark's own Python data sources.
+"""
 
 from __future__ import annotations
 
+import errno
 import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from include import lake
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from include import errors, lake
 from include.errors import (
     OffsetsLost,
     ReconciliationFailed,
@@ -15,69 +29,217 @@ from include.errors import (
 )
 from include.lake import object_store
 
-FAILED_FAST = "tidemark: a record cannot be decoded"
-"""With what decoding throws where a decoder is to fail fast."""
+SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
-UNRESOLVED = "tidemark: a schema id is not resolved yet"
+_SECRET = secrets.token_hex(8)
+"""Of this driver: no record and no transform can throw what begins with it."""
 
-_LOST = ("may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+FAILED_FAST = f"tidemark {_SECRET}: a record cannot be decoded"
+"""The beginning of what decoding throws where a decoder is to fail fast."""
+
+UNRESOLVED = f"tidemark {_SECRET}: a schema id is not resolved yet"
+"""The beginning of what decoding throws at a schema id that is unknown to its plan."""
+
+_RAISED = "USER_RAISED_EXCEPTION"
+"""Error class of whatever `raise_error` throws."""
+
 _DISK_FULL = "No space left on device"
-_NO_BROKER = ("TimeoutException", "Failed to update metadata", "Connection refused", "No resolvable bootstrap")
-_FAILED_FAST = re.compile(rf"{FAILED_FAST}: (\S+-\d[^\n]*?)(?: SQLSTATE|\n|$)")
-_UNREADABLE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[^\]]*\][^\n]*?((?:file|[a-z0-9]+):/[^\s,]*[^\s,.])")
+_CONNECTOR = "org.apache.spark.sql.kafka010."
+_UNREACHABLE = {
+    "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.errors.DisconnectException",
+    "org.apache.kafka.common.errors.NetworkException",
+    "java.net.ConnectException",
+    "java.net.NoRouteToHostException",
+    "java.net.SocketTimeoutException",
+    "java.net.UnknownHostException",
+}
+_STORE = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.")
+_SOURCE_FAILED = "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"
+_FIRST_RAISED = re.compile(r"\s*Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*([^\n]+)")
+_LAST_RAISED = re.compile(r".*\n(?=\S)([^\n]+)", re.DOTALL)
+_OWN_ERROR = re.compile(r"include\.errors\.(\w+): (.+)")
+
+
+@dataclass(frozen=True)
+class Thrown:
+    """One Java exception of the chain behind a failure."""
+
+    kinds: tuple[str, ...]
+    """Its class and the classes above that."""
+    message: str
+    thrower: str
+    """The class whose method threw it."""
+    condition: str
+    """Spark's error class; empty for what is not Spark's."""
+    parameters: Mapping[str, str]
 
 
 def translate(error: Exception) -> TidemarkError | None:
-    """Spark's words for what the error tree knows; None for anything else."""
-    text = str(error)
-    if refused := object_store.unreachable(lake.root(), text):
-        return refused
-    if unreadable := _UNREADABLE.search(text):
-        return unreadable_file(unreadable[1], text)
-    if undecodable := _FAILED_FAST.search(text):
-        return Undecodable(
-            f"{undecodable[1].strip()}: the decoder's mode is FAILFAST, nothing of its micro-batch was committed",
-            remedy="have the record's producer corrected, or declare mode PERMISSIVE, which puts it into quarantine",
-        )
-    if is_unresolved(error):
-        # Whoever runs a query resolves the id and starts it again; no record is to blame.
-        return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
-    if any(word in text for word in _LOST):
-        return OffsetsLost(one_line(text), remedy="see `./tidemark ranges` and the topic's retention")
-    if _DISK_FULL in text:
-        return TidemarkError(
-            f"{_DISK_FULL}: below {lake.root()} or Spark's local folder; nothing half written was committed",
-            remedy="free space, then start it again: it goes on where it committed last",
-        )
-    if any(word in text for word in _NO_BROKER):
-        return ServiceUnreachable(f"Kafka or PostgreSQL: {one_line(text)}", remedy="./tidemark status")
-    return None
+    """Return the error of Tidemark's tree that a failure means, or None for any other failure."""
+    if isinstance(error, OSError):
+        return _meaning_of_system(error)
+    chain = list(_chain(error))
+    known = (meaning(each) for meaning in _MEANINGS for each in chain)
+    return next((each for each in known if each is not None), None)
+
+
+def is_unresolved(error: Exception) -> bool:
+    """Whether a query ended because it met a schema id that it did not know when it was planned."""
+    return any(_raised(each).startswith(UNRESOLVED) for each in _chain(error))
 
 
 def root_cause(error: Exception) -> str:
-    """What is at the bottom of Spark's error: kind and message of its innermost cause, one line."""
+    """Return kind and message of the innermost cause of Spark's error, as one line."""
+    causes = list(_causes(error))
+    if not causes:
+        return one_line(str(error))
+    # The record may be quoted in it.
+    return f"{causes[-1].getClass().getSimpleName()}: {one_line(str(causes[-1].getMessage() or ''))}"
+
+
+def _causes(error: Exception) -> Iterator[Any]:
+    """The Java exceptions behind an error, the outermost first; none for an error of Python's."""
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if cause is None:
         # What a query reports of itself holds its cause as an error of Python's.
         inner = getattr(error, "_cause", None)
-        return root_cause(inner) if isinstance(inner, Exception) else one_line(str(error))
-    while cause.getCause() is not None:
+        if isinstance(inner, Exception):
+            yield from _causes(inner)
+    while cause is not None:
+        yield cause
         cause = cause.getCause()
-    # The record may be quoted in it.
-    return f"{cause.getClass().getSimpleName()}: {one_line(str(cause.getMessage() or ''))}"
 
 
-def unreadable_file(path: str, text: str) -> ReconciliationFailed:
-    """The error of a file of the lake that is missing or damaged: its content can no longer be compared."""
+def _chain(error: Exception) -> Iterator[Thrown]:
+    for cause in _causes(error):
+        kinds, kind = [], cause.getClass()
+        while kind is not None:
+            kinds.append(str(kind.getName()))
+            kind = kind.getSuperclass()
+        trace = cause.getStackTrace()
+        condition, parameters = _error_class(cause)
+        thrower = str(trace[0].getClassName()) if len(trace) else ""
+        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters)
+
+
+def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
+    if not is_instance_of(SparkContext._gateway, cause, "org.apache.spark.SparkThrowable"):
+        return "", {}
+    # As PySpark asks: Py4J finds no default methods of an interface.
+    asked: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
+    return str(asked.getCondition(cause) or ""), dict(asked.getMessageParameters(cause) or {})
+
+
+def _raised(thrown: Thrown) -> str:
+    """What an expression threw by `raise_error`; empty for anything else."""
+    return str(thrown.parameters.get("errorMessage", "")) if thrown.condition == _RAISED else ""
+
+
+def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
+    """What a Python data source of Tidemark's raised in its own process."""
+    if thrown.condition == _SOURCE_FAILED:
+        raised = _LAST_RAISED.match(thrown.parameters.get("msg", "").rstrip())
+    elif "org.apache.spark.api.python.PythonException" in thrown.kinds:
+        # The first that is named: whatever follows may be the text of an exception, which may quote a record.
+        raised = _FIRST_RAISED.match(thrown.message)
+    else:
+        return None
+    own = _OWN_ERROR.match(raised[1]) if raised else None
+    kind = getattr(errors, own[1], None) if own else None
+    if own is None or not isinstance(kind, type) or not issubclass(kind, TidemarkError):
+        return None
+    return kind(one_line(own[2]))
+
+
+def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
+    if not thrown.kinds[0].startswith(_STORE):
+        return None
+    return object_store.unreachable(lake.root(), f"{thrown.kinds[0]}: {thrown.message}")
+
+
+def _file_unreadable(thrown: Thrown) -> TidemarkError | None:
+    if not thrown.condition.startswith(("FAILED_READ_FILE", "PATH_NOT_FOUND")) or "path" not in thrown.parameters:
+        return None
+    missing = thrown.condition in ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
+    return _unreadable_file(thrown.parameters["path"], missing=missing)
+
+
+def _unreadable_file(path: str, *, missing: bool) -> ReconciliationFailed:
+    """Return the error of a file of the lake that is missing or damaged: its content can no longer be compared."""
     below = path.replace("file:/", "file:///").replace("file://////", "file:///").removeprefix(lake.root() + "/")
-    missing = "PATH_NOT_FOUND" in text or "FILE_NOT_EXIST" in text
     return ReconciliationFailed(
         f"{below} {'is missing' if missing else 'cannot be read, it is damaged'}; nothing was registered",
         remedy="put it back from a copy (./tidemark doctor names every damaged file), then run the interval again",
     )
 
 
-def is_unresolved(error: Exception) -> bool:
-    """Whether a query ended because it met a schema id that it did not know when it was planned."""
-    # With the id: the words alone are also in every plan that an error may quote.
-    return re.search(rf"{UNRESOLVED}: \d", str(error)) is not None
+def _failed_fast(thrown: Thrown) -> TidemarkError | None:
+    if not (raised := _raised(thrown)).startswith(f"{FAILED_FAST}: "):
+        return None
+    return Undecodable(
+        f"{one_line(raised.removeprefix(f'{FAILED_FAST}: '))}: the decoder's mode is FAILFAST, "
+        "nothing of its micro-batch was committed",
+        remedy="have the record's producer corrected, or declare mode PERMISSIVE, which puts it into quarantine",
+    )
+
+
+def _schema_unresolved(thrown: Thrown) -> TidemarkError | None:
+    if not _raised(thrown).startswith(UNRESOLVED):
+        return None
+    # Whoever runs a query resolves the id and starts it again; no record is to blame.
+    return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
+
+
+def _offsets_lost(thrown: Thrown) -> TidemarkError | None:
+    gone = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException" in thrown.kinds
+    if not gone and not thrown.condition.startswith("KAFKA_DATA_LOSS"):
+        return None
+    return OffsetsLost(one_line(thrown.message), remedy="see `./tidemark ranges` and the topic's retention")
+
+
+def _disk_full(thrown: Thrown) -> TidemarkError | None:
+    # Of these very classes, not of one below: parsers throw such, with what they parsed.
+    by_system = thrown.kinds[0] in ("java.io.IOException", "java.nio.file.FileSystemException")
+    return _full_disk() if by_system and thrown.message.endswith(_DISK_FULL) else None
+
+
+def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
+    is_unreachable = not _UNREACHABLE.isdisjoint(thrown.kinds)
+    if thrown.kinds[0] == "java.util.concurrent.TimeoutException":
+        is_unreachable = thrown.thrower.startswith(_CONNECTOR)
+    if thrown.kinds[0] == "org.apache.kafka.common.config.ConfigException":
+        is_unreachable = thrown.message.startswith("No resolvable bootstrap urls")
+    return _unreachable(f"{thrown.kinds[0].rsplit('.', 1)[-1]}: {thrown.message}") if is_unreachable else None
+
+
+_MEANINGS = (
+    _failed_in_source,
+    _store_unreachable,
+    _file_unreadable,
+    _failed_fast,
+    _schema_unresolved,
+    _offsets_lost,
+    _disk_full,
+    _service_unreachable,
+)
+"""In this order, each of the whole chain: a store that does not answer also makes files unreadable."""
+
+
+def _meaning_of_system(error: OSError) -> TidemarkError | None:
+    if refused := object_store.unreachable(lake.root(), str(error)):
+        return refused
+    if error.errno == errno.ENOSPC:
+        return _full_disk()
+    return _unreachable(str(error)) if isinstance(error, ConnectionError | TimeoutError) else None
+
+
+def _full_disk() -> TidemarkError:
+    return TidemarkError(
+        f"{_DISK_FULL}: below {lake.root()} or Spark's local folder; nothing half written was committed",
+        remedy="free space, then start it again: it goes on where it committed last",
+    )
+
+
+def _unreachable(said: str) -> ServiceUnreachable:
+    return ServiceUnreachable(f"Kafka or PostgreSQL: {one_line(said)}", remedy="./tidemark status")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.streams import writers
-from include.ledger.streams.flags import FLAGS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import OffsetsLost, TidemarkError
 from include.kafka.consumer_group import ConsumerGroup
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import writers
+from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.streams import generations
-from include.streams.start import StreamStart, begin, check_retention, who
+from include.streams.checkpoints import checkpoint_uri
+from include.streams.start import StreamStart, begin, check_retention
+from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink
@@ -96,7 +98,8 @@ class _Queries(StreamQueries):
     def running(self) -> bool:
         """Whether any query still runs. Raises what a query failed with."""
         for number, query in enumerate(self._queries):
-            failed = None if query.isActive else query.exception()
+            name = self._names[number]
+            failed = self._failure(name, query)
             if failed is None:
                 continue
             if is_unresolved(failed):
@@ -104,7 +107,6 @@ class _Queries(StreamQueries):
                 continue
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
-            name = self._names[number]
             if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
                 say(f"{self._pipeline.name}: {name} starts again without the records that were diverted")
                 self._queries[number] = self._start_beside(name)
@@ -115,7 +117,7 @@ class _Queries(StreamQueries):
     def _start_again_with_schemas(self, number: int) -> None:
         """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
         query = self._names[number]
-        if self._schemas.may_start(self._spark, query, self._generation.checkpoint(query)):
+        if self._schemas.may_start(self._spark, query, checkpoint_uri(self._generation, query)):
             say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
             self._queries[number] = self._start_beside(query) if number else self._start_archive()
 
@@ -186,7 +188,7 @@ class _Queries(StreamQueries):
 def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
     """Accept, record and tell what Kafka removed before it was read, where the pipeline declares it so."""
     reason = "declared: fail_on_data_loss=False"
-    for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=who()):
+    for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=user_at_host()):
         say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
 
 

@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from include.ledger.streams import writers
-from include.ledger.streams.generations import StreamGeneration
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,8 +19,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError
 from include.lake import object_store
+from include.ledger.streams import writers
+from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
 from include.settings import settings
+from include.streams.checkpoints import checkpoint_uri
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
 
 
 class Stop:
@@ -112,6 +113,8 @@ class StreamQueries(ABC):
         self._generation = generation
         self._until_caught_up = until_caught_up
         self._errors: list[TidemarkError] = []
+        self._thrown: dict[str, Exception] = {}
+        """What a query's batch function failed with in Spark, by the query's name."""
         self._queries: list[StreamingQuery] = []
         if object_store.holds(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
@@ -150,21 +153,28 @@ class StreamQueries(ABC):
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         try:
-            run(str(query_id), self._generation.checkpoint(query))
+            run(str(query_id), checkpoint_uri(self._generation, query))
         except TidemarkError as error:
             # Spark hands back only the text of an exception; the exit code needs the error itself.
             self._errors.append(error)
             raise
-        except Py4JJavaError as error:
-            # Spark looks for Py4J's words in the text of what a batch function throws, by an expression that overflows
-            # the stack when the text is long: the query would end without an error. In other words it does not.
-            raise BatchFunctionFailed(str(error)) from None
+        except SPARK_FAILURES as error:
+            # As above. Spark also searches the text for Py4J's words, by an expression that overflows the stack when
+            # the text is long: the query would end without an error. So it gets one line.
+            self._thrown[query] = error
+            raise BatchFunctionFailed(root_cause(error)) from None
+
+    def _failure(self, name: str, query: StreamingQuery) -> Exception | None:
+        """Return what a query has ended with, with its types as they were thrown; None while it runs or was stopped."""
+        failed = None if query.isActive else query.exception()
+        return failed and self._thrown.get(name, failed)
 
     def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
         trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
+        self._thrown.pop(query, None)
         return (
             writer.queryName(f"{self._pipeline.name}.{query}")
-            .option("checkpointLocation", self._generation.checkpoint(query))
+            .option("checkpointLocation", checkpoint_uri(self._generation, query))
             .trigger(**trigger)
             .foreachBatch(run)
             .start()
@@ -172,7 +182,7 @@ class StreamQueries(ABC):
 
 
 class BatchFunctionFailed(Exception):
-    """What Spark threw in a sink, as text."""
+    """What a sink failed with in Spark, as one line: Spark passes on no more than the text."""
 
 
 def say(text: str) -> None:

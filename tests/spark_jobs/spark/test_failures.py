@@ -1,0 +1,165 @@
+"""What a failure means is told by types and error classes: a record may hold any words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.errors import OffsetsLost, ReconciliationFailed, ServiceUnreachable
+from include.settings import settings
+
+pytestmark = pytest.mark.spark
+
+WORDS = [
+    "Connection refused",
+    "org.apache.kafka.common.errors.TimeoutException: Failed to update metadata after 60000 ms.",
+    "No resolvable bootstrap urls given in bootstrap.servers",
+    "some data may have been lost because they are not available in Kafka any more",
+    "[KAFKA_DATA_LOSS.START_OFFSET_RESET] OffsetOutOfRangeException",
+    "java.io.IOException: No space left on device",
+    "[FAILED_READ_FILE.NO_HINT] Error while reading file file:/lake/tables/t/part-0.parquet. SQLSTATE: KD001",
+    "[PATH_NOT_FOUND] Path does not exist: file:/lake/tables/t. SQLSTATE: 42K03",
+    "tidemark: a record cannot be decoded: nest-logs-0 offset 7: trailing_bytes, bytes follow the record",
+    "tidemark: a schema id is not resolved yet: 7",
+    "AWS Error NETWORK_CONNECTION during HeadObject operation",
+    "Unable to execute HTTP request: connect timed out",
+    "Traceback (most recent call last):\n  File x\ninclude.errors.ServiceUnreachable: PostgreSQL",
+]
+
+
+def failure_of(action: Callable[[], object]) -> Exception:
+    from spark_jobs.spark.failures import SPARK_FAILURES
+
+    with pytest.raises(SPARK_FAILURES) as raised:
+        action()
+    return raised.value
+
+
+def computed(rows: Any) -> Callable[[], object]:
+    return lambda: rows.write.format("noop").mode("overwrite").save()
+
+
+def records(spark: Any, text: str) -> Any:
+    from spark_jobs.spark.frames import frame_of
+
+    return frame_of(spark, [(text,)], "text STRING")
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_words_of_a_record_are_no_outage_when_an_expression_throws_them(
+    spark: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.poison import thrown_by
+    from spark_jobs.spark.failures import is_unresolved, translate
+
+    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
+    settings.cache_clear()
+    throwing = records(spark, text).select(F.raise_error(F.col("text")))
+    failed = failure_of(computed(throwing))
+    assert translate(failed) is None
+    assert not is_unresolved(failed)
+    # What a search for the record does with it: blame the record.
+    assert thrown_by(throwing)
+    settings.cache_clear()
+
+
+def test_words_of_a_record_are_no_outage_when_a_function_of_a_transform_throws_them(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.spark.failures import is_unresolved, translate
+
+    def throw(value: str) -> str:
+        raise ValueError(value)
+
+    for text in WORDS:
+        failed = failure_of(computed(records(spark, text).select(F.udf(throw)("text"))))
+        assert translate(failed) is None, text
+        assert not is_unresolved(failed)
+
+
+def test_words_of_a_record_are_no_outage_when_a_cast_quotes_them(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.spark.failures import translate
+
+    for text in WORDS:
+        failed = failure_of(computed(records(spark, text).select(F.col("text").cast("INT"))))
+        assert text.split("\n")[0] in str(failed)
+        assert translate(failed) is None
+
+
+def test_broker_that_does_not_answer_is_an_outage(spark: Any) -> None:
+    from spark_jobs.spark.failures import translate
+
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000"}
+    options |= {"kafka.request.timeout.ms": "1000", "subscribe": "t", "fetchOffset.numRetries": "1"}
+    topic = spark.read.format("kafka").options(**options).load()
+    assert isinstance(translate(failure_of(computed(topic))), ServiceUnreachable)
+
+
+def test_brokers_name_that_nobody_knows_is_an_outage(spark: Any) -> None:
+    from spark_jobs.spark.failures import translate
+
+    options = {"kafka.bootstrap.servers": "broker.invalid:9092", "topic": "t"}
+    written = records(spark, "v").selectExpr("text AS value")
+    failed = failure_of(lambda: written.write.format("kafka").options(**options).save())
+    assert isinstance(translate(failed), ServiceUnreachable)
+
+
+def test_database_that_refuses_connections_is_an_outage(spark: Any) -> None:
+    from spark_jobs.spark.failures import translate
+
+    read = spark.read.format("jdbc").option("url", "jdbc:postgresql://127.0.0.1:1/x").option("dbtable", "t")
+    assert isinstance(translate(failure_of(read.option("driver", "org.postgresql.Driver").load)), ServiceUnreachable)
+
+
+def test_offsets_that_kafka_no_longer_holds_are_lost(spark: Any) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    from spark_jobs.spark.failures import translate
+
+    jvm = spark._jvm
+    gone = jvm.org.apache.kafka.clients.consumer.OffsetOutOfRangeException("gone", jvm.java.util.HashMap())
+    failed = Py4JJavaError("reading", jvm.java.lang.RuntimeException("a task failed", gone))
+    assert isinstance(translate(failed), OffsetsLost)
+
+
+def test_full_disk_is_no_records_fault(spark: Any) -> None:
+    from spark_jobs.spark.failures import translate
+
+    def fill() -> None:
+        spark._jvm.java.io.FileOutputStream("/dev/full").write(1)
+
+    meaning = translate(failure_of(fill))
+    assert meaning is not None
+    assert "No space left on device" in str(meaning)
+    assert meaning.exit_code == 1
+
+
+def test_file_that_is_missing_or_damaged_is_named(spark: Any, tmp_path: Path) -> None:
+    from spark_jobs.spark.failures import translate
+
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 is how it begins, and this is not how it goes on")
+    rows = spark.read.schema("text STRING").parquet(damaged.as_uri())
+    meaning = translate(failure_of(computed(rows)))
+    assert isinstance(meaning, ReconciliationFailed)
+    assert "damaged.parquet" in str(meaning)
+    assert "it is damaged" in str(meaning)
+
+    missing = translate(failure_of(lambda: spark.read.parquet((tmp_path / "missing.parquet").as_uri())))
+    assert isinstance(missing, ReconciliationFailed)
+    assert "missing.parquet is missing" in str(missing)
+
+
+def test_error_of_the_operating_system_is_told_by_its_type() -> None:
+    from spark_jobs.spark.failures import translate
+
+    assert isinstance(translate(ConnectionRefusedError(111, "Connection refused")), ServiceUnreachable)
+    assert "No space left" in str(translate(OSError(28, "No space left on device")))
+    assert translate(OSError(2, "No such file or directory", "Connection refused")) is None

@@ -1,0 +1,59 @@
+"""What a query's batch function failed with keeps its types: Spark itself hands back nothing but the text."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def failure_of(spark: Any, folder: Path, text: str) -> Exception:
+    """What a query ends with whose sink computes an expression that throws the text of a record."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import functions as F
+
+    from spark_jobs.streaming.queries import StreamQueries
+
+    class Queries(StreamQueries):
+        def running(self) -> bool:
+            return False
+
+    (folder / "input").mkdir()
+    (folder / "input" / "record.txt").write_text(text)
+    pipeline: Any = SimpleNamespace(name="p")
+    generation: Any = SimpleNamespace(checkpoint=lambda query: (folder / query).as_uri())
+    queries = Queries(spark, pipeline, None, generation, until_caught_up=True)  # type: ignore[arg-type]
+
+    def land(batch: Any, batch_id: int) -> None:
+        throwing = batch.select(F.raise_error(F.col("value"))).write.format("noop").mode("overwrite")
+        queries._sinks_of("archive", batch, lambda query_id, checkpoint: throwing.save())
+
+    lines = spark.readStream.text((folder / "input").as_uri())
+    query = queries._start(lines.writeStream, "archive", land)
+    with suppress(StreamingQueryException):
+        query.awaitTermination(60)
+    failed = queries._failure("archive", query)
+    assert failed is not None
+    return failed
+
+
+@pytest.mark.parametrize("text", ["Connection refused", "some data may have been lost", "No space left on device"])
+def test_record_is_to_blame_when_its_words_sound_like_an_outage(spark: Any, tmp_path: Path, text: str) -> None:
+    from spark_jobs.spark.failures import root_cause, translate
+
+    failed = failure_of(spark, tmp_path, text)
+    assert translate(failed) is None
+    assert text in root_cause(failed)
+
+
+def test_schema_id_that_is_not_resolved_is_told_from_a_record_that_says_so(spark: Any, tmp_path: Path) -> None:
+    from spark_jobs.spark.failures import UNRESOLVED, is_unresolved
+
+    for name, text, expected in (("own", f"{UNRESOLVED}: 7", True), ("forged", f"a {UNRESOLVED}: 7", False)):
+        (tmp_path / name).mkdir()
+        assert is_unresolved(failure_of(spark, tmp_path / name, text)) is expected
