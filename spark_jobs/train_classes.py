@@ -58,8 +58,8 @@ def train(spark: SparkSession, pipeline: Pipeline) -> None:
     """Land, read back, compare, aggregate, write and register, as the jobs of an interval do."""
     landing = lake.uri("training", pipeline.name)
     decoded = decode(pipeline, records(spark, pipeline)).persist()
-    decoded.write.partitionBy("outcome", "date").parquet(landing)
-    landed = spark.read.schema(archive_schema(pipeline)).parquet(f"{landing}/outcome=archived")
+    decoded.write.partitionBy("fate", "date").parquet(landing)
+    landed = spark.read.schema(archive_schema(pipeline)).parquet(f"{landing}/fate=archived")
     rows = archive_rows(pipeline, landed)
     sides = [archive_rows(pipeline, decoded), rows]
     hashes = [each.alias(f"hash_{n}") for n, each in enumerate(row_hashes(archive_schema(pipeline).names))]

@@ -19,7 +19,7 @@ from include.errors import UsageError
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
 _TAKEN = frozenset(
-    {"key", "value", "headers", "outcome", "reason", "detail", "date", "interval", "event_time"}
+    {"key", "value", "headers", "fate", "reason", "detail", "date", "interval", "event_time"}
     | {f"kafka_{name}" for name in ("topic", "partition", "offset", "timestamp", "element")}
 )
 """Column names that Tidemark's own columns have."""

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 
-from include.ledger.archive import landing, micro_batches
-from include.ledger.streams.incarnations import closed
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.ledger.archive import landing_files, removal
+from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
@@ -32,9 +32,9 @@ def read_archived(
     intervals that hold the offsets. Raises TidemarkError when a damaged one is the only copy and `damaged` refuses
     it, OffsetsLost when it is to be decoded again and Kafka does not hold its offsets.
     """
-    paths = micro_batches.files_covering(pipeline.name, ranges, ARCHIVED)
+    paths = landing_files.files_covering(pipeline.name, ranges, ARCHIVED)
     rows = read_files(spark, paths, archive_schema(pipeline)).where(within(ranges))
-    removed = landing.removed_ranges(pipeline.name, ranges)
+    removed = removal.removed_ranges(pipeline.name, ranges)
     if removed:
         rows = rows.unionByName(read_registered(spark, pipeline, removed, damaged))
     return _with_event_time(pipeline, rows)
@@ -51,7 +51,7 @@ def read_archived_by_event_time(
     by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a
     topic that was deleted since, and empty for rows of the one that is read now. Raises as `read_archived`.
     """
-    paths = micro_batches.files_with_event_times(pipeline.name, low, high)
+    paths = landing_files.files_with_event_times(pipeline.name, low, high)
     rows = _read_incarnations(spark, pipeline, paths)
     kept = read_registered_by_event_time(spark, pipeline, low, high, damaged)
     if kept is not None:
@@ -66,7 +66,7 @@ def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[
     if not gone:
         return read_files(spark, paths, schema).withColumn("closed_topic_id", F.lit(""))
     incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for path, topic_ids in micro_batches.topic_ids_of_files(paths).items():
+    for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
         old = tuple(sorted((topic, each) for topic, each in topic_ids.items() if each in gone))
         incarnations.setdefault(old, []).append(path)
     parts = [
@@ -98,13 +98,13 @@ def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str])
 
 
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Empty and quarantined records of the ranges. Columns: outcome and coordinates."""
+    """Empty and quarantined records of the ranges. Columns: fate and coordinates."""
     schema = struct_of(COORDINATE_COLUMNS)
     frames = [
-        read_files(spark, micro_batches.files_covering(pipeline.name, ranges, outcome), schema).select(
-            F.lit(outcome).alias("outcome"), "*"
+        read_files(spark, landing_files.files_covering(pipeline.name, ranges, fate), schema).select(
+            F.lit(fate).alias("fate"), "*"
         )
-        for outcome in (EMPTY, QUARANTINED)
+        for fate in (EMPTY, QUARANTINED)
     ]
     return frames[0].unionByName(frames[1]).where(within(ranges))
 

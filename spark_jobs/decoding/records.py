@@ -1,4 +1,4 @@
-"""Kafka records to archive rows and quarantine, in one pass: every record gets exactly one outcome."""
+"""Kafka records to archive rows and quarantine, in one pass: every record gets exactly one fate."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def archive_columns(pipeline: Pipeline) -> list[str]:
 def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = None) -> DataFrame:
     """Decode each record once, apply the row rules, and explode to rows.
 
-    Columns: outcome (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition,
+    Columns: fate (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition,
     kafka_offset, kafka_timestamp, kafka_element, the archive's own columns (null unless archived),
     key, value, headers (null unless quarantined), date (of the event, else of the record).
     A record with one bad row is quarantined whole; one that cannot be decoded throws where the decoder is to fail
@@ -104,7 +104,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     judged, row = judge(pipeline, found, rows, known)
     kept = F.col("failure").isNotNull()
     return judged.select(
-        "outcome",
+        "fate",
         F.col("failure.reason").alias("reason"),
         F.col("failure.detail").alias("detail"),
         *COORDINATES,
@@ -133,9 +133,9 @@ def _judge_fields(pipeline: Pipeline, found: DataFrame, made: Column, known: Seq
     violation = _violation(pipeline, {name: F.col(field) for name, field in named.items()})
     judged = fields.withColumn("failure", _asked_once(F.coalesce(*known, F.when(F.col("is_row"), violation))))
     passed = F.col("failure").isNull()
-    outcome = F.when(~passed, QUARANTINED).when(F.col("is_row"), ARCHIVED).otherwise(EMPTY)
-    outcomes = judged.select("*", outcome.alias("outcome"), F.lit(0).alias("kafka_element"))
-    return outcomes, {name: F.when(passed, F.col(field)) for name, field in named.items()}
+    fate = F.when(~passed, QUARANTINED).when(F.col("is_row"), ARCHIVED).otherwise(EMPTY)
+    fates = judged.select("*", fate.alias("fate"), F.lit(0).alias("kafka_element"))
+    return fates, {name: F.when(passed, F.col(field)) for name, field in named.items()}
 
 
 def _judge_rows(pipeline: Pipeline, found: DataFrame, rows: Column, known: Sequence[Column]) -> tuple[DataFrame, Row]:
@@ -146,14 +146,14 @@ def _judge_rows(pipeline: Pipeline, found: DataFrame, rows: Column, known: Seque
     with_rows = found.withColumn("rows", F.when(F.col("undecodable").isNull(), rows))
     violations = _violations(pipeline, F.col("rows"))
     judged = with_rows.withColumn("failure", _asked_once(F.coalesce(*known, *violations)))
-    outcome = (
+    fate = (
         F.when(F.col("failure").isNotNull(), QUARANTINED)
         .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
         .otherwise(ARCHIVED)
     )
-    archived = F.when(F.col("outcome") == ARCHIVED, F.col("rows"))
-    exploded = judged.withColumn("outcome", outcome).select(
-        "outcome",
+    archived = F.when(F.col("fate") == ARCHIVED, F.col("rows"))
+    exploded = judged.withColumn("fate", fate).select(
+        "fate",
         *_CARRIED,
         # One for each row of a record, or null for none.
         F.posexplode_outer(archived).alias("kafka_element", "row"),
@@ -205,7 +205,7 @@ def _record() -> Column:
 
 def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
     """The archived rows among the decoded: the archive's columns, the Kafka columns and `event_time`."""
-    archived = decoded.where(F.col("outcome") == ARCHIVED) if "outcome" in decoded.columns else decoded
+    archived = decoded.where(F.col("fate") == ARCHIVED) if "fate" in decoded.columns else decoded
     return archived.select(
         *archive_columns(pipeline),
         *COORDINATES,

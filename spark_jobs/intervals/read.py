@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from include.ledger.archive.decoders import decoded_otherwise, decoders_of
-from include.ledger.archive.micro_batches import Fates
-from include.ledger.streams import losses
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of
+from include.ledger.archive.micro_batches import Fates
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams import losses
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.reconciliation import Reconciliation
@@ -95,15 +95,15 @@ def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[O
 
 
 def _hashed(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
-    """Columns: outcome, the identity columns, hash_1 and hash_2 (null unless archived)."""
+    """Columns: fate, the identity columns, hash_1 and hash_2 (null unless archived)."""
     hashes = row_hashes(archive_schema(pipeline).names)
-    kept = (F.when(F.col("outcome") == ARCHIVED, each).alias(f"hash_{n}") for n, each in enumerate(hashes, 1))
-    return decoded.select("outcome", *IDENTITY, *kept)
+    kept = (F.when(F.col("fate") == ARCHIVED, each).alias(f"hash_{n}") for n, each in enumerate(hashes, 1))
+    return decoded.select("fate", *IDENTITY, *kept)
 
 
 def _landed_side(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame) -> DataFrame:
     """The archive's rows and its other records of the ranges, in the columns of `_hashed`."""
-    archived = _hashed(pipeline, landed.withColumn("outcome", F.lit(ARCHIVED)))
+    archived = _hashed(pipeline, landed.withColumn("fate", F.lit(ARCHIVED)))
     unarchived = read_unarchived(spark, pipeline, pinned.ranges).withColumn("kafka_element", F.lit(0))
     nulls = (F.lit(None).cast("BIGINT").alias(name) for name in ("hash_1", "hash_2"))
-    return archived.unionByName(unarchived.select("outcome", *IDENTITY, *nulls))
+    return archived.unionByName(unarchived.select("fate", *IDENTITY, *nulls))

@@ -29,8 +29,9 @@ from include.pipelines.spec import Pipeline
 from include.quarantine import Quarantined, Selection
 from include.versions import decoder_version
 from spark_jobs.archive.files import read_files, within
-from spark_jobs.decoding.poison import SPARK_FAILURES, find_poison, thrown_by
+from spark_jobs.decoding.poison import find_poison, thrown_by
 from spark_jobs.decoding.records import ARCHIVED, POISON, QUARANTINED, decode, withhold
+from spark_jobs.spark.failures import SPARK_FAILURES
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.schemas import struct_of
 
@@ -134,7 +135,7 @@ def _spanned(tried: Sequence[Quarantined]) -> list[OffsetRange]:
 
 def _write(decoded: DataFrame, folder: str) -> None:
     kept = decoded.drop("key", "value", "headers")
-    kept.coalesce(1).write.partitionBy("outcome", "date").parquet(folder)
+    kept.coalesce(1).write.partitionBy("fate", "date").parquet(folder)
 
 
 def _count(pipeline: Pipeline, folder: str) -> _Landed:
@@ -142,7 +143,7 @@ def _count(pipeline: Pipeline, folder: str) -> _Landed:
     landed = _Landed()
     for found in lake.list_files(folder):
         location = f"{folder}/{found.name}"
-        outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
+        outcome = found.name.split("/", 1)[0].removeprefix("fate=")
         with lake.parquet_file(location) as file:
             table = file.read(columns=[*_COORDINATES, "kafka_element", "reason", "detail"])
             low, high = lake.column_bounds(file.metadata, pipeline.archive.event_time) or (None, None)

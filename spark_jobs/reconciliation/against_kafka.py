@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from include.ledger.archive.micro_batches import Fates
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from include.kafka.gap_proof import GapProof, Span, prove_gaps
+from include.ledger.archive.micro_batches import Fates
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
-from include.reconciliation import EXAMPLES, Difference, Reconciliation
+from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.content_hash import sums
 from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
 from spark_jobs.spark.frames import frame_of
@@ -37,12 +37,12 @@ class Counted:
 def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
     """Fates and hash sums per topic partition.
 
-    `rows` has outcome, the identity columns, hash_1 and hash_2 (null unless archived).
+    `rows` has fate, the identity columns, hash_1 and hash_2 (null unless archived).
     """
     counted = rows.groupBy(*_TOPIC_PARTITION).agg(
-        F.count_if((F.col("outcome") == ARCHIVED) & (F.col("kafka_element") == 0)).alias(ARCHIVED),
-        F.count_if((F.col("outcome") == EMPTY) & (F.col("kafka_element") == 0)).alias(EMPTY),
-        F.count_if((F.col("outcome") == QUARANTINED) & (F.col("kafka_element") == 0)).alias(QUARANTINED),
+        F.count_if((F.col("fate") == ARCHIVED) & (F.col("kafka_element") == 0)).alias(ARCHIVED),
+        F.count_if((F.col("fate") == EMPTY) & (F.col("kafka_element") == 0)).alias(EMPTY),
+        F.count_if((F.col("fate") == QUARANTINED) & (F.col("kafka_element") == 0)).alias(QUARANTINED),
         *sums(),
     )
     return {
@@ -53,16 +53,24 @@ def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
     }
 
 
+@dataclass(frozen=True)
+class ArchiveComparison:
+    """Fates and proved gaps as Kafka tells them, and what differs from the archive."""
+
+    fates: dict[TopicPartition, Fates]
+    gaps: Gaps
+    reconciliation: Reconciliation
+
+
 def reconcile_archive(
     kafka_rows: DataFrame,
     landed_rows: DataFrame,
     values: tuple[DataFrame, DataFrame],
     ranges: Sequence[OffsetRange],
-    found: Reconciliation,
-) -> tuple[dict[TopicPartition, Fates], Gaps]:
-    """Compare both sides and add what differs to `found`; fates and proved gaps as Kafka tells them.
+) -> ArchiveComparison:
+    """Compare both sides, per topic partition.
 
-    Both frames have outcome, the identity columns, hash_1 and hash_2; `values` are the archived rows of
+    Both frames have fate, the identity columns, hash_1 and hash_2; `values` are the archived rows of
     either side with all columns, read only to say what a differing row holds. In a topic partition that
     agrees in every count and hash nothing is compared row by row. Raises OffsetsLost, ServiceUnreachable.
     """
@@ -71,22 +79,33 @@ def reconcile_archive(
     short = [r for r in ranges if len(r) > fates.get(r.topic_partition, Fates()).records]
     missing = missing_spans(kafka_rows, short) if short else {}
     proofs = prove_gaps(missing)
-    for proof in proofs.values():
-        _note_gap(proof, found)
+    reconciliation = sum((_gap(proof) for proof in proofs.values()), Reconciliation())
     wrong = [r for r in ranges if in_kafka.get(r.topic_partition) != landed.get(r.topic_partition)]
     if wrong:
         proved = {tp: spans for tp, spans in missing.items() if not proofs[tp].visible}
-        _compare_rows(kafka_rows, landed_rows, values, wrong, proved, found)
+        reconciliation += _compare_rows(kafka_rows, landed_rows, values, wrong, proved)
     gaps = {r.topic_partition: proofs[r.topic_partition].offsets if r in short else 0 for r in ranges}
+    visible = {r.topic_partition: proofs[r.topic_partition].visible for r in short}
+    uncounted = Reconciliation.of(_uncounted(ranges, fates, gaps, visible))
+    return ArchiveComparison(fates, gaps, reconciliation + uncounted)
+
+
+def _uncounted(
+    ranges: Sequence[OffsetRange],
+    fates: Mapping[TopicPartition, Fates],
+    gaps: Mapping[TopicPartition, int],
+    visible: Mapping[TopicPartition, int],
+) -> Iterator[Difference]:
+    """Ranges whose offsets are not what their records, proved gaps and records seen elsewhere add up to."""
     for each in ranges:
         tp, counted = each.topic_partition, fates.get(each.topic_partition, Fates())
         if counted.records > len(each):
             text = f"Spark read {counted.records} records, the range has {len(each)} offsets"
-            found.add(Difference("unexplained", "Kafka against its offsets", str(each), text))
-        elif counted.records + gaps[tp] + (proofs[tp].visible if each in short else 0) != len(each):
+        elif counted.records + gaps[tp] + visible.get(tp, 0) != len(each):
             text = f"{counted.records} records and {gaps[tp]} proved gaps in {len(each)} offsets"
-            found.add(Difference("unexplained", "Kafka against its offsets", str(each), text))
-    return fates, gaps
+        else:
+            continue
+        yield Difference(DifferenceClass.UNEXPLAINED, "Kafka against its offsets", str(each), text)
 
 
 def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
@@ -116,14 +135,20 @@ def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[
     }
 
 
-def _note_gap(proof: GapProof, found: Reconciliation) -> None:
+def _gap(proof: GapProof) -> Reconciliation:
+    """What a second reader says of offsets at which Spark saw no record."""
     tp = proof.topic_partition
-    if proof.offsets:
-        found.add(Difference("gap", "offsets without a visible record", str(tp), proof.evidence()))
-    for offset, description in proof.seen:
-        text = f"a second reader sees a record ({description}), Spark's read did not"
-        found.add(Difference("unexplained", "Kafka, read twice", f"{tp} offset {offset}", text))
-    found.count("unexplained", proof.visible - len(proof.seen))
+    proved = Difference(DifferenceClass.GAP, "offsets without a visible record", str(tp), proof.evidence())
+    seen = [
+        Difference(
+            DifferenceClass.UNEXPLAINED,
+            "Kafka, read twice",
+            f"{tp} offset {offset}",
+            f"a second reader sees a record ({description}), Spark's read did not",
+        )
+        for offset, description in proof.seen
+    ]
+    return Reconciliation.of([*([proved] if proof.offsets else []), *seen], {"unexplained": proof.visible})
 
 
 def _of(ranges: Iterable[OffsetRange]) -> Column:
@@ -136,9 +161,9 @@ def _compare_rows(
     values: tuple[DataFrame, DataFrame],
     wrong: Sequence[OffsetRange],
     proved: Mapping[TopicPartition, Sequence[Span]],
-    found: Reconciliation,
-) -> None:
-    keys = [*IDENTITY, "outcome"]
+) -> Reconciliation:
+    """The rows that differ in these ranges: counted, and the first ones with what both sides hold."""
+    keys = [*IDENTITY, "fate"]
 
     def side(rows: DataFrame, name: str) -> DataFrame:
         # As decimals: the sum of a doubled row's hashes does not fit a bigint.
@@ -150,18 +175,23 @@ def _compare_rows(
     differing = compared.where(~(same[0] & same[1] & same[2])).persist()
     total = differing.count()
     examples = differing.orderBy(*keys).limit(EXAMPLES).collect()
-    contents = _contents(examples, values)
-    for row in examples:
-        identity = tuple(row[name] for name in IDENTITY)
-        where = f"{identity[0]}-{identity[1]} offset {identity[2]} row {identity[3]}"
-        text = f"in Kafka {_times(row['kafka_rows'])}, in the archive {_times(row['landed_rows'])}"
-        if row["kafka_rows"] == row["landed_rows"]:
-            text = f"in both, with different values{contents.get(identity, '')}"
-        elif _lies_in(proved.get(TopicPartition(identity[0], identity[1]), ()), identity[2]):
-            text += "; a second reader sees no record there either (aborted, compacted away, or never written)"
-        found.add(Difference("unexplained", f"{_AGAINST_KAFKA} ({row['outcome']})", where, text))
-    found.count("unexplained", total - len(examples))
     differing.unpersist()
+    contents = _contents(examples, values)
+    named = [_row_difference(row, contents, proved) for row in examples]
+    return Reconciliation.of(named, {"unexplained": total})
+
+
+def _row_difference(
+    row: Row, contents: Mapping[tuple[object, ...], str], proved: Mapping[TopicPartition, Sequence[Span]]
+) -> Difference:
+    identity = tuple(row[name] for name in IDENTITY)
+    where = f"{identity[0]}-{identity[1]} offset {identity[2]} row {identity[3]}"
+    text = f"in Kafka {_times(row['kafka_rows'])}, in the archive {_times(row['landed_rows'])}"
+    if row["kafka_rows"] == row["landed_rows"]:
+        text = f"in both, with different values{contents.get(identity, '')}"
+    elif _lies_in(proved.get(TopicPartition(identity[0], identity[1]), ()), identity[2]):
+        text += "; a second reader sees no record there either (aborted, compacted away, or never written)"
+    return Difference(DifferenceClass.UNEXPLAINED, f"{_AGAINST_KAFKA} ({row['fate']})", where, text)
 
 
 def _lies_in(spans: Sequence[Span], offset: int) -> bool:
@@ -178,7 +208,7 @@ def _contents(examples: Sequence[Row], values: tuple[DataFrame, DataFrame]) -> d
     wanted = [
         tuple(row[name] for name in IDENTITY)
         for row in examples
-        if row["outcome"] == ARCHIVED and row["kafka_rows"] == row["landed_rows"] == 1
+        if row["fate"] == ARCHIVED and row["kafka_rows"] == row["landed_rows"] == 1
     ]
     if not wanted:
         return {}

@@ -32,7 +32,7 @@ def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFra
         return side
     theirs = within(otherwise)
     return side.where(~theirs | (F.col("kafka_element") == 0)).select(
-        F.when(theirs, F.lit(EMPTY)).otherwise(F.col("outcome")).alias("outcome"),
+        F.when(theirs, F.lit(EMPTY)).otherwise(F.col("fate")).alias("fate"),
         *IDENTITY,
         *(F.when(~theirs, F.col(name)).alias(name) for name in ("hash_1", "hash_2")),
     )
@@ -47,7 +47,7 @@ def note_changed_rows(
         return counts
 
     def rows_of(side: DataFrame, name: str) -> DataFrame:
-        archived = side.where(within(otherwise) & (F.col("outcome") == ARCHIVED))
+        archived = side.where(within(otherwise) & (F.col("fate") == ARCHIVED))
         return archived.select(*IDENTITY, F.struct("hash_1", "hash_2").alias(name))
 
     compared = rows_of(kafka_side, "now").join(rows_of(landed_side, "landed"), list(IDENTITY), "full_outer")

@@ -12,10 +12,6 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from include.ledger.archive import micro_batches
-from include.ledger.archive.failures import note_failure
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
-from include.ledger.streams import writers
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
 
@@ -23,14 +19,19 @@ from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.lake import delta_tables
+from include.ledger.archive import micro_batches
+from include.ledger.archive.failures import note_failure
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.streams import writers
 from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.versions import decoder_version
 from spark_jobs.archive.delta import append_batch
-from spark_jobs.decoding.poison import SPARK_FAILURES, find_poison, thrown_by
+from spark_jobs.decoding.poison import find_poison, thrown_by
 from spark_jobs.decoding.records import ARCHIVED, QUARANTINED, decode, withhold
 from spark_jobs.spark.checkpoint import read_batch
-from spark_jobs.spark.failures import root_cause, translate
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_ranges
 
 IDENTICAL = 3
@@ -67,7 +68,7 @@ class LandingSink:
     def land(self, decoded: DataFrame, batch_id: int) -> None:
         """Land and commit one micro-batch; a replay of a committed one does nothing.
 
-        Order: exact ranges from the write-ahead log; one write, partitioned by outcome and date, without
+        Order: exact ranges from the write-ahead log; one write, partitioned by fate and date, without
         a record that makes it throw;
         what was written is read back and counted per topic partition; quarantined records move to the
         quarantine under a name that a replay would overwrite; the Delta table's transaction, which a replay
@@ -109,10 +110,10 @@ class LandingSink:
         crash_point("batch_committed")
         self.on_commit(batch)
 
-    def _append_to_delta(self, spark: SparkSession, files: Sequence[LandedFile], batch_id: int) -> None:
+    def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:
         # Delta knows no lease: a driver that has lost its own gets no further than this.
         writers.renew(self.lease)
-        landed = [file.path for file in files if file.outcome == ARCHIVED]
+        landed = [file.path for file in files if file.fate == ARCHIVED]
         append_batch(spark, self.pipeline, landed, self.query_id, batch_id)
         crash_point("delta_committed")
 
@@ -161,22 +162,22 @@ class LandingSink:
         write_landing(decoded(ranges, withhold(poison)), folder)
         return poison
 
-    def _count(self, folder: str) -> tuple[list[LandedFile], dict[TopicPartition, Fates]]:
+    def _count(self, folder: str) -> tuple[list[LandingFile], dict[TopicPartition, Fates]]:
         """What the written files really hold: files with rows and event times, records per topic partition."""
         counts: dict[TopicPartition, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         files = []
         for file, parquet in read_back(self.pipeline, folder):
             for tp, records in records_of(parquet):
-                counts[tp][file.outcome] += records
+                counts[tp][file.fate] += records
             files.append(file)
-        return files, {tp: Fates(**by_outcome) for tp, by_outcome in counts.items()}
+        return files, {tp: Fates(**by_fate) for tp, by_fate in counts.items()}
 
 
 def write_landing(decoded: DataFrame, folder: str) -> None:
-    """Write decoded records to a folder of the landing, by outcome and date; what lay there is replaced."""
+    """Write decoded records to a folder of the landing, by fate and date; what lay there is replaced."""
     lake.delete(folder)
     unlike = {f"parquet.enable.dictionary#{path}": "false" for path in _unlike(decoded.schema)}
-    decoded.write.options(**unlike).partitionBy("outcome", "date").parquet(folder)
+    decoded.write.options(**unlike).partitionBy("fate", "date").parquet(folder)
 
 
 def _unlike(schema: StructType, parent: str = "") -> Iterator[str]:
@@ -193,16 +194,16 @@ def _unlike(schema: StructType, parent: str = "") -> Iterator[str]:
             yield path
 
 
-def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandedFile, pq.ParquetFile]]:
+def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandingFile, pq.ParquetFile]]:
     """What a folder of the landing really holds: each file with its rows and event times, open."""
     for found in lake.list_files(folder):
         location = f"{folder}/{found.name}"
-        outcome = found.name.split("/", 1)[0].removeprefix("outcome=")
+        fate = found.name.split("/", 1)[0].removeprefix("fate=")
         with lake.parquet_file(location) as parquet:
             bounds = lake.column_bounds(parquet.metadata, pipeline.archive.event_time)
             times = bounds and _utc(*bounds)
             rows = parquet.metadata.num_rows
-            yield LandedFile(outcome, _below_lake(location), rows, found.bytes, times), parquet
+            yield LandingFile(fate, lake.below_lake(location), rows, found.bytes, times), parquet
 
 
 def records_of(parquet: pq.ParquetFile) -> Iterator[tuple[TopicPartition, int]]:
@@ -222,19 +223,19 @@ def records_of(parquet: pq.ParquetFile) -> Iterator[tuple[TopicPartition, int]]:
 
 
 def move_quarantined(
-    pipeline: Pipeline, files: Sequence[LandedFile], name: str, columns: list[str]
-) -> list[LandedFile]:
+    pipeline: Pipeline, files: Sequence[LandingFile], name: str, columns: list[str]
+) -> list[LandingFile]:
     """Rewrite a batch's quarantined records, with only these columns, into one file of `quarantine/<pipeline>/`."""
-    kept = [file for file in files if file.outcome != QUARANTINED]
-    paths = sorted(file.path for file in files if file.outcome == QUARANTINED)
+    kept = [file for file in files if file.fate != QUARANTINED]
+    paths = sorted(file.path for file in files if file.fate == QUARANTINED)
     if not paths:
         return kept
     target = lake.uri("quarantine", pipeline.name, f"{name}.parquet")
     _merge(paths, target, columns)
     for path in paths:
         lake.delete_file(lake.uri(path))
-    rows = sum(file.rows for file in files if file.outcome == QUARANTINED)
-    return [*kept, LandedFile(QUARANTINED, _below_lake(target), rows, lake.size(target))]
+    rows = sum(file.rows for file in files if file.fate == QUARANTINED)
+    return [*kept, LandingFile(QUARANTINED, lake.below_lake(target), rows, lake.size(target))]
 
 
 def _check_counts(pipeline: Pipeline, ranges: list[OffsetRange], fates: dict[TopicPartition, Fates]) -> None:
@@ -246,10 +247,6 @@ def _check_counts(pipeline: Pipeline, ranges: list[OffsetRange], fates: dict[Top
                 remedy="report this; nothing was committed",
                 pipeline=pipeline.name,
             )
-
-
-def _below_lake(location: str) -> str:
-    return location.removeprefix(lake.root() + "/")
 
 
 def _utc(low: object, high: object) -> tuple[datetime, datetime]:

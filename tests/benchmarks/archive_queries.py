@@ -60,7 +60,7 @@ class Queries:
         """Bare PySpark into files too, but every record decoded strictly and judged by the row rules."""
         from spark_jobs.decoding.records import decode
 
-        return to_files(decode(self._pipeline, self._read()), f"decoded-{number}", "outcome", "date")
+        return to_files(decode(self._pipeline, self._read()), f"decoded-{number}", "fate", "date")
 
     def archive(self, number: int) -> DataStreamWriter:
         """The archive query: landing, quarantine, counts, commits."""

@@ -142,7 +142,7 @@ def test_missing_landed_record_is_unexplained_whatever_code_reads_it(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = next(p for p in sorted((home.lake / "landing").rglob("*.parquet")) if "outcome=archived" in str(p))
+    path = next(p for p in sorted((home.lake / "landing").rglob("*.parquet")) if "fate=archived" in str(p))
     original = path.read_bytes()
     table = pq.ParquetFile(path).read()
     lost = table.slice(0, 1).to_pylist()[0]

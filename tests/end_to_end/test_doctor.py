@@ -126,7 +126,7 @@ def test_unknown_directories_and_files_are_moved_aside_when_repaired(home: Home,
     seeded = {
         table / archive["partition"] / "r20261120T000000-999" / "part-0.parquet": "revision unknown to the ledger",
         table / archive["partition"] / "part-1.parquet": "file outside of a revision",
-        home.lake / "landing" / "nest_cameras" / "0a1b-1" / "outcome=archived" / "p.parquet": (
+        home.lake / "landing" / "nest_cameras" / "0a1b-1" / "fate=archived" / "p.parquet": (
             "landing unknown to the ledger"
         ),
         home.lake / "quarantine" / "nest_cameras" / "stray.parquet": "landing unknown to the ledger",
@@ -237,7 +237,7 @@ def test_explain_shows_footers_as_they_are_when_a_file_was_replaced(
 def test_lost_landing_file_is_read_from_the_registered_revision_when_repaired(
     home: Home, archive: dict[str, Any]
 ) -> None:
-    next((home.lake / "landing").rglob("outcome=archived/**/*.parquet")).unlink()
+    next((home.lake / "landing").rglob("fate=archived/**/*.parquet")).unlink()
     assert [f["kind"] for f in findings(home)] == ["landing file missing"]
     assert findings(home, "--repair") == []
     rebuilt = home.json("rebuild", "nest_cameras", archive["partition"], "--source", "archive", "--json")

@@ -137,7 +137,7 @@ def test_rerun_changes_nothing_and_a_rebuild_is_equal(
     again = checkout.json("interval", pipeline, *BOUNDS)
     assert again["registered"] == verdict["registered"]
     checkout.run("housekeeping", pipeline, "--older-than", "0s")
-    assert list((checkout.home.lake / "landing" / pipeline).rglob("outcome=archived/**/*.parquet")) == []
+    assert list((checkout.home.lake / "landing" / pipeline).rglob("fate=archived/**/*.parquet")) == []
     first = archive(verdict, pipeline)[0]
     # From the registered files alone.
     rebuilt = checkout.json("rebuild", pipeline, first["partition"], "--source", "archive", "--json")

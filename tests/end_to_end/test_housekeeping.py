@@ -70,15 +70,15 @@ def kept(home: Home) -> Kept:
 
 def test_nothing_changes_when_housekeeping_is_a_dry_run(kept: Kept) -> None:
     assert kept.after_dry_run == kept.before
-    assert kept.dry_run["landing"]["files"] == len({f for f in kept.before if "outcome=archived" in f}) > 0
+    assert kept.dry_run["landing"]["files"] == len({f for f in kept.before if "fate=archived" in f}) > 0
     assert kept.dry_run["compacted"]["days"] == 2
 
 
 def test_next_run_deletes_the_landing_files_when_one_was_killed_after_marking_them(kept: Kept) -> None:
-    archived = {f for f in kept.before if "outcome=archived" in f}
+    archived = {f for f in kept.before if "fate=archived" in f}
     assert archived <= kept.after_kill
     assert kept.done["landing"]["files"] == 0
-    assert files(kept.home.lake, "outcome=archived") == set()
+    assert files(kept.home.lake, "fate=archived") == set()
     assert ledger(
         kept.home, "SELECT count(*) FROM landing_files WHERE outcome = 'archived' AND removed_at IS NULL"
     ) == [(0,)]

@@ -200,7 +200,7 @@ def test_second_run_keeps_hash_revision_and_registration(landed: Home, verdict: 
 def test_nothing_is_registered_when_a_landed_row_is_missing(landed: Home) -> None:
     start = START + timedelta(hours=2)
     # Near midnight a file of the first date may hold no row of this hour.
-    for path in sorted((landed.lake / "landing").rglob("outcome=archived/**/*.parquet")):
+    for path in sorted((landed.lake / "landing").rglob("fate=archived/**/*.parquet")):
         table = pq.ParquetFile(path).read()
         inside = [t.timestamp() >= start.timestamp() for t in table["kafka_timestamp"].to_pylist()]
         if any(inside):

@@ -267,8 +267,8 @@ def all_edits(records: dict[audit.Coordinates, audit.Record]) -> Counter[tuple[s
 
 def test_top_shows_the_committed_files_and_no_others(landed: Home, all_edits: Counter[tuple[str, bool, str]]) -> None:
     # What a driver leaves that was killed before its commit.
-    source = next((landed.lake / "landing" / "wiki_changes").rglob("outcome=archived/**/*.parquet"))
-    uncommitted = landed.lake / "landing" / "wiki_changes" / "0badcafe-000000007-1" / "outcome=archived"
+    source = next((landed.lake / "landing" / "wiki_changes").rglob("fate=archived/**/*.parquet"))
+    uncommitted = landed.lake / "landing" / "wiki_changes" / "0badcafe-000000007-1" / "fate=archived"
     uncommitted.mkdir(parents=True)
     shutil.copy(source, uncommitted / "part-0.parquet")
     arguments = ["--once", "--json", "--since", "5h", "--windows", "18"]

@@ -84,7 +84,7 @@ def test_file_outside_of_the_lake_is_not_deleted(root: str) -> None:
 def test_age_of_a_folder_is_that_of_its_newest_file_when_scanned(root: str) -> None:
     # What is due is deleted by it, and folders of a store have no age of their own.
     before = datetime.now(UTC) - timedelta(seconds=2)
-    lake.write_text(f"{root}/landing/p/00000000-000000001-1/outcome=empty/x.parquet", "x")
+    lake.write_text(f"{root}/landing/p/00000000-000000001-1/fate=empty/x.parquet", "x")
     (folder,) = scan_landing("p").values()
     assert before < folder.newest < datetime.now(UTC) + timedelta(seconds=2)
 

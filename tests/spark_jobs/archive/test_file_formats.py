@@ -373,7 +373,7 @@ def quarantined(
         "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
     )
     frame = spark.createDataFrame([(None, value, "t", 0, n, NOW, []) for n, value in enumerate(sent)], ddl)
-    decoded = records.decode(declared, frame).select("kafka_offset", "outcome", "reason", "detail", "value")
+    decoded = records.decode(declared, frame).select("kafka_offset", "fate", "reason", "detail", "value")
     found = sorted(decoded.collect(), key=lambda row: row.kafka_offset)
     assert [row.reason for row in found] == [row.detail and "value_does_not_fit" for row in found]
     assert [row.value for row in found if row.detail] == [sent[row.kafka_offset] for row in found if row.detail]

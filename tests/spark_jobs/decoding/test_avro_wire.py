@@ -97,7 +97,7 @@ def test_each_version_is_read_as_the_newest(spark: Any, ids: list[int]) -> None:
         encode(ids[2], 2, {**POSITION, "accuracy": 4.5}),
     ]
     rows = decoded(spark, values)
-    assert [row["outcome"] for row in rows] == ["archived"] * 3
+    assert [row["fate"] for row in rows] == ["archived"] * 3
     assert [row["accuracy"] for row in rows] == [-1.0, 4.0, 4.5]
     assert {(row["deviceId"], row["latitude"], row["speed"]) for row in rows} == {(7, 45.5, 50.0)}
     assert {row["timestamp"] for row in rows} == {MOMENT.replace(tzinfo=None)}
@@ -146,7 +146,7 @@ def test_field_of_a_version_that_the_code_does_not_know_is_ignored(spark: Any, i
     newer["fields"].append({"name": "heading", "type": ["null", "string"], "default": None})
     (newest,) = registry().register("gps-value", [json.dumps(newer)])
     (row,) = decoded(spark, [value(newest, json.dumps(newer), {**POSITION, "accuracy": 1.0, "heading": "north"})])
-    assert (row["outcome"], row["accuracy"]) == ("archived", 1.0)
+    assert (row["fate"], row["accuracy"]) == ("archived", 1.0)
 
 
 def test_every_broken_form_has_its_reason(spark: Any, ids: list[int]) -> None:
@@ -248,7 +248,7 @@ def test_registry_is_not_asked_again_for_what_is_on_disk(spark: Any, ids: list[i
     another_process.answer = 503
     another_process.asked.clear()
     (row,) = decoded(spark, [encode(ids[0], 0, POSITION)])
-    assert row["outcome"] == "archived"
+    assert row["fate"] == "archived"
     assert another_process.asked == []
 
 
@@ -289,7 +289,7 @@ def test_fail_fast_names_the_record_and_its_reason(spark: Any, ids: list[int]) -
 
     fast = replace(PIPELINE, decoder=replace(PIPELINE.decoder, mode="FAILFAST"))
     good = encode(ids[0], 0, POSITION)
-    assert [row["outcome"] for row in decoded(spark, [good, good], fast)] == ["archived"] * 2
+    assert [row["fate"] for row in decoded(spark, [good, good], fast)] == ["archived"] * 2
     with pytest.raises(PySparkException) as thrown:
         decoded(spark, [good, good[:-1]], fast)
     error = translate(thrown.value)

@@ -1,4 +1,4 @@
-"""Bytes to outcomes: strict, in one pass, every record accounted for."""
+"""Bytes to fates: strict, in one pass, every record accounted for."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_bad_record_is_quarantined_whole_with_its_reason(spark: Any) -> None:
     found = decoded(spark, values)
     for offset, (reason, value) in enumerate(CASES):
         (row,) = found[offset]
-        assert (row.outcome, row.reason) == ("quarantined", reason), value
+        assert (row.fate, row.reason) == ("quarantined", reason), value
         assert bytes(row.value) == value if value is not None else row.value is None
         assert row.headers[0].key == "h"
         assert row.detail
@@ -117,7 +117,7 @@ def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
     cameras = {f"cam-{n}": good(device_id=f"cam-{n}")["devices"]["cameras"]["cam-0001"] for n in (3, 1, 2)}
     found = decoded(spark, [as_bytes({"devices": {"cameras": cameras}, "unknown": 1})])
     assert [(row.kafka_element, row.device_id) for row in found[0]] == [(0, "cam-3"), (1, "cam-1"), (2, "cam-2")]
-    assert {row.outcome for row in found[0]} == {"archived"}
+    assert {row.fate for row in found[0]} == {"archived"}
     assert all(row.value is None and row.date == date(2026, 11, 20) for row in found[0])
     assert found[0][0].last_event.start_time.replace(tzinfo=UTC) == NOW
 
@@ -137,10 +137,10 @@ def test_every_row_is_judged_however_many_there_are(spark: Any) -> None:
     ]
     found = decoded(spark, [*good_ones, *bad_at])
     for count in range(1, most + 1):
-        assert [(row.outcome, row.kafka_element) for row in found[count]] == [("archived", n) for n in range(count)]
+        assert [(row.fate, row.kafka_element) for row in found[count]] == [("archived", n) for n in range(count)]
     for at in range(most):
         (row,) = found[len(good_ones) + at]
-        assert (row.outcome, row.reason) == ("quarantined", "value_too_long"), at
+        assert (row.fate, row.reason) == ("quarantined", "value_too_long"), at
         assert row.detail.startswith(f"device_id has {201 + at} bytes"), row.detail
 
 
@@ -157,7 +157,7 @@ def test_valid_record_without_cameras_is_empty(spark: Any) -> None:
         b'{"devices": {}, "tidemark_seal": 5, "tidemark_corrupt": "no"}',
     ]
     for offset, (row,) in decoded(spark, values).items():
-        assert (row.outcome, row.reason, row.kafka_element) == ("empty", None, 0), values[offset]
+        assert (row.fate, row.reason, row.kafka_element) == ("empty", None, 0), values[offset]
 
 
 def test_message_is_taken_for_json_if_and_only_if_it_is(spark: Any) -> None:
@@ -203,7 +203,7 @@ def test_record_with_one_bad_row_is_quarantined_whole(spark: Any) -> None:
     message = good()
     message["devices"]["cameras"]["bad"] = {"device_id": None}
     (row,) = decoded(spark, [as_bytes(message)])[0]
-    assert (row.outcome, row.reason) == ("quarantined", "required_missing")
+    assert (row.fate, row.reason) == ("quarantined", "required_missing")
 
 
 def test_event_time_is_bounded_exactly(spark: Any) -> None:
@@ -212,7 +212,7 @@ def test_event_time_is_bounded_exactly(spark: Any) -> None:
     outside = [NOW + edges[0] - timedelta(milliseconds=1), NOW + edges[1] + timedelta(milliseconds=1)]
     values = [as_bytes(good(start_time=t.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z")) for t in inside + outside]
     found = decoded(spark, values)
-    assert [found[n][0].outcome for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
+    assert [found[n][0].fate for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
 
 
 def test_date_is_that_of_the_calendar_in_utc_before_1970_too(spark: Any) -> None:
@@ -261,7 +261,7 @@ def test_value_that_is_no_safe_folder_name_is_quarantined(spark: Any, value: str
         [(b"k", as_bytes(good(where_name=value)), "nest-logs", 0, 0, NOW, [("h", b"1")])], KAFKA_DDL
     )
     (row,) = decode(declared, frame).collect()
-    assert (row.outcome, row.reason) == (("archived", None) if safe else ("quarantined", "unsafe_partition_value"))
+    assert (row.fate, row.reason) == (("archived", None) if safe else ("quarantined", "unsafe_partition_value"))
     assert safe or row.detail.isprintable()
 
 
@@ -302,7 +302,7 @@ def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> Non
     rows = [(b"k", as_bytes(good()), "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset in range(3)]
     withheld = withhold({("nest-logs", 0, 1): "it threw", ("nest-logs", 1, 0): "another"})
     found = decode(load_pipeline("nest_cameras"), spark.createDataFrame(rows, KAFKA_DDL), withheld).collect()
-    assert [(row.outcome, row.reason, row.detail) for row in found] == [
+    assert [(row.fate, row.reason, row.detail) for row in found] == [
         ("archived", None, None),
         ("quarantined", "poison", "it threw"),
         ("archived", None, None),
@@ -323,10 +323,10 @@ def test_corpus_of_json_is_accepted_or_refused_as_it_says(spark: Any) -> None:
     wrong = []
     for number, path in enumerate(files):
         (row,) = found[number]
-        if (path.name.startswith("y_") and row.outcome != "empty") or (
-            path.name.startswith("n_") and row.outcome != "quarantined" and not closes_the_wrapper(path.read_bytes())
+        if (path.name.startswith("y_") and row.fate != "empty") or (
+            path.name.startswith("n_") and row.fate != "quarantined" and not closes_the_wrapper(path.read_bytes())
         ):
-            wrong.append((path.name, row.outcome, row.reason))
+            wrong.append((path.name, row.fate, row.reason))
     assert wrong == []
 
 
@@ -408,7 +408,7 @@ def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: 
     field_by_field = found()
     in_array = True
     assert found() == field_by_field
-    assert {row.outcome for row in field_by_field} == {"archived", "empty", "quarantined"}
+    assert {row.fate for row in field_by_field} == {"archived", "empty", "quarantined"}
     reasons = {row.reason for row in field_by_field}
     assert {None, "poison", "malformed_json", "required_missing"} <= reasons, reasons
 

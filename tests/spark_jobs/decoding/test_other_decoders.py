@@ -1,4 +1,4 @@
-"""Text, CSV and decoders of the user's own: strict, every record with one outcome."""
+"""Text, CSV and decoders of the user's own: strict, every record with one fate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CSV = Csv(schema="device INT, at TIMESTAMP, note STRING")
 METER = "device BIGINT, reading DOUBLE, unit STRING"
 
 
-def outcomes(spark: Any, decoder: Any, columns: str, values: list[bytes | None], monkeypatch: Any) -> list[Any]:
+def fates(spark: Any, decoder: Any, columns: str, values: list[bytes | None], monkeypatch: Any) -> list[Any]:
     """What becomes of each value: the row for an archived one, else the reason."""
     from spark_jobs.decoding import records
     from spark_jobs.spark.schemas import struct_of
@@ -43,7 +43,7 @@ def outcomes(spark: Any, decoder: Any, columns: str, values: list[bytes | None],
     names = struct_of(columns).names
     found = sorted(records.decode(declared, frame).collect(), key=lambda row: row.kafka_offset)
     assert [row.kafka_offset for row in found] == list(range(len(values)))
-    kept = [row for row in found if row.outcome == "quarantined"]
+    kept = [row for row in found if row.fate == "quarantined"]
     assert all(row.detail and row.detail.isprintable() for row in kept)
     assert [row.value for row in kept] == [values[row.kafka_offset] for row in kept]
     return [row.reason or tuple(row[name] for name in names) for row in found]
@@ -51,7 +51,7 @@ def outcomes(spark: Any, decoder: Any, columns: str, values: list[bytes | None],
 
 def test_text_is_taken_whole_and_what_is_not_utf8_is_quarantined(spark: Any, monkeypatch: Any) -> None:
     values: list[bytes | None] = [b"", "Ω\n\t\0".encode(), b"\xff", None, b"x" * 11]
-    found = outcomes(spark, Text(max_bytes=10), "text STRING", values, monkeypatch)
+    found = fates(spark, Text(max_bytes=10), "text STRING", values, monkeypatch)
     assert found == [("",), ("Ω\n\t\0",), "not_utf8", "null_value", "too_large"]
 
 
@@ -75,7 +75,7 @@ def test_text_is_taken_whole_and_what_is_not_utf8_is_quarantined(spark: Any, mon
 def test_csv_line_has_exactly_its_columns_or_is_quarantined(
     spark: Any, monkeypatch: Any, value: bytes | None, expected: Any
 ) -> None:
-    (found,) = outcomes(spark, CSV, CSV.schema, [value], monkeypatch)
+    (found,) = fates(spark, CSV, CSV.schema, [value], monkeypatch)
     assert found == expected
 
 
@@ -93,7 +93,7 @@ def test_function_of_the_users_decodes_and_what_it_raises_on_is_quarantined_alon
     values: list[bytes | None] = [
         meter(1, 1.5), b"short", meter(2, 2.5), None, meter(3, 0.5, b"\xff"), meter(0, 1), b"x" * 101, meter(4, -1.0),
     ]  # fmt: skip
-    found = outcomes(spark, decoder, METER, values, monkeypatch)
+    found = fates(spark, decoder, METER, values, monkeypatch)
     assert found == [
         (1, 1.5, "kWh"), "undecodable", (2, 2.5, "kWh"), "null_value", "undecodable", "undecodable", "too_large",
         (4, -1.0, "kWh"),
@@ -102,7 +102,7 @@ def test_function_of_the_users_decodes_and_what_it_raises_on_is_quarantined_alon
 
 def test_vectorised_function_that_forgets_a_message_loses_none(spark: Any, monkeypatch: Any) -> None:
     decoder = UserDefined("tests.support.own_decoders:too_few", schema=METER, vectorised=True)
-    found = outcomes(spark, decoder, METER, [meter(n, 1.0) for n in range(1, 4)], monkeypatch)
+    found = fates(spark, decoder, METER, [meter(n, 1.0) for n in range(1, 4)], monkeypatch)
     assert found == ["undecodable"] * 3
 
 

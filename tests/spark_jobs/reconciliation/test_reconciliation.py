@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from include.ledger.intervals.evidence import LateBound
 
 from include.kafka.gap_proof import NEAR, runs
+from include.ledger.intervals.evidence import LateBound
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, Reconciliation
@@ -21,7 +21,7 @@ from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side
 TP = TopicPartition("logs", 0)
 HOUR = datetime(2026, 11, 20, 5, tzinfo=UTC)
 ROWS = (
-    "outcome STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT, "
+    "fate STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT, "
     "hash_1 BIGINT, hash_2 BIGINT"
 )
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from include.ledger.archive.micro_batches import LandedFile
 
 from include import lake
+from include.ledger.archive.landing_files import LandingFile
 from include.pipelines import load_pipeline
 from include.producing.generate import messages
 from include.settings import settings
@@ -82,11 +82,11 @@ def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
 
     files = []
     for number in range(3):
-        path = f"landing/isp_hits/0a1b2c3d-000000007-1/outcome=quarantined/part-{number}.parquet"
+        path = f"landing/isp_hits/0a1b2c3d-000000007-1/fate=quarantined/part-{number}.parquet"
         size = write(landing.parent / path, [("hits", number, 0)] * (number + 1)).stat().st_size
         (landing.parent / path).with_name(f".part-{number}.parquet.crc").write_bytes(b"crc")
-        files.append(LandedFile("quarantined", path, number + 1, size))
-    archived = LandedFile("archived", "landing/isp_hits/0a1b2c3d-000000007-1/outcome=archived/part-0.parquet", 9, 99)
+        files.append(LandingFile("quarantined", path, number + 1, size))
+    archived = LandingFile("archived", "landing/isp_hits/0a1b2c3d-000000007-1/fate=archived/part-0.parquet", 9, 99)
     target = landing.parent / "quarantine" / "isp_hits" / "0a1b2c3d-000000007.parquet"
     target.parent.mkdir(parents=True)
     # What a driver that was killed before its commit has left there.
@@ -96,7 +96,7 @@ def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
         load_pipeline("isp_hits"), [files[1], archived, files[2], files[0]], "0a1b2c3d-000000007", columns
     )
     below = "quarantine/isp_hits/0a1b2c3d-000000007.parquet"
-    assert found == [archived, LandedFile("quarantined", below, 6, target.stat().st_size)]
+    assert found == [archived, LandingFile("quarantined", below, 6, target.stat().st_size)]
     kept = pq.ParquetFile(target).read()
     assert kept.column_names == columns
     assert kept["kafka_partition"].to_pylist() == [0, 1, 1, 2, 2, 2]
@@ -121,7 +121,7 @@ def test_only_columns_whose_values_repeat_have_a_dictionary(spark: Any, landing:
     decoded = decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS)).persist()
     write_landing(decoded, landing.as_uri())
     encoded: dict[str, set[bool]] = {}
-    for path in (landing / "outcome=archived").rglob("*.parquet"):
+    for path in (landing / "fate=archived").rglob("*.parquet"):
         group = pq.ParquetFile(path).metadata.row_group(0)
         for column in (group.column(number) for number in range(group.num_columns)):
             if column.statistics.null_count < column.num_values:

@@ -1,4 +1,4 @@
-"""Each pipeline's golden messages: the outcome of every one, its rows, what views count of them, what is flagged.
+"""Each pipeline's golden messages: the fate of every one, its rows, what views count of them, what is flagged.
 
 `tests/golden/<pipeline>/messages.jsonl` holds a message a line: the value as text, and the record's timestamp.
 `./tidemark test tests/spark_jobs/transforms/test_golden.py --write-golden` writes `expected.json` anew
@@ -36,7 +36,7 @@ def found_of(spark: Any, name: str) -> dict[str, Any]:
         for offset, message in enumerate(map(json.loads, lines))
     ]
     decoded = decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)).persist()
-    columns = ["kafka_offset", "kafka_element", "outcome", "reason", *archive_columns(pipeline), "date"]
+    columns = ["kafka_offset", "kafka_element", "fate", "reason", *archive_columns(pipeline), "date"]
     rows = archive_rows(pipeline, decoded)
     references = load_references(spark, pipeline)
     views = {view.name: aggregate_view(pipeline, view, rows, references) for view in pipeline.views}
