@@ -25,6 +25,7 @@ INCLUDE = (
     "include.offsets",
     "include.times",
     "include.crash_points",
+    "include.processes",
     "include.reconciliation",
     "include.pipelines.spec",
     "include.pipelines",

@@ -1,1 +1,1 @@
-"""Embedded Kafka, PostgreSQL, schema registry and Airflow on loopback."""
+"""Start and stop embedded Kafka, PostgreSQL, schema registry and Airflow, which listen on loopback only."""

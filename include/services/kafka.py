@@ -18,8 +18,8 @@ from include.spark.jars import classpath, java
 
 HEAP = "512m"
 
-# Records carry event times of the past: nothing is deleted by age, and old timestamps are welcome. The beat in the
-# metadata log is for other controllers; it is a third of what an idle broker costs.
+# Generated records have timestamps in the past, so the broker deletes nothing by age and accepts any timestamp.
+# The no-op records in the metadata log serve other controllers only; without them an idle broker costs a third less.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -54,13 +54,13 @@ log.message.timestamp.after.max.ms=9223372036854775807
 
 
 def up() -> None:
-    """Start the broker with its data, on its last port if that is free. Raises ServiceUnreachable."""
+    """Start the broker on its last port if that is free. Raise ServiceUnreachable when it does not answer in 90 s."""
     state = process.read_state("kafka")
     data = settings().home / "kafka"
     port = process.free_port(state.get("port"))
     controller = process.free_port(state.get("controller"))
     secured = process.free_port(state.get("secured_port"))
-    access = kafka_access.prepare()
+    access = kafka_access.ensure_access()
     properties = settings().home / "services" / "kafka.properties"
     filled = _PROPERTIES.format(
         port=port,
@@ -72,16 +72,14 @@ def up() -> None:
         keystore=access.keystore,
     )
     write_private(properties, filled)
-    _format(data, properties)
-    # A broker that was killed leaves its lock behind; nobody holds it once the process is gone.
-    command = [*_java(), "kafka.Kafka", str(properties)]
+    _format_storage(data, properties)
+    command = [*_java_command(), "kafka.Kafka", str(properties)]
     started = process.start_detached("kafka", command)
-    process.write_state(
+    process.write_started(
         "kafka",
+        started,
         address=f"127.0.0.1:{port}",
         secured_address=f"127.0.0.1:{secured}",
-        pid=started.pid,
-        started=started.create_time(),
         port=port,
         secured_port=secured,
         controller=controller,
@@ -90,19 +88,19 @@ def up() -> None:
     process.wait_until("kafka", lambda: _answers(f"127.0.0.1:{port}"), started, 90)
 
 
-def _java() -> list[str]:
+def _java_command() -> list[str]:
     jars = ":".join(str(jar) for jar in classpath("broker"))
     options = ["-Xms128m", f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return [java(), *options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars]
 
 
-def _format(data: Path, properties: Path) -> None:
+def _format_storage(data: Path, properties: Path) -> None:
     if (data / "meta.properties").exists():
         return
     data.mkdir(parents=True, exist_ok=True)
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # One in 64 ids begins with a dash, which as a word of its own would be taken for an option.
-    command = [*_java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)]
+    # Written with "=": one id in 64 begins with a dash and would be read as an option.
+    command = [*_java_command(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stdout + result.stderr).strip().splitlines()[-1:]
@@ -118,7 +116,7 @@ def _answers(address: str) -> bool:
 
 
 def status() -> ServiceStatus:
-    """The configured or embedded broker; healthy means that it answers a metadata request."""
+    """Return address and health of the configured or embedded broker; a healthy one answers a metadata request."""
     current = settings()
     if current.kafka_bootstrap:
         options = {**current.kafka_client_options(), "log_level": 0, "error_cb": lambda _: None}
@@ -136,7 +134,7 @@ def status() -> ServiceStatus:
 
 
 def down() -> None:
-    """Stop the embedded broker if it runs."""
+    """Stop the embedded broker if it is running."""
     broker = process.running(process.read_state("kafka"))
     if broker is not None:
         process.stop(broker, 30)

@@ -1,6 +1,7 @@
-"""Who may use the embedded broker's SASL_SSL listener: one user, and the certificate by which to know the broker.
+"""Credentials of the embedded broker's SASL_SSL listener: the password of its one user, and its certificate.
 
-Made once per home folder; the user's client options are a 0600 file that TIDEMARK_KAFKA_PROPERTIES can name.
+They are created once per home folder. The user's client options are a 0600 file that TIDEMARK_KAFKA_PROPERTIES can
+name.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ ssl.ca.location={authority}
 
 @dataclass(frozen=True)
 class BrokerAccess:
-    """What the broker needs for the listener."""
+    """What the broker's configuration needs for the listener."""
 
     password: str
-    """Of the user, and of the key store."""
+    """Password of the user and of the key store."""
     keystore: Path
 
 
 def client_properties() -> Path:
-    """The file with the client options of the user."""
+    """Return the file that holds the user's client options."""
     return settings().home / "services" / "kafka.client.properties"
 
 
-def prepare() -> BrokerAccess:
-    """Make password, key and certificate unless they are there. Raises ServiceUnreachable when keytool fails."""
+def ensure_access() -> BrokerAccess:
+    """Create password, key and certificate if they are missing. Raise ServiceUnreachable when keytool fails."""
     folder = settings().home / "services"
     keystore, authority = folder / "kafka.p12", folder / "kafka.certificate.pem"
     client = client_properties()
@@ -60,7 +61,7 @@ def prepare() -> BrokerAccess:
         _keytool("-exportcert", "-rfc", "-file", str(authority), *store)
     finally:
         secret.unlink()
-    # Last: a start that is interrupted before begins anew.
+    # Written last, so that an interrupted start creates everything again.
     write_private(client, _CLIENT.format(user=USER, password=password, authority=authority))
     return BrokerAccess(password, keystore)
 
@@ -70,4 +71,4 @@ def _keytool(*arguments: str) -> None:
     result = subprocess.run([str(tool), *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stdout + result.stderr).strip().splitlines()[-1:]
-        raise ServiceUnreachable(f"keytool failed: {' '.join(last)}", remedy="is it beside java in Java's folder?")
+        raise ServiceUnreachable(f"keytool failed: {' '.join(last)}", remedy="check that keytool lies beside java")

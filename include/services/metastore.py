@@ -1,7 +1,7 @@
-"""The Hive metastore's schema on PostgreSQL, created once, up front.
+"""The Hive metastore's schema on PostgreSQL, created before the first Spark session.
 
-`datanucleus.schema.autoCreateAll=true` in a session would deadlock against itself on PostgreSQL;
-DataNucleus's own SchemaTool, which PySpark ships, makes the same tables in two seconds.
+With `datanucleus.schema.autoCreateAll=true` a session would deadlock with itself on PostgreSQL. DataNucleus's
+SchemaTool, which PySpark ships, creates the same tables in two seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from include.spark.jars import classpath, java, pyspark_home
 
 
 def create_metastore_schema() -> None:
-    """Create the metastore's tables in the catalog database unless they are there. Raises ServiceUnreachable."""
+    """Create the metastore's tables in the catalog database if missing. Raise ServiceUnreachable when that fails."""
     engine = create_engine(settings().database("catalog"))
     try:
         if inspect(engine).has_table("PARTITIONS"):

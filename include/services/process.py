@@ -1,4 +1,4 @@
-"""Mechanics that all embedded services share: detached start, state file, ports, waiting, stopping."""
+"""What all embedded services share: start in the background, state file, ports, waiting, stopping."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ import psutil
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.errors import ServiceUnreachable
+from include.processes import ProcessIdentity
 from include.settings import settings, write_private
 
 _FIRST_PORT = 15_000
-"""Ports of our own begin here, above those that have names."""
+"""Lowest port for an embedded service: well-known services listen below it."""
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """A service as it is now."""
+    """The address and health of a service."""
 
     address: str
     healthy: bool
     pid: int | None
     external: bool = False
-    """Named by a setting instead of embedded."""
+    """Whether a setting names it, so that it is not an embedded one."""
     detail: str = ""
 
 
 @contextmanager
 def services_lock() -> Iterator[None]:
-    """One `up` or `down` at a time per home folder."""
+    """Hold the home folder's lock, so that only one `up` or `down` runs at a time."""
     path = settings().home / "services" / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with fasteners.InterProcessLock(path):
@@ -47,14 +48,14 @@ def services_lock() -> Iterator[None]:
 
 
 def log_path(name: str) -> Path:
-    """The log file of a service."""
+    """Return the log file of a service, its folder created."""
     path = settings().home / "logs" / f"{name}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def read_state(name: str) -> dict[str, Any]:
-    """What the service wrote about itself; empty when it was never started."""
+    """Return the content of the service's state file; empty when the service was never started."""
     return settings().service_state(name)
 
 
@@ -63,18 +64,30 @@ def write_state(name: str, **state: Any) -> None:
     write_private(settings().home / "services" / f"{name}.json", json.dumps(state, indent=1) + "\n")
 
 
-def running(state: Mapping[str, Any]) -> psutil.Process | None:
-    """The process that a state file tells of, unless it died or its pid was taken by another."""
+def write_started(name: str, started: psutil.Process, **state: Any) -> None:
+    """Write the state file of a service that was just started, with the identity of its process."""
     try:
-        process = psutil.Process(int(state["pid"]))
-        alive = process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - state["started"]) < 2
-        return process if alive else None
-    except (KeyError, TypeError, psutil.NoSuchProcess):
+        identity = str(ProcessIdentity.of(started.pid))
+    except ProcessLookupError:
+        # It has ended already, which `wait_until` reports.
+        identity = ""
+    write_state(name, **state, pid=started.pid, process=identity)
+
+
+def running(state: Mapping[str, Any]) -> psutil.Process | None:
+    """Return the running process that a state file names; None when it ended or another process has its pid."""
+    if not state.get("pid"):
+        return None
+    # Older versions wrote `started`, the start time by the clock, instead of `process`.
+    identity = ProcessIdentity.parse(state.get("process") or f"{state['pid']}:{state.get('started') or 0}")
+    try:
+        return psutil.Process(identity.pid) if identity.is_running() else None
+    except psutil.NoSuchProcess:
         return None
 
 
 def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> psutil.Process:
-    """Start a service in its own session, its output appended to its log."""
+    """Start a service in its own session and append its output to its log."""
     with log_path(name).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -88,7 +101,7 @@ def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | N
 
 
 def _first_ephemeral_port() -> int:
-    """The lowest port that the kernel gives to outgoing connections."""
+    """Return the lowest port that the kernel gives to outgoing connections."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
@@ -97,9 +110,10 @@ def _first_ephemeral_port() -> int:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """The preferred port if it is free on loopback, else one that is.
+    """Return the preferred port if it is free on loopback, else another free port.
 
-    Not one of those that the kernel gives to outgoing connections: one of them might take it before the service does.
+    Ports for outgoing connections are the last choice: a connection could take the port before the service does.
+    Raise ServiceUnreachable when no port is free.
     """
     others = random.sample(range(_FIRST_PORT, _first_ephemeral_port()), 20)
     for port in (*([preferred] if preferred else []), *others, 0):
@@ -113,35 +127,30 @@ def free_port(preferred: int | None = None) -> int:
     raise ServiceUnreachable("no free port on 127.0.0.1", remedy="end some other service")
 
 
-def listens(port: int) -> bool:
-    """Whether something accepts connections on that loopback port."""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | None, seconds: float) -> None:
-    """Wait until a service is ready. Raises ServiceUnreachable when it ends or takes too long, naming its log."""
+    """Wait until a service is ready. Raise ServiceUnreachable, naming its log, when it ends or takes too long."""
 
-    def state() -> str:
+    def progress() -> str:
         if ready():
             return "ready"
         if process is not None and (not process.is_running() or process.status() == psutil.STATUS_ZOMBIE):
             return "ended"
         return "waiting"
 
-    waiting = retry(
-        retry=retry_if_result(lambda ending: ending == "waiting"), stop=stop_after_delay(seconds), wait=wait_fixed(0.3)
-    )(state)
+    poll = retry(
+        retry=retry_if_result(lambda outcome: outcome == "waiting"),
+        stop=stop_after_delay(seconds),
+        wait=wait_fixed(0.3),
+    )(progress)
     try:
-        ending = waiting()
+        outcome = poll()
     except RetryError:
-        ending = f"was not ready within {seconds:.0f} s"
-    if ending != "ready":
-        raise ServiceUnreachable(f"the embedded {name} {ending} at its start", remedy=f"read {log_path(name)}")
+        outcome = f"was not ready within {seconds:.0f} s"
+    if outcome != "ready":
+        raise ServiceUnreachable(f"the embedded {name} {outcome} at its start", remedy=f"read {log_path(name)}")
 
 
-def _session(process: psutil.Process) -> int | None:
+def _session_id(process: psutil.Process) -> int | None:
     try:
         return os.getsid(process.pid)
     except ProcessLookupError:
@@ -149,11 +158,11 @@ def _session(process: psutil.Process) -> int | None:
 
 
 def stop(process: psutil.Process, seconds: float = 20, number: signal.Signals = signal.SIGTERM) -> None:
-    """Stop a service that we started, with its children: politely, then with SIGKILL.
+    """Stop an embedded service and its children: send a signal, then SIGKILL after `seconds`.
 
-    Children in a session of their own (streams that Airflow launched detached) are not part of the service.
+    Children in a session of their own, such as streams that Airflow launched, are left running.
     """
-    family = [process, *(child for child in process.children(recursive=True) if _session(child) == process.pid)]
+    family = [process, *(child for child in process.children(recursive=True) if _session_id(child) == process.pid)]
     process.send_signal(number)
     psutil.wait_procs(family[:1], timeout=seconds)
     _, alive = psutil.wait_procs(family, timeout=2)

@@ -1,6 +1,6 @@
-"""The schema registry: the configured Confluent-compatible one, or the embedded Apicurio, loopback only.
+"""The schema registry: a configured Confluent-compatible one, or the embedded Apicurio on loopback.
 
-The embedded one keeps its schemas in the database `registry` of the same PostgreSQL as the ledger.
+The embedded registry keeps its schemas in the database `registry` of the ledger's PostgreSQL server.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ apicurio.datasource.jdbc.max-size=8
 
 
 def up() -> None:
-    """Start the registry on its last port if that is free; fetches it the first time. Raises ServiceUnreachable."""
+    """Start the registry on its last port if that is free; download it first if needed. Raise ServiceUnreachable."""
     application = registry_application(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
     _create_database()
     port = process.free_port(process.read_state("registry").get("port"))
     started = process.start_detached("registry", _command(application, _write_properties(port)))
     address = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-    process.write_state("registry", address=address, pid=started.pid, started=started.create_time(), port=port)
+    process.write_started("registry", started, address=address, port=port)
     process.wait_until("registry", lambda: _answers(address), started, 120)
 
 
 def _write_properties(port: int) -> Path:
-    """Its configuration, which holds the database's password, in a 0600 file."""
+    """Write the configuration, which holds the database's password, to a 0600 file and return its path."""
     database = settings().database(DATABASE)
     path = settings().home / "services" / "registry.properties"
     filled = _PROPERTIES.format(
@@ -83,7 +83,7 @@ def _create_database() -> None:
     except psycopg2.Error as error:
         raise ServiceUnreachable(
             f"PostgreSQL, where the registry keeps its schemas: {str(error).strip().splitlines()[0]}",
-            remedy="./tidemark up postgres; or create the database `registry` and let the user in",
+            remedy="./tidemark up postgres; or create the database `registry` and give the user access",
         ) from error
 
 
@@ -96,12 +96,12 @@ def _answers(address: str) -> bool:
 
 
 def status() -> ServiceStatus:
-    """The configured or embedded registry, its address without the password; healthy means that it lists subjects."""
+    """Return address (without password) and health of the registry; a healthy one lists its subjects."""
     current = settings()
     if current.registry_url is not None:
         url = current.registry()
-        shown = url.set(username=None, password=None).render_as_string()
-        return ServiceStatus(shown, _answers(url.render_as_string(hide_password=False)), None, external=True)
+        address = url.set(username=None, password=None).render_as_string()
+        return ServiceStatus(address, _answers(url.render_as_string(hide_password=False)), None, external=True)
     state = process.read_state("registry")
     server = process.running(state)
     healthy = server is not None and _answers(state["address"])
@@ -109,7 +109,7 @@ def status() -> ServiceStatus:
 
 
 def down() -> None:
-    """Stop the embedded registry if it runs."""
+    """Stop the embedded registry if it is running."""
     server = process.running(process.read_state("registry"))
     if server is not None:
         process.stop(server, 30)

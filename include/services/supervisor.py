@@ -1,4 +1,4 @@
-"""`up`, `down` and `status` over all embedded services."""
+"""Start, stop and check all embedded services together."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SERVICES: dict[ServiceName, ModuleType] = {
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
 ALL: tuple[ServiceName, ...] = tuple(SERVICES)
 
-_PATIENCE = 90.0
-"""Seconds that streams may take to finish their micro-batch."""
+_STREAM_SECONDS = 90.0
+"""How long `down` waits for streams to finish their micro-batch."""
 
 
 def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT) -> list[ServiceName]:
-    """Names as users write them (`all` included) in starting order. Raises UsageError for an unknown one."""
+    """Return the named services in starting order; `all` means all. Raise UsageError for an unknown name."""
     known = get_args(ServiceName)
     wanted = set(names or default)
     if "all" in wanted:
@@ -40,15 +40,15 @@ def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = 
     return [name for name in SERVICES if name in wanted]
 
 
-def _with_needed(names: Sequence[str] | None) -> Sequence[str] | None:
-    """The registry keeps its schemas in PostgreSQL."""
+def _with_dependencies(names: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the names with those of services they need: the registry keeps its schemas in PostgreSQL."""
     return [*names, "postgres"] if names and "registry" in names else names
 
 
 def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
-    """Start those services that do not run; each is healthy when this returns. Raises ServiceUnreachable."""
+    """Start the services that are not running and wait until each is healthy. Raise ServiceUnreachable if one fails."""
     with services_lock():
-        for name in service_names(_with_needed(names)):
+        for name in service_names(_with_dependencies(names)):
             current = SERVICES[name].status()
             if current.external and not current.healthy:
                 raise ServiceUnreachable(
@@ -56,25 +56,25 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
                 )
             if current.healthy:
                 if name == "postgres":
-                    # Another version of the code may have started it, or it is not ours: its tables may be older.
+                    # An older version of the code, or somebody else, may have created its tables.
                     postgres.prepare_databases()
                 continue
             if current.pid is not None:
-                progress(f"{name} runs but does not answer: starting it again")
+                progress(f"{name} is running but does not answer: restarting it")
                 SERVICES[name].down()
             progress(f"starting {name}")
             SERVICES[name].up()
 
 
 def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
-    """Stop the embedded services that run, in reverse order.
+    """Stop the running embedded services in reverse order.
 
-    Streams that need one of them finish their micro-batch first.
+    Before Kafka or PostgreSQL stops, streams finish their micro-batch.
     """
     wanted = list(reversed(service_names(names, default=tuple(SERVICES))))
     with services_lock():
         if "airflow" in wanted:
-            # It would launch a stream that ended anew.
+            # First, because Airflow relaunches a stream that ended.
             _stop("airflow", progress)
         if {"kafka", "postgres"} & set(wanted):
             _stop_streams(progress)
@@ -86,30 +86,30 @@ def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
     if SERVICES[name].status().pid is not None:
         progress(f"stopping {name}")
         SERVICES[name].down()
-    # Ended on purpose: not a service that died.
+    # Without a pid the state file tells a stopped service from one that died.
     if state := read_state(name):
         write_state(name, **{**state, "pid": None})
 
 
 def _stop_streams(progress: Callable[[str], None]) -> None:
-    """Ask this host's drivers of the embedded ledger to stop, and wait for their end."""
+    """Ask the embedded ledger's drivers on this host to stop, and wait until they have ended."""
     if not (ledger := postgres.status()).healthy or ledger.external:
         return
-    # Who runs this command waits for its end, and cannot be waited for.
-    above = psutil.Process().parents()
+    # A driver above this command waits for the command's end: waiting for the driver would be a deadlock.
+    ancestors = psutil.Process().parents()
     try:
-        drivers = {name: driver for name, driver in writers.live_drivers().items() if driver not in above}
+        drivers = {name: driver for name, driver in writers.live_drivers().items() if driver not in ancestors}
     except SQLAlchemyError:
-        # Of another version of the code: not a reason to leave the services running.
+        # A ledger of another version of the code must not keep the services running.
         return
     for pipeline in drivers:
         progress(f"stopping the stream of {pipeline}")
         writers.request_stop(pipeline)
-    _, left = psutil.wait_procs(drivers.values(), _PATIENCE)
+    _, left = psutil.wait_procs(drivers.values(), _STREAM_SECONDS)
     for process in left:
-        progress(f"process {process.pid} has not ended; it will, without its services")
+        progress(f"process {process.pid} is still running; it will end when it misses its services")
 
 
 def status() -> dict[ServiceName, ServiceStatus]:
-    """Every service as it is now."""
+    """Return address and health of every service."""
     return {name: module.status() for name, module in SERVICES.items()}

@@ -1,0 +1,108 @@
+"""Processes told apart for good: a pid alone is reused, and a start time by the clock moves when the clock is set.
+
+The kernel counts a process's start in ticks since boot. Together with the boot's id and the namespace in which the
+pid is counted, it names one process for ever. Where there is no `/proc`, the start time by the clock has to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+PROC = Path("/proc")
+
+_CLOCK_TOLERANCE = 2.0
+"""Seconds that two readings of one start time by the clock may differ."""
+
+_STATE, _START_TICKS = 0, 19
+"""Places in /proc/PID/stat behind the name, which is field 2 and may hold spaces: fields 3 and 22."""
+
+
+class _Kernel(NamedTuple):
+    boot_id: str
+    pid_namespace: str
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process, as other processes can recognise it later, also after its end.
+
+    As text: `pid:boot id/start ticks/pid namespace`, or `pid:start time` in seconds since 1970 (where there is no
+    `/proc`, and in what older versions wrote). The text has one colon and at most 90 characters.
+    """
+
+    pid: int
+    boot_id: str = ""
+    start_ticks: int = 0
+    """Clock ticks from boot to the start of the process."""
+    pid_namespace: str = ""
+    """Inode of the namespace in which `pid` is counted."""
+    start_time: float = 0.0
+    """Seconds since 1970; only where the kernel's facts are not known."""
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity:
+        """Return the identity of a process that exists, a zombie included. Raise ProcessLookupError for none."""
+        kernel = _this_kernel()
+        if kernel is None:
+            try:
+                return cls(pid, start_time=psutil.Process(pid).create_time())
+            except psutil.NoSuchProcess:
+                raise ProcessLookupError(f"no process {pid}") from None
+        return cls(pid, kernel.boot_id, int(_stat(pid)[_START_TICKS]), kernel.pid_namespace)
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessIdentity:
+        """Return the identity that `str` wrote. Raise ValueError for any other text."""
+        pid, _, start = text.partition(":")
+        if "/" not in start:
+            return cls(int(pid), start_time=float(start))
+        boot_id, ticks, pid_namespace = start.split("/")
+        return cls(int(pid), boot_id, int(ticks), pid_namespace)
+
+    def __str__(self) -> str:
+        if not self.boot_id:
+            return f"{self.pid}:{self.start_time}"
+        return f"{self.pid}:{self.boot_id}/{self.start_ticks}/{self.pid_namespace}"
+
+    def is_visible(self) -> bool:
+        """Return whether this process would see that one if it runs: same boot of one machine, same pid namespace.
+
+        True for an identity by the clock, which does not tell: compare host names first.
+        """
+        return not self.boot_id or (self.boot_id, self.pid_namespace) == _this_kernel()
+
+    def is_running(self) -> bool:
+        """Return whether this very process runs here: not ended, not a zombie, its pid not reused."""
+        try:
+            if not self.boot_id:
+                process = psutil.Process(self.pid)
+                same = abs(process.create_time() - self.start_time) < _CLOCK_TOLERANCE
+                return same and process.status() != psutil.STATUS_ZOMBIE
+            stat = _stat(self.pid)
+            return self.is_visible() and int(stat[_START_TICKS]) == self.start_ticks and stat[_STATE] not in "ZX"
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            return False
+
+
+def _this_kernel() -> _Kernel | None:
+    """Return what identifies this boot and this pid namespace; None where there is no `/proc` that tells."""
+    try:
+        boot_id = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        # The observer's namespace, not the observed process's own: it is where the pid is counted.
+        namespace = (PROC / "self/ns/pid").readlink().name
+    except OSError:
+        return None
+    return _Kernel(boot_id, namespace.removeprefix("pid:[").removesuffix("]"))
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat behind the process's name. Raise ProcessLookupError for no process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no process {pid}") from None
+    return text.rpartition(")")[2].split()
