@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, get_current_context, task
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
+from include.airflow.tasks import take_step
 from include.housekeeping.run import keep_house
 from include.pipelines import all_pipelines, load_pipeline
 
@@ -37,16 +36,6 @@ The parameter `dry_run` only counts. By hand: `./tidemark housekeeping --dry-run
 """
 
 
-def _keep(name: str, *, dry_run: bool) -> dict[str, Any]:
-    """Keep house; a Tidemark error becomes one line, and no retry where it would end the same way."""
-    try:
-        return keep_house(load_pipeline(name), dry_run=dry_run)
-    except (ServiceUnreachable, AnotherWriter) as error:
-        raise AirflowException(str(error)) from None
-    except TidemarkError as error:
-        raise AirflowFailException(str(error)) from None
-
-
 def housekeeping_dag() -> DAG:
     """The DAG `housekeeping`."""
     times = (
@@ -73,7 +62,8 @@ def housekeeping_dag() -> DAG:
         @task
         def keep(name: str) -> dict[str, Any]:
             """Keep house for one pipeline; what was done is the task's return value."""
-            return _keep(name, dry_run=bool(get_current_context()["params"]["dry_run"]))
+            dry_run = bool(get_current_context()["params"]["dry_run"])
+            return take_step(keep_house, load_pipeline(name), dry_run=dry_run)
 
         for pipeline in all_pipelines():
             keep.override(task_id=pipeline.name)(pipeline.name)

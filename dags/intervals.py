@@ -5,18 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, PokeReturnValue, get_current_context, task
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, PokeReturnValue, TaskGroup, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
 
-from include import lake
+from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.spark import JobOperator
-from include.errors import ArchiveBehind, ServiceUnreachable, TidemarkError, UsageError
+from include.airflow.tasks import announce_registered, interval_of_run, pin_unless_behind, take_step
 from include.intervals import steps
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
-from include.settings import settings
-from include.times import Interval, parse_duration, parse_time
 
 DOC = """
 ### Intervals of {name}
@@ -36,6 +34,11 @@ A manual run takes the last complete interval, or the one of the parameters `fro
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
 | announce | the report could not be written, or a notification not be sent | it is retried |
+| announce_tables | Airflow did not take the event of a table; *skipped* is no failure: the interval has no row in that table | it is retried |
+
+**Tells** of each table in which it registered partitions by the asset `lake.<table>`, and of the complete interval by
+`intervals.{name}`: each time by an event without a key, for DAGs scheduled on the asset, and by one whose partition key is the
+interval's start (`2026-11-20T05:00:00`), for partition-aware DAGs.
 
 A task that fails for good leaves an alert in the Kafka topic `{alerts}`.
 
@@ -43,61 +46,8 @@ Running an interval again with unchanged code changes nothing: same ranges, same
 """
 
 
-_POKE = timedelta(seconds=10)
-"""How long a poke of `pin_ranges` waits for the archive before it gives its task slot back."""
-
-
-def _run(step: Any, *arguments: Any, **options: Any) -> Any:
-    """Run a step; a Tidemark error becomes one line, and no retry where it would end the same way."""
-    try:
-        return step(*arguments, **options)
-    except (ServiceUnreachable, ArchiveBehind) as error:
-        raise AirflowException(str(error)) from None
-    except TidemarkError as error:
-        raise AirflowFailException(str(error)) from None
-
-
-def _interval(pipeline: Pipeline, context: Any) -> Interval:
-    """The interval that the run's parameters name, else its data interval, else the last one complete before it.
-
-    Raises UsageError for half a pair of parameters, or times that are not one past interval of the schedule.
-    """
-    begin, end = context["params"].get("from"), context["params"].get("to")
-    if begin and end:
-        return pipeline.schedule.interval(parse_time(begin), parse_time(end), now=datetime.now(UTC))
-    if begin or end:
-        raise UsageError(
-            "only one of the parameters from and to is given",
-            remedy="give both, or neither for the last complete interval",
-            pipeline=pipeline.name,
-        )
-    run = context["dag_run"]
-    if run.data_interval_start is None:
-        # A run triggered without a logical date has none; its run_after stays the same over retries and clearing.
-        boundary = pipeline.schedule.floor(run.run_after.astimezone(UTC))
-        return Interval(boundary - pipeline.schedule.every, boundary)
-    return Interval(run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC))
-
-
-def _pin(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
-    """Pin the interval; the id of its attempt, None while the archive is behind.
-
-    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`.
-    """
-    run_by = f"airflow {context['dag_run'].run_id}"
-    try:
-        return str(steps.pin(pipeline.name, interval, run_by=run_by, patience=_POKE))
-    except ArchiveBehind as error:
-        began = context["ti"].get_first_reschedule_date(context)
-        if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):
-            raise
-        print(f"waiting: {error}")
-        return None
-
-
 def interval_dag(pipeline: Pipeline) -> DAG:
     """The DAG `interval__<pipeline>`."""
-    assets = [Asset(name=f"lake.{table}", uri=lake.uri("tables", table)) for table in pipeline.tables]
     with DAG(
         f"interval__{pipeline.name}",
         description=f"Intervals: {pipeline.description}",
@@ -131,24 +81,30 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         def pin_ranges() -> PokeReturnValue:
             """Resolve the interval to offset ranges, once; wait for the archive."""
             context = get_current_context()
-            interval = _run(_interval, pipeline, context)
-            attempt = _run(_pin, pipeline, interval, context)
+            interval = take_step(interval_of_run, pipeline, context)
+            attempt = take_step(pin_unless_behind, pipeline, interval, context)
             return PokeReturnValue(attempt is not None, attempt)
 
         @task(retries=0)
         def reconcile(attempt: str) -> None:
             """Stop here when anything is unexplained."""
-            _run(steps.judge_reconciliation, int(attempt))
+            take_step(steps.judge_reconciliation, int(attempt))
 
-        @task(outlets=assets)
+        complete = interval_asset(pipeline.name)
+
+        @task(outlets=[complete, UNKEYED])
         def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
-            """Write the report, end the attempt, tell who waits for the tables."""
-            verdict = _run(steps.announce, int(attempt))
-            for asset in assets:
-                partitions = [r for r in verdict.registered if f"lake.{r['table']}" == asset.name]
-                outlet_events[asset].extra = {"partitions": partitions, "report": verdict.report}
-                outlet_events[asset].add_partitions([r["partition"] for r in partitions])
+            """Write the report, end the attempt, tell that the interval is complete."""
+            verdict = take_step(announce_registered, int(attempt))
+            emit(
+                outlet_events,
+                complete,
+                interval=verdict.interval,
+                partitions=verdict.registered,
+                report=verdict.report,
+            )
             return {
+                "interval": verdict.interval,
                 "records": verdict.records,
                 "reconciliation": verdict.reconciliation,
                 "registered": verdict.registered,
@@ -158,8 +114,28 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         attempt = pin_ranges()
         build = JobOperator(task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt)
         publish = JobOperator(task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt)
-        attempt >> build >> reconcile(attempt) >> publish >> announce(attempt)
+        announced = announce(attempt)
+        attempt >> build >> reconcile(attempt) >> publish >> announced
+        with TaskGroup("announce_tables"):
+            for table in pipeline.tables:
+                _announce_table(table, announced)
     return dag
+
+
+def _announce_table(table: str, announced: Any) -> None:
+    """Add the task that tells of a table's new partitions, and is skipped where the interval has none in it."""
+    asset = table_asset(table)
+
+    # A task emits an event for each of its outlets when it succeeds: one task per table, so that one can be skipped.
+    @task(task_id=table, outlets=[asset, UNKEYED])
+    def announce_table(announced: dict[str, Any], *, outlet_events: Any = None) -> None:
+        """Tell who waits for the table."""
+        partitions = [each for each in announced["registered"] if each["table"] == table]
+        if not partitions:
+            raise AirflowSkipException("the interval registered nothing in this table")
+        emit(outlet_events, asset, interval=announced["interval"], partitions=partitions, report=announced["report"])
+
+    announce_table(announced)
 
 
 for _pipeline in all_pipelines():

@@ -1,4 +1,4 @@
-"""Every error that Tidemark raises on purpose, with its exit code (CONTRACT: exit codes).
+"""Every error that Tidemark raises on purpose, with its exit code (include/docs/runbook.md).
 
     TidemarkError                  1  unexpected
     ├── ValidationFailed           2  the checkpoint did not pass, nothing registered
@@ -11,10 +11,13 @@
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
 
-The text of an error is one line: what is wrong, where, and what to do.
+The text of an error is one line: what is wrong, where, and what to do. Whether the same step may succeed when it is
+run again is in the class (`retryable`), and so is what its exit code means (`meaning`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 
 def one_line(text: str, most: int = 400) -> str:
@@ -27,6 +30,10 @@ class TidemarkError(Exception):
     """Root of the tree. `message` says what and where, `remedy` what to do about it."""
 
     exit_code = 1
+    retryable = True
+    """Whether running the same again may succeed with nothing else changed."""
+    meaning = "unexpected, its log says why"
+    """What the exit code means, in a few words."""
 
     def __init__(self, message: str, *, remedy: str = "", pipeline: str = "") -> None:
         self.message = message
@@ -44,6 +51,8 @@ class ValidationFailed(TidemarkError):
     """The checkpoint did not pass on a revision; nothing was registered."""
 
     exit_code = 2
+    retryable = False
+    meaning = "validation failed, nothing was registered"
 
 
 class Undecodable(ValidationFailed):
@@ -54,12 +63,16 @@ class ReconciliationFailed(TidemarkError):
     """Archive, Kafka and speed view disagree in a way nothing explains; nothing was registered."""
 
     exit_code = 3
+    retryable = False
+    meaning = "reconciliation left something unexplained, nothing was registered"
 
 
 class OffsetsLost(TidemarkError):
     """Offsets that were still to be read are gone from Kafka."""
 
     exit_code = 4
+    retryable = False
+    meaning = "offsets are lost, or the topic was recreated"
 
 
 class TopicRecreated(OffsetsLost):
@@ -70,21 +83,40 @@ class AnotherWriter(TidemarkError):
     """Another driver holds the pipeline's lease."""
 
     exit_code = 5
+    retryable = True
+    meaning = "another writer holds the pipeline"
 
 
 class ServiceUnreachable(TidemarkError):
     """A service does not answer at its address."""
 
     exit_code = 6
+    retryable = True
+    meaning = "a service cannot be reached"
 
 
 class ArchiveBehind(TidemarkError):
     """The archive has not reached the interval's end in time (stream stopped or behind)."""
 
     exit_code = 7
+    retryable = True
+    meaning = "the archive has not reached the interval's end in time"
 
 
 class UsageError(TidemarkError):
     """A wrong argument or setting."""
 
     exit_code = 64
+    retryable = False
+    meaning = "wrong usage or settings"
+
+
+def error_class(exit_code: int) -> type[TidemarkError]:
+    """Return the class of an exit code, the highest in the tree that has it; TidemarkError where none has."""
+    return next((known for known in _classes(TidemarkError) if known.exit_code == exit_code), TidemarkError)
+
+
+def _classes(root: type[TidemarkError]) -> Iterator[type[TidemarkError]]:
+    yield root
+    for below in root.__subclasses__():
+        yield from _classes(below)

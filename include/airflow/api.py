@@ -15,8 +15,8 @@ class AirflowApi:
     def __init__(self, address: str, user: str, password: str) -> None:
         self.address = address
         self._client = httpx.Client(base_url=address, timeout=30)
-        found = self._call("POST", "/auth/token", json={"username": user, "password": password})
-        self._client.headers["Authorization"] = f"Bearer {found['access_token']}"
+        token = self._call("POST", "/auth/token", json={"username": user, "password": password})
+        self._client.headers["Authorization"] = f"Bearer {token['access_token']}"
 
     def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         try:
@@ -26,8 +26,8 @@ class AirflowApi:
             raise TidemarkError(f"Airflow refused {method} {path}: {error.response.text[:300]}") from None
         except httpx.HTTPError as error:
             raise ServiceUnreachable(f"Airflow at {self.address}: {error}", remedy="./tidemark up airflow") from None
-        found: dict[str, Any] = response.json()
-        return found
+        answer: dict[str, Any] = response.json()
+        return answer
 
     def import_errors(self) -> list[dict[str, Any]]:
         """DAG files that could not be read."""
@@ -79,8 +79,24 @@ class AirflowApi:
 
     def tasks(self, dag: str, run: str) -> dict[str, str]:
         """State of each task of a run."""
-        found = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        return {each["task_id"]: each["state"] for each in found}
+        instances = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {each["task_id"]: each["state"] for each in instances}
+
+    def asset_events(self, run: str) -> list[dict[str, Any]]:
+        """Asset events that a run's tasks emitted, newest first: name, partition_key, extra and more."""
+        parameters: dict[str, Any] = {"source_run_id": run, "order_by": "-timestamp", "limit": 100}
+        return list(self._call("GET", "/api/v2/assets/events", params=parameters)["asset_events"])
+
+    def clear(self, dag: str, run: str, task: str, *, downstream: bool = True) -> None:
+        """Clear a task of an ended run, which runs again with what follows it, unless `downstream` is false."""
+        body: dict[str, Any] = {
+            "dry_run": False,
+            "dag_run_id": run,
+            "task_ids": [task],
+            "only_failed": False,
+            "include_downstream": downstream,
+        }
+        self._call("POST", f"/api/v2/dags/{dag}/clearTaskInstances", json=body)
 
     def fail_run(self, dag: str, run: str) -> None:
         """Mark a run as failed, which ends its tasks."""

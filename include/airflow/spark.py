@@ -8,25 +8,12 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException
 
-from include.errors import TidemarkError
+from include.airflow.tasks import task_failure
+from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.spark.submission import JOBS
-
-MEANINGS = {
-    2: "validation failed, nothing was registered",
-    3: "reconciliation left something unexplained, nothing was registered",
-    4: "offsets are lost or the topic was recreated",
-    5: "another writer holds the pipeline",
-    6: "a service cannot be reached",
-    7: "the archive has not reached the interval's end in time",
-    64: "wrong usage or settings",
-}
-"""Exit codes of CONTRACT.md."""
-
-_FINAL = {2, 3, 4, 64}
-"""A retry would end the same way."""
 
 
 class JobOperator(SparkSubmitOperator):
@@ -53,13 +40,13 @@ class JobOperator(SparkSubmitOperator):
         try:
             super().execute(context)
         except AirflowException as error:
-            found = re.search(r"Error code is: (\d+)", str(error))
-            code = int(found[1]) if found else 1
-            meaning = MEANINGS.get(code, "the job failed, its log above says why")
-            if code == 2:
-                meaning = _validation(int(self.attempt)) or meaning
-            kind = AirflowFailException if code in _FINAL else AirflowException
-            raise kind(f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}") from None
+            named = re.search(r"Error code is: (\d+)", str(error))
+            code = int(named[1]) if named else TidemarkError.exit_code
+            failed = error_class(code)
+            meaning = (issubclass(failed, ValidationFailed) and _validation(int(self.attempt))) or failed.meaning
+            raise task_failure(
+                failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}"
+            ) from None
 
 
 def _validation(attempt: int) -> str:

@@ -53,8 +53,8 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
     fernet = _kept("fernet.key", urlsafe_b64encode(secrets.token_bytes(32)).decode())
     jwt = _kept("jwt.secret", secrets.token_hex(48))
     airflow = {
-        "CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
-        "CORE__PLUGINS_FOLDER": str(REPOSITORY / "include" / "airflow_plugins"),
+        # A folder of one's own may hold this one as a link, beside DAGs that are scheduled on Tidemark's assets.
+        "CORE__DAGS_FOLDER": os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", str(REPOSITORY / "dags")),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__PARALLELISM": os.environ.get("AIRFLOW__CORE__PARALLELISM", "4"),
         "CORE__FERNET_KEY": fernet,
@@ -103,9 +103,7 @@ def up() -> None:
     port = process.free_port(state.get("port") or 8080)
     command = [sys.executable, "-m", "include.services.airflow"]
     started = process.start_detached("airflow", command, airflow_environment(port))
-    process.write_state(
-        "airflow", address=f"http://127.0.0.1:{port}", pid=started.pid, started=started.create_time(), port=port
-    )
+    process.write_started("airflow", started, address=f"http://127.0.0.1:{port}", port=port)
     process.wait_until("airflow", lambda: not unhealthy_parts(f"http://127.0.0.1:{port}"), started, 180)
 
 
@@ -122,12 +120,12 @@ def unhealthy_parts(address: str) -> list[str]:
 def status() -> ServiceStatus:
     """The embedded Airflow; healthy means that API server, scheduler, triggerer and DAG processor are."""
     state = process.read_state("airflow")
-    found = process.running(state)
-    if found is None:
+    running = process.running(state)
+    if running is None:
         return ServiceStatus(state.get("address", ""), False, None)
     missing = unhealthy_parts(state["address"])
     detail = f"not healthy: {', '.join(missing)}" if missing else f"user {USER}, password in {_password_file()}"
-    return ServiceStatus(state["address"], not missing, found.pid, detail=detail)
+    return ServiceStatus(state["address"], not missing, running.pid, detail=detail)
 
 
 def _password_file() -> Path:
@@ -136,15 +134,9 @@ def _password_file() -> Path:
 
 def down() -> None:
     """Stop Airflow with all its parts. Streams run detached: `supervisor.down` stops them."""
-    found = process.running(process.read_state("airflow"))
-    if found is not None:
-        process.stop(found, 30)
-
-
-def run_airflow(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Airflow's own command line with the embedded Airflow's environment."""
-    command = [_executable(), *arguments]
-    return subprocess.run(command, env=airflow_environment(), capture_output=True, text=True, check=False)
+    running = process.running(process.read_state("airflow"))
+    if running is not None:
+        process.stop(running, 30)
 
 
 def _executable() -> str:

@@ -17,10 +17,10 @@ from tests.conftest import REPOSITORY
 SCRIPT = """
 import json, sys
 sys.path.insert(0, "dags")
-import housekeeping, intervals, streams
+import daily, housekeeping, intervals, streams
 from airflow.serialization.serialized_objects import DagSerialization
 found = {}
-for module in (streams, intervals, housekeeping):
+for module in (streams, intervals, housekeeping, daily):
     for name, dag in vars(module).items():
         if hasattr(dag, "task_dict"):
             found[name] = {
@@ -59,8 +59,8 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_each_pipeline_has_a_stream_and_an_interval_dag(parsed: dict[str, Any]) -> None:
-    of_pipelines = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream")}
+def test_each_pipeline_has_a_stream_an_interval_and_a_daily_dag(parsed: dict[str, Any]) -> None:
+    of_pipelines = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream", "daily")}
     assert set(parsed["dags"]) == {"housekeeping"} | of_pipelines
     assert all(dag["paused"] for dag in parsed["dags"].values())
 
@@ -71,12 +71,13 @@ def test_parsing_loads_no_heavy_library_and_needs_no_service(parsed: dict[str, A
 
 def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) -> None:
     tasks = parsed["dags"]["interval__nest_cameras"]["tasks"]
-    assert set(tasks) == {"pin_ranges", "build_interval", "reconcile", "publish", "announce"}
+    tables = {f"announce_tables.{table}" for table in ("nest_cameras", "nest_cameras_hourly_counts")}
+    assert set(tasks) == {"pin_ranges", "build_interval", "reconcile", "publish", "announce"} | tables
     assert tasks["build_interval"] == ["reconcile"]
     assert tasks["reconcile"] == ["publish"]
     assert tasks["publish"] == ["announce"]
     assert "build_interval" in tasks["pin_ranges"]
-    assert tasks["announce"] == []
+    assert set(tasks["announce"]) == tables
 
 
 def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any]) -> None:
@@ -105,8 +106,7 @@ INTERVALS_OF_RUNS = """
 import json, sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
-sys.path.insert(0, "dags")
-import intervals
+from include.airflow.tasks import interval_of_run
 from include.errors import TidemarkError
 from include.pipelines import load_pipeline
 
@@ -117,7 +117,7 @@ both = {"from": "2026-11-20T01:00:00Z", "to": "2026-11-20T02:00:00Z"}
 found = []
 for run, params in ((scheduled, {}), (by_hand, {}), (by_hand, both), (scheduled, {"from": both["from"], "to": None})):
     try:
-        found.append(str(intervals._interval(load_pipeline("nest_cameras"), {"dag_run": run, "params": params})))
+        found.append(str(interval_of_run(load_pipeline("nest_cameras"), {"dag_run": run, "params": params})))
     except TidemarkError as error:
         found.append(error.exit_code)
 print("RESULT" + json.dumps(found))

@@ -1,4 +1,4 @@
-"""Airflow runs it: a stream launched and watched, a backfill of past intervals, a driver that dies."""
+"""Airflow runs it: a stream launched and watched, intervals cleared and backfilled, consumers, a driver that dies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,7 +15,7 @@ import psycopg2
 import pytest
 
 from include.airflow.api import AirflowApi
-from tests.conftest import Home, end_of, iso, last_hours, wait_for
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers]
@@ -23,6 +24,33 @@ pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers
 START = last_hours(4)
 STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
 EVENTS = 6000
+TABLES = ("nest_cameras", "nest_cameras_hourly_counts")
+
+CONSUMERS = """
+from airflow.sdk import (
+    DAG, Asset, DayWindow, MinimumCount, PartitionedAssetTimetable, RollupMapper, StartOfDayMapper, task,
+)
+
+TABLE = Asset(name="lake.nest_cameras")
+BY_DAY = StartOfDayMapper()
+
+def consumer(name, schedule):
+    with DAG(name, schedule=schedule, is_paused_upon_creation=False, catchup=False) as dag:
+        @task
+        def look(dag_run=None, triggering_asset_events=None):
+            return [event.extra for event in triggering_asset_events[TABLE]]
+        look()
+    return dag
+
+unkeyed = consumer("consumer__unkeyed", [TABLE])
+by_day = consumer("consumer__by_day", PartitionedAssetTimetable(assets=TABLE, default_partition_mapper=BY_DAY))
+roll_up = consumer("consumer__roll_up", PartitionedAssetTimetable(
+    assets=TABLE,
+    # Of the day's 24 keys one is enough; it must be one of them.
+    default_partition_mapper=RollupMapper(upstream_mapper=BY_DAY, window=DayWindow(), wait_policy=MinimumCount(1)),
+))
+"""
+"""Somebody's DAGs on a table: one for each kind of event, and one that rolls up."""
 
 
 def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
@@ -44,9 +72,19 @@ def registered(home: Home) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def airflow(home: Home) -> Iterator[AirflowApi]:
+def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tidemark's DAGs, and the consumers' beside them."""
+    folder = tmp_path_factory.mktemp("dags")
+    (folder / "tidemark").symlink_to(REPOSITORY / "dags")
+    (folder / "consumers.py").write_text(CONSUMERS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
     # Two task slots: what waits must not keep them from what it waits for.
-    home.run("up", "airflow", AIRFLOW__CORE__PARALLELISM="2", TIDEMARK_ARCHIVE_WAIT="10m")
+    extra = {"AIRFLOW__CORE__PARALLELISM": "2", "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
+    home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m", **extra)
     address = home.services["airflow"]["address"]
     password = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
     api = AirflowApi(address, "admin", password)
@@ -77,7 +115,8 @@ def launched(airflow: AirflowApi) -> dict[str, Any]:
         airflow.fail_run(INTERVAL, run)
     airflow.set_paused(STREAM, False)
     run = runs[INTERVAL]
-    ended = {"state": wait_for("the run", lambda: run_ended(airflow, run), 480), "tasks": airflow.tasks(INTERVAL, run)}
+    state = wait_for("the run", lambda: run_ended(airflow, run), 480)
+    ended = {"run": run, "state": state, "tasks": airflow.tasks(INTERVAL, run)}
     # Nobody launches the stream that these wait for, and Airflow would wait for them when it ends.
     airflow.set_paused(of_isp, True)
     for each in airflow.runs(of_isp):
@@ -132,14 +171,52 @@ def test_stream_is_launched_though_as_many_intervals_as_task_slots_wait_and_the_
 ) -> None:
     assert launched["state"] == "success", launched["tasks"]
     label = f"interval={START.strftime('%Y-%m-%dT%H')}"
-    assert {table for table, partition, *_ in registered(home) if label in partition} == {
-        "nest_cameras",
-        "nest_cameras_hourly_counts",
-    }
+    assert {table for table, partition, *_ in registered(home) if label in partition} == set(TABLES)
     ranges = home.json("ranges", "nest_cameras", "--from", iso(START), "--json")
     records = audit.in_ranges(audit.read_topic(home.kafka, "nest-logs"), ranges)
     check_rows(home, audit.expected(records))
     assert len(records) > EVENTS / 4
+
+
+def test_consumers_of_keyed_and_unkeyed_events_run_when_an_interval_is_registered(
+    airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    key = START.strftime("%Y-%m-%dT%H:%M:%S")
+    emitted = [(event["name"], event["partition_key"]) for event in airflow.asset_events(launched["run"])]
+    assets = ["intervals.nest_cameras", *(f"lake.{table}" for table in TABLES)]
+    assert sorted(emitted, key=str) == sorted(((asset, k) for asset in assets for k in (None, key)), key=str)
+
+    def consumed(dag: str) -> dict[str, Any] | None:
+        return next((run for run in airflow.runs(dag) if run["state"] == "success"), None)
+
+    runs = {dag: wait_for(dag, lambda d=dag: consumed(f"consumer__{d}")) for dag in ("unkeyed", "by_day", "roll_up")}
+    day = START.strftime("%Y-%m-%d")
+    assert {dag: run["partition_key"] for dag, run in runs.items()} == {"unkeyed": None, "by_day": day, "roll_up": day}
+
+
+@pytest.mark.parametrize(
+    ("task", "downstream"),
+    [
+        pytest.param("build_interval", True),
+        pytest.param("build_interval", False, marks=pytest.mark.slow),
+        pytest.param("publish", True, marks=pytest.mark.slow),
+        pytest.param("pin_ranges", True, marks=pytest.mark.slow),
+        pytest.param("announce", False, marks=pytest.mark.slow),
+    ],
+)
+def test_same_partitions_stay_registered_when_a_task_of_a_finished_run_is_cleared(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any], task: str, downstream: bool
+) -> None:
+    before, run = registered(home), launched["run"]
+    airflow.set_paused(INTERVAL, False)
+    airflow.clear(INTERVAL, run, task, downstream=downstream)
+    assert wait_for("the run", lambda: run_ended(airflow, run), 480) == "success", airflow.tasks(INTERVAL, run)
+    assert registered(home) == before
+    for table, partition, revision, *_ in before:
+        explained = home.json("explain", table, partition, "--json")
+        assert explained["revision"] == revision
+    examined = home.run("doctor", "--json", expect=None)
+    assert [each for each in json.loads(examined.stdout)["findings"] if not each["ok"]] == []
 
 
 @pytest.mark.slow
@@ -172,6 +249,10 @@ def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(
     assert wait_for("the run", lambda: run_ended(airflow, run)) == "success", airflow.tasks(INTERVAL, run)
     # Should an hour have passed meanwhile, its partition came on top.
     assert set(before) <= set(registered(home))
+    # The interval holds nothing: it is complete, and no table has a partition of it.
+    assert {event["name"] for event in airflow.asset_events(run)} == {"intervals.nest_cameras"}
+    tasks = airflow.tasks(INTERVAL, run)
+    assert {tasks[f"announce_tables.{table}"] for table in TABLES} == {"skipped"}
 
 
 @pytest.mark.slow

@@ -1,0 +1,80 @@
+"""One DAG per hourly pipeline that sums up a day as soon as all of its intervals are registered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import (
+    DAG,
+    DayWindow,
+    Param,
+    PartitionedAssetTimetable,
+    RollupMapper,
+    StartOfDayMapper,
+    get_current_context,
+    task,
+)
+
+from include.airflow.assets import interval_asset
+from include.airflow.daily import roll_up
+from include.airflow.notifier import ALERTS, AlertNotifier
+from include.airflow.tasks import day_of_run, take_step
+from include.pipelines import all_pipelines
+from include.pipelines.spec import Pipeline
+
+DOC = """
+### Days of {name}
+
+**What**: sums up one day of *{description}*: records by fate, partitions and rows by table. No Spark is started.
+
+**When**: once all 24 intervals of a day (UTC) are registered, in whatever order `interval__{name}` ran them. An interval that was
+registered by the command tells Airflow nothing: run this DAG by hand then, with the parameter `day`.
+
+**Reads** the ledger. **Writes** `reports/{name}/<day>.json` below the lake; a second run replaces it.
+
+**A failure** means that an interval of the day is not registered any more (repinned, or its last attempt failed); the error names
+the first one and the command that builds it. Then clear this run. The last failure leaves an alert in the Kafka topic `{alerts}`.
+
+Airflow counts an interval only while this DAG is unpaused: run the day by hand in which you unpause it. An interval that runs
+again later starts no new run of its day: clear the day's run to have it summed up anew.
+"""
+
+
+def daily_dag(pipeline: Pipeline) -> DAG:
+    """The DAG `daily__<pipeline>`."""
+    with DAG(
+        f"daily__{pipeline.name}",
+        description=f"Days: {pipeline.description}",
+        schedule=PartitionedAssetTimetable(
+            assets=interval_asset(pipeline.name),
+            default_partition_mapper=RollupMapper(upstream_mapper=StartOfDayMapper(), window=DayWindow()),
+        ),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=True,
+        tags=["tidemark", "daily", pipeline.name],
+        default_args={
+            "retries": 2,
+            "retry_delay": timedelta(minutes=1),
+            "execution_timeout": timedelta(minutes=10),
+            "on_failure_callback": AlertNotifier(pipeline.name),
+        },
+        params={"day": Param(None, type=["null", "string"], format="date", description="the day of a run by hand")},
+        doc_md=DOC.format(name=pipeline.name, description=pipeline.description, alerts=ALERTS),
+    ) as dag:
+
+        @task(task_id="roll_up")
+        def roll_up_day() -> dict[str, Any]:
+            """Sum up the day; what was written is the task's return value."""
+            return take_step(roll_up, pipeline, take_step(day_of_run, get_current_context()))
+
+        roll_up_day()
+    return dag
+
+
+for _pipeline in all_pipelines():
+    # Airflow's window of a day is 24 hourly keys.
+    if _pipeline.schedule.every == timedelta(hours=1):
+        globals()[f"daily__{_pipeline.name}"] = daily_dag(_pipeline)

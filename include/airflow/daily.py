@@ -1,0 +1,52 @@
+"""The daily roll-up: one JSON file that sums up a day whose intervals are all registered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from include import lake
+from include.errors import TidemarkError, UsageError
+from include.ledger.intervals.days import day_totals
+from include.pipelines.spec import Pipeline
+from include.times import Interval, format_time
+
+DAY = timedelta(days=1)
+
+
+def parse_day(text: str) -> datetime:
+    """Return the start of a day such as `2026-11-20`, UTC. Raises UsageError when it is none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise UsageError(f"not a day: {text!r}", remedy="write it like 2026-11-20") from None
+
+
+def roll_up(pipeline: Pipeline, day: datetime) -> dict[str, Any]:
+    """Write and return the day's totals: pipeline, day, intervals, records by fate, rows and partitions by table, file.
+
+    Raises TidemarkError naming the first interval that is not registered.
+    """
+    totals = day_totals(pipeline.name, day, day + DAY)
+    every = pipeline.schedule.every
+    missing = [start for start in (day + every * n for n in range(DAY // every)) if start not in totals.intervals]
+    if missing:
+        first = Interval(missing[0], missing[0] + every)
+        raise TidemarkError(
+            f"{len(missing)} intervals of {day:%Y-%m-%d} are not registered, the first is {first}",
+            remedy=f"./tidemark interval {pipeline.name} --from {format_time(first.from_time)} "
+            f"--to {format_time(first.to_time)}",
+            pipeline=pipeline.name,
+        )
+    summary = {
+        "pipeline": pipeline.name,
+        "day": f"{day:%Y-%m-%d}",
+        "intervals": len(totals.intervals),
+        "records": dict(totals.records),
+        "tables": {table: asdict(of_table) for table, of_table in totals.tables.items()},
+    }
+    location = lake.uri("reports", pipeline.name, f"{day:%Y-%m-%d}.json")
+    lake.write_text(location, json.dumps(summary, indent=2, sort_keys=True) + "\n")
+    return {**summary, "file": location.removeprefix("file://")}

@@ -1,0 +1,97 @@
+"""Steps as tasks take them: the error tree as Airflow's exceptions, and the interval that a run is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.airflow.daily import parse_day
+from include.errors import ArchiveBehind, TidemarkError, UsageError, error_class
+from include.intervals import steps
+from include.intervals.verdict import Verdict
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+from include.times import Interval, parse_duration, parse_time
+
+Result = TypeVar("Result")
+
+POKE = timedelta(seconds=10)
+"""How long a poke of `pin_ranges` waits for the archive before it gives its task slot back."""
+
+
+def task_failure(error: type[TidemarkError] | TidemarkError, text: str) -> AirflowException:
+    """Return Airflow's exception of an error: one that is retried, or one that is not."""
+    return AirflowException(text) if error.retryable else AirflowFailException(text)
+
+
+def take_step(step: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Take a step. Raises an error of the tree as Airflow's, in one line, with or without a retry."""
+    try:
+        return step(*arguments, **options)
+    except TidemarkError as error:
+        raise task_failure(error, str(error)) from None
+
+
+def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
+    """Return the interval that the run's parameters name, else its data interval, else the last one complete before it.
+
+    Raises UsageError for half a pair of parameters, or times that are not one past interval of the schedule.
+    """
+    begin, end = context["params"].get("from"), context["params"].get("to")
+    if begin and end:
+        return pipeline.schedule.interval(parse_time(begin), parse_time(end), now=datetime.now(UTC))
+    if begin or end:
+        raise UsageError(
+            "only one of the parameters from and to is given",
+            remedy="give both, or neither for the last complete interval",
+            pipeline=pipeline.name,
+        )
+    run = context["dag_run"]
+    if run.data_interval_start is None:
+        # A run triggered without a logical date has none; its run_after stays the same over retries and clearing.
+        boundary = pipeline.schedule.floor(run.run_after.astimezone(UTC))
+        return Interval(boundary - pipeline.schedule.every, boundary)
+    return Interval(run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC))
+
+
+def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
+    """Pin the interval and return the id of its attempt; None while the archive is behind.
+
+    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`.
+    """
+    run_by = f"airflow {context['dag_run'].run_id}"
+    try:
+        return str(steps.pin(pipeline.name, interval, run_by=run_by, patience=POKE))
+    except ArchiveBehind as error:
+        began = context["ti"].get_first_reschedule_date(context)
+        if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):
+            raise
+        print(f"waiting: {error}")
+        return None
+
+
+def announce_registered(attempt: int) -> Verdict:
+    """Write the report, end the attempt, and return its verdict. Raises the error of a verdict that did not pass."""
+    verdict = steps.announce(attempt)
+    if verdict.exit_code:
+        failed = error_class(verdict.exit_code)
+        raise failed(
+            f"{failed.meaning}: there is nothing to announce",
+            remedy=f"read the report: {verdict.report}",
+            pipeline=verdict.pipeline,
+        )
+    return verdict
+
+
+def day_of_run(context: Any) -> datetime:
+    """Return the start of the day that the run is for: its partition key, else its parameter `day`.
+
+    Raises UsageError when it has neither.
+    """
+    day = context["dag_run"].partition_key or context["params"].get("day")
+    if not day:
+        raise UsageError("neither a partition key nor the parameter day is given", remedy="give the day: 2026-11-20")
+    return parse_day(day)
