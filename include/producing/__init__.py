@@ -1,1 +1,1 @@
-"""What writes to the topics: generated messages, broken ones, and the follower of an event stream."""
+"""Write messages to a pipeline's topics: generated ones, deliberately broken ones, or those of an event stream."""

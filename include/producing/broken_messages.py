@@ -1,15 +1,35 @@
-"""Ways in which an Avro message in the registry's wire format can be broken in its form."""
+"""Messages whose bytes are malformed, each with the reason code that quarantine must give it."""
 
 from __future__ import annotations
 
 import random
 
 _NO_ID = 2_147_000_000
-"""Schema ids from here on are given to nobody: registries count from 1."""
+"""Lowest of the schema ids that no registry has given out: registries count from 1."""
+
+
+def broken_json(value: bytes, max_bytes: int, rng: random.Random) -> list[tuple[str, bytes | None]]:
+    """Return malformed variants of a JSON message as (reason, value); the last one is too large."""
+    return [
+        ("null_value", None),
+        ("empty_value", b""),
+        ("empty_value", b"  \n"),
+        ("malformed_json", value[: rng.randint(1, len(value) - 1)]),
+        ("malformed_json", b"not json at all"),
+        ("malformed_json", value.replace(b'"', b"'")),
+        ("trailing_content", value + value),
+        ("trailing_content", value + b"," + value),
+        ("trailing_content", value + b" and so on"),
+        ("trailing_content", value + b"}"),
+        ("not_utf8", value.replace(b'"', b'"\xff\xfe', 1)),
+        ("wrong_type", b"[1, 2, 3]"),
+        ("wrong_type", b"null"),
+        ("too_large", b'{"metadata": "' + b"x" * max_bytes + b'"}'),
+    ]
 
 
 def broken_avro(value: bytes, max_bytes: int, rng: random.Random) -> list[tuple[str, bytes | None]]:
-    """Reason and value; the last one is too large."""
+    """Return malformed variants of an Avro message in wire format as (reason, value); the last one is too large."""
     header, body = value[:5], value[5:]
     return [
         ("null_value", None),

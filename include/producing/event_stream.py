@@ -1,7 +1,7 @@
-"""A stream of server-sent events that is followed for as long as it goes on: WHATWG HTML, section 9.2.
+"""A client of server-sent events (WHATWG HTML, section 9.2) that reconnects until the server ends the stream.
 
-A connection that ends is opened again with `Last-Event-ID`, after a pause that doubles with every connection
-that brought nothing.
+Each new connection asks for the events after `Last-Event-ID`. The pause before it doubles with every connection
+that brought no event.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from include.errors import ServiceUnreachable
 
 FIRST_PAUSE = 1.0
-"""Seconds before the first attempt to connect again, until the server says otherwise (`retry:`)."""
+"""Seconds before the first reconnection, unless the server sets another time (`retry:`)."""
 
 SHORTEST_PAUSE = 0.05
-"""What a server may ask for at least, so that one that always hangs up is not asked in a tight loop."""
+"""Lower bound in seconds for a server's `retry:`: a server that always hangs up must not cause a tight loop."""
 
 LONGEST_PAUSE = 60.0
-"""Seconds between two attempts at most; a server's `Retry-After` may ask for more, up to `LONGEST_ASKED`."""
+"""Upper bound in seconds for a pause between attempts."""
 
-LONGEST_ASKED = 3600.0
+LONGEST_RETRY_AFTER = 3600.0
+"""Upper bound in seconds for a server's `Retry-After`."""
 
 SILENCE = 60.0
-"""Seconds without a byte after which a connection counts as dead; services send a comment every now and then."""
+"""Seconds without a byte after which a connection counts as dead: services send comments to keep it alive."""
 
-MOST_CHARACTERS = 16 * 1024 * 1024
-"""The longest event that is read, so that a stream without an end of line cannot fill the memory."""
+MAX_EVENT_CHARACTERS = 16 * 1024 * 1024
+"""Longest event that is read: a stream without line ends must not fill the memory."""
 
 _TEMPORARY = frozenset({408, 425, 429})
 _BLANK_LINE = re.compile(r"(?>\r\n|\n|\r){2}")
 _SENDABLE = re.compile(r"[^\x00-\x20\x7f]+(?:[ \t]+[^\x00-\x20\x7f]+)*")
-"""Ids that a header can carry. Any other does not replace the one before: rather events twice than not at all."""
+"""Ids that fit into a header. Any other id does not replace the one before: events may come twice, but none is lost."""
 _HEADERS = {
     "Accept": "text/event-stream",
     "Cache-Control": "no-store",
@@ -54,27 +55,27 @@ class Event:
     """One event of the stream."""
 
     id: str
-    """The id to resume after; empty while the stream has sent none."""
+    """Id after which to resume; empty until the stream has sent one."""
     type: str
     data: str
 
 
 @dataclass(frozen=True)
 class EventFacts:
-    """What is known of an event from its data; None where the data does not say."""
+    """What an event's data says about the event; None where it does not say."""
 
     identity: str | None = None
-    """Tells one event from all others."""
+    """Unique id of the event."""
     key: bytes | None = None
     """Key of its Kafka record."""
     moment: datetime | None = None
-    """When it happened."""
+    """Time of the event."""
     is_canary: bool = False
-    """Whether the service sent it to itself, to see that it works."""
+    """Whether the service sent the event only to test itself."""
 
 
 class _Disconnected(Exception):
-    """The connection ended or did not come up; the next one may do better."""
+    """The connection ended or failed; another attempt may succeed."""
 
     def __init__(self, reason: str, after: float = 0.0) -> None:
         self.after = after
@@ -82,28 +83,28 @@ class _Disconnected(Exception):
 
 
 class _Ended(Exception):
-    """The server wants no more connections."""
+    """The server ended the stream (204)."""
 
 
 class EventStream:
-    """Events of a URL, in order, over as many connections as it takes."""
+    """The events of a URL in order, over any number of connections."""
 
     def __init__(self, url: str, last_event_id: str, tell: Callable[[str], None], *, silence: float = SILENCE) -> None:
         self.connections = 0
-        self.address = shown_address(url)
+        self.address = public_address(url)
         self._url = url
         self._last_event_id = last_event_id
         self._tell = tell
         self._silence = silence
         self._first_pause = FIRST_PAUSE
-        self._fruitless = 0
+        self._connections_without_events = 0
 
     async def follow(self, receive: Callable[[Event], Awaitable[None]]) -> None:
-        """Give every complete event to `receive`, until the server says that the stream is over (204).
+        """Pass every complete event to `receive` until the server ends the stream (204).
 
-        An event that was cut off is not given; the next connection brings it whole. Raises
-        ServiceUnreachable for an answer that asking again does not change: another content type, a status
-        that is neither 2xx nor 5xx, 408, 425 or 429, an event without an end.
+        An event that was cut off is not passed on; the next connection brings it whole. Raise ServiceUnreachable
+        for an answer that a retry would not change: another content type, a status other than 2xx, 5xx, 408, 425
+        or 429, or an event that is too long.
         """
         client = httpx.AsyncClient(
             timeout=httpx.Timeout(15.0, read=self._silence), headers=_HEADERS, follow_redirects=True
@@ -118,8 +119,8 @@ class EventStream:
                 self._tell(f"{self.address} has no more events (204)")
 
     async def _connect(self, client: httpx.AsyncClient, receive: Callable[[Event], Awaitable[None]]) -> None:
-        self._fruitless += 1
-        # As bytes: an id may hold what a header's text may not.
+        self._connections_without_events += 1
+        # As bytes: httpx encodes header text as ASCII, and an id may hold other characters.
         headers = {b"Last-Event-ID": self._last_event_id.encode()} if self._last_event_id else {}
         try:
             async with client.stream("GET", self._url, headers=headers) as response:
@@ -128,7 +129,7 @@ class EventStream:
                 async for sent in self._events(response):
                     if sent.retry is not None:
                         self._first_pause = min(max(sent.retry / 1000, 0.0), LONGEST_PAUSE)
-                    await self._give(sent, receive)
+                    await self._pass_on(sent, receive)
         except httpx.InvalidURL as error:
             raise ServiceUnreachable(f"{self.address}: {error}", remedy="correct the URL") from error
         except httpx.UnsupportedProtocol as error:
@@ -137,22 +138,22 @@ class EventStream:
             raise _Disconnected(f"{type(error).__name__} {error}".strip()) from error
         raise _Disconnected("the server closed the connection")
 
-    async def _give(self, sent: ServerSentEvent, receive: Callable[[Event], Awaitable[None]]) -> None:
-        # The reader hands over an event at every blank line once an id was seen, also behind a comment.
+    async def _pass_on(self, sent: ServerSentEvent, receive: Callable[[Event], Awaitable[None]]) -> None:
+        # Once it has seen an id, httpx_sse yields an event at every blank line, even after a mere comment.
         resumable = sent.id if _SENDABLE.fullmatch(sent.id) else self._last_event_id
         if not sent.data and resumable == self._last_event_id:
             return
         await receive(Event(resumable, sent.event, sent.data))
         self._last_event_id = resumable
-        self._fruitless = 0
+        self._connections_without_events = 0
 
     def _events(self, response: httpx.Response) -> AsyncIterator[ServerSentEvent]:
-        # UTF-8 whatever the header says, without a byte order mark, as the standard asks.
+        # The standard asks for UTF-8 without a byte order mark, whatever the header says.
         response.encoding = "utf-8-sig"
         return EventSource(cast(httpx.Response, _Bounded(response, self.address))).aiter_sse()
 
     def _check(self, response: httpx.Response) -> None:
-        """Raise unless events follow."""
+        """Raise an error unless the response is an event stream."""
         status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if status == 204:
             raise _Ended
@@ -170,12 +171,12 @@ class EventStream:
 
     def _pause(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        asked = error.after if isinstance(error, _Disconnected) else 0.0
-        # The first failure waits what the server asked for; each further one twice as long, scattered so that
-        # the clients of a service that comes back do not all come at once.
-        doubled = max(self._first_pause, SHORTEST_PAUSE) * 2.0 ** min(max(self._fruitless - 1, 0), 30)
-        scattered = doubled if self._fruitless < 2 else doubled * random.uniform(0.75, 1.0)
-        return max(min(scattered, LONGEST_PAUSE), min(asked, LONGEST_ASKED))
+        retry_after = error.after if isinstance(error, _Disconnected) else 0.0
+        # Jitter from the second failure on: clients must not all return to a restarted service at once.
+        failures = self._connections_without_events
+        backoff = max(self._first_pause, SHORTEST_PAUSE) * 2.0 ** min(max(failures - 1, 0), 30)
+        pause = backoff if failures < 2 else backoff * random.uniform(0.75, 1.0)
+        return max(min(pause, LONGEST_PAUSE), min(retry_after, LONGEST_RETRY_AFTER))
 
     def _tell_pause(self, state: RetryCallState) -> None:
         reason = state.outcome.exception() if state.outcome else ""
@@ -184,7 +185,7 @@ class EventStream:
 
 
 class _Bounded:
-    """A response whose text ends with an error where an event is longer than `MOST_CHARACTERS`."""
+    """A response that raises ServiceUnreachable when an event is longer than `MAX_EVENT_CHARACTERS`."""
 
     def __init__(self, response: httpx.Response, address: str) -> None:
         self.headers = response.headers
@@ -192,14 +193,14 @@ class _Bounded:
         self._address = address
 
     async def aiter_text(self) -> AsyncIterator[str]:
-        """The decoded text as it comes in."""
+        """Yield the decoded text as it arrives."""
         length, last = 0, ""
         async for text in self._response.aiter_text():
-            ends = [found.end() for found in _BLANK_LINE.finditer(last + text)]
+            ends = [blank_line.end() for blank_line in _BLANK_LINE.finditer(last + text)]
             length = len(last + text) - ends[-1] if ends else length + len(text)
-            if length > MOST_CHARACTERS:
+            if length > MAX_EVENT_CHARACTERS:
                 raise ServiceUnreachable(
-                    f"{self._address} sends an event of more than {MOST_CHARACTERS} characters",
+                    f"{self._address} sends an event of more than {MAX_EVENT_CHARACTERS} characters",
                     remedy="tell its owner; it cannot be followed past this event",
                 )
             last = text[-1:]
@@ -208,7 +209,7 @@ class _Bounded:
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds that the answer asks to wait for, 0 when it does not."""
+    """Return the seconds of the `Retry-After` header; 0 without one."""
     value = response.headers.get("retry-after", "").strip()
     if value.isdecimal() and len(value) < 10:
         return float(value)
@@ -218,8 +219,8 @@ def _retry_after(response: httpx.Response) -> float:
         return 0.0
 
 
-def shown_address(url: str) -> str:
-    """The URL without user, password and query: fit for messages and files."""
+def public_address(url: str) -> str:
+    """Return the URL without user, password, query and fragment, safe for messages and files."""
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:

@@ -1,9 +1,9 @@
-"""Follows a stream of server-sent events into a pipeline's topic.
+"""Write a stream of server-sent events to a pipeline's topic.
 
-What is guaranteed: every event that the server gives after the stored id is in Kafka at least once, also when
-this process is killed. The stored id moves only over events that Kafka has confirmed, so a killed follower
-writes its last second again. Within a run, an event whose identity is among the last `REMEMBERED` is dropped.
-What a crash doubles is told apart when it is read: a change keeps its `meta.id`.
+Every event that the server sends after the stored id reaches Kafka at least once, even when this process is killed.
+The stored id advances only past events that Kafka has confirmed, so a killed follower writes about its last second
+again. Within a run, an event whose identity is among the last `REMEMBERED` ones is dropped. Readers recognise
+duplicates of a crash by the event's own id (`meta.id` of a wiki change).
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from include.producing.position import RefusedEvent, StreamPosition
 from include.settings import settings
 
 REMEMBERED = 100_000
-"""Identities of events that are remembered to drop duplicates."""
+"""Number of event identities kept to recognise duplicates."""
 
 UNCONFIRMED = 20_000
-"""Events on their way to Kafka at most; the stream waits meanwhile."""
+"""Most events that may wait for Kafka's confirmation; beyond it the stream is not read."""
 
 SAVE_EVERY = 1.0
+"""Seconds between two writes of the stored id."""
+
 TELL_EVERY = 10.0
-"""Seconds between two writes of the id, and between two lines of progress."""
+"""Seconds between two lines of progress."""
 
 _AHEAD = timedelta(minutes=5)
-"""A time further in the future is not believed: Kafka refuses timestamps an hour ahead."""
+"""Furthest event time in the future that becomes the record's timestamp: Kafka refuses one an hour ahead."""
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD})
 
 
 @dataclass
 class Followed:
-    """What became of the events of a run: received is the sum of the six that follow it."""
+    """Counts of a run's events; `received` is the sum of the six counts after it."""
 
     pipeline: str
     topic: str
@@ -61,7 +63,7 @@ class Followed:
     last_event_id: str = ""
 
     def line(self) -> str:
-        """The counts in words."""
+        """Return the counts as a line of progress."""
         return (
             f"{self.pipeline}: {self.received} events received: {self.written} written to {self.topic}, "
             f"{self.duplicates} duplicates, {self.canaries} canaries, {self.other_types} of another type, "
@@ -71,35 +73,37 @@ class Followed:
 
 @dataclass
 class _Pending:
-    """An event on its way; `done` once its fate is certain."""
+    """An event that was received; `done` when Kafka has confirmed or refused it, or it is not to be written."""
 
     event_id: str
     done: bool = False
 
 
-class _Enough(Exception):
-    """As many events are written as were asked for."""
+class _LimitReached(Exception):
+    """The requested number of events was queued."""
 
 
 def follow(
     pipeline: Pipeline, url: str, *, until: int | None, seconds: float | None, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Write the stream's events to the pipeline's first topic until SIGTERM or SIGINT, or the bounds, end it.
+    """Write the stream's events to the pipeline's first topic and return `Followed` as a dictionary.
 
-    Returns `Followed` as a dictionary, once Kafka has confirmed everything and the id is stored. Raises
-    UsageError for a pipeline without a stream, AnotherWriter when the stream is followed already,
-    ServiceUnreachable when Kafka does not confirm or the URL is none of an event stream.
+    The run ends on SIGTERM or SIGINT, after `until` events or after `seconds`; then Kafka has confirmed every event
+    and the last id is stored. Raise UsageError for a pipeline without a stream, AnotherWriter when another process
+    follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream.
     """
     describe = getattr(importlib.import_module(f"include.producing.messages.{pipeline.name}"), "describe_event", None)
     if describe is None:
-        raise UsageError(f"{pipeline.name} follows no event stream", remedy="produce generated messages: --events N")
+        raise UsageError(
+            f"{pipeline.name} cannot follow an event stream", remedy="produce generated messages: --events N"
+        )
     position = StreamPosition(pipeline.name, url)
-    with position.held() as last_event_id:
+    with position.locked() as last_event_id:
         kafka.create_topic(pipeline.source.subscribe[0], pipeline.source.topic_partitions)
         stream = EventStream(url, last_event_id, tell)
         tell(
             f"{pipeline.name}: following {stream.address} "
-            + (f"after event {last_event_id[:200]}" if last_event_id else "from its present on")
+            + (f"after event {last_event_id[:200]}" if last_event_id else "from its next event on")
         )
         follower = _Follower(pipeline, stream, position, last_event_id, describe, tell)
         return asdict(asyncio.run(follower.run(until, seconds)))
@@ -142,12 +146,12 @@ class _Follower:
             results = await asyncio.gather(reading, serving, waiting, return_exceptions=True)
             self._finish()
         for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | _Enough):
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | _LimitReached):
                 raise result
         return self.counts
 
     async def _receive(self, event: Event) -> None:
-        """Take one event; returns when it is queued for Kafka or its fate is known."""
+        """Count an event and queue it for Kafka unless it is to be dropped. Raise _LimitReached after the last one."""
         pending = _Pending(event.id, done=True)
         facts = self.describe(event.data) if event.data else EventFacts()
         if not event.data:
@@ -156,16 +160,16 @@ class _Follower:
             self.counts.other_types += 1
         elif facts.is_canary:
             self.counts.canaries += 1
-        elif self._is_known(facts.identity):
+        elif self._is_duplicate(facts.identity):
             self.counts.duplicates += 1
         else:
             await self._write(pending, event, facts)
         self.counts.received += 1
         self._pending.append(pending)
         if self.until is not None and self._queued >= self.until:
-            raise _Enough
+            raise _LimitReached
 
-    def _is_known(self, identity: str | None) -> bool:
+    def _is_duplicate(self, identity: str | None) -> bool:
         if identity is None:
             return False
         known = identity in self._seen
@@ -179,7 +183,7 @@ class _Follower:
         value = event.data.encode("utf-8", "replace")
         pending.done = False
 
-        def confirmed(error: KafkaError | None, message: Message) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 self.counts.written += 1
                 pending.done = True
@@ -193,7 +197,11 @@ class _Follower:
         while True:
             try:
                 self._producer.produce(
-                    self.counts.topic, value, facts.key, timestamp=self._timestamp(facts.moment), on_delivery=confirmed
+                    self.counts.topic,
+                    value,
+                    facts.key,
+                    timestamp=self._timestamp(facts.moment),
+                    on_delivery=on_delivery,
                 )
             except BufferError:
                 await asyncio.sleep(0.05)
@@ -207,19 +215,19 @@ class _Follower:
             return
 
     def _timestamp(self, moment: datetime | None) -> int:
-        """Milliseconds: the event's time, or now for one without a time that can be believed."""
+        """Return the event's time in milliseconds since 1970, or now when it is missing or implausible."""
         now = datetime.now(UTC)
         valid = moment is not None and now - self._behind <= moment <= now + _AHEAD
         return int((moment if moment and valid else now).timestamp() * 1000)
 
     def _refuse(self, pending: _Pending, event: Event, error: KafkaError) -> None:
-        self.position.keep_refused(RefusedEvent(event.id, error.str(), event.data))
+        self.position.append_refused(RefusedEvent(event.id, error.str(), event.data))
         self.counts.refused += 1
         pending.done = True
-        self.tell(f"{self.pipeline.name}: Kafka refuses an event, it is kept in {self.position.refused_path}")
+        self.tell(f"{self.pipeline.name}: Kafka refused an event; it is kept in {self.position.refused_path}")
 
     async def _serve(self) -> None:
-        """Take confirmations, move the stored id, tell progress. Raises what Kafka did not confirm."""
+        """Poll confirmations, store the last id and report progress. Raise ServiceUnreachable when one fails."""
         saved = told = time.monotonic()
         while True:
             self._producer.poll(0)
@@ -236,7 +244,7 @@ class _Follower:
             await asyncio.sleep(0.02)
 
     def _advance(self) -> None:
-        """Store the id of the last event before which nothing is open."""
+        """Store the id of the last event up to which all events are done."""
         passed = self.confirmed_id
         while self._pending and self._pending[0].done:
             passed = self._pending.popleft().event_id or passed
@@ -245,7 +253,7 @@ class _Follower:
             self.confirmed_id = self.counts.last_event_id = passed
 
     def _finish(self) -> None:
-        """Wait for what is on its way, and store where it ends."""
+        """Wait for outstanding confirmations and store the last id. Raise ServiceUnreachable when one is missing."""
         with suppress(KafkaException):
             self._producer.flush(30 if self._failure is None else 5)
         self._advance()
@@ -260,6 +268,6 @@ class _Follower:
 def _not_confirmed(pipeline: Pipeline, error: KafkaError | None) -> ServiceUnreachable:
     return ServiceUnreachable(
         f"Kafka at {settings().kafka_address()} did not confirm an event: {error.str() if error else 'no answer'}",
-        remedy="./tidemark status; then start again: nothing is lost, it goes on after the last confirmed event",
+        remedy="./tidemark status; then start again: it goes on after the last confirmed event, nothing is lost",
         pipeline=pipeline.name,
     )

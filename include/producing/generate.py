@@ -1,4 +1,4 @@
-"""Writes generated messages to a pipeline's topic; every message's Kafka timestamp is its event time."""
+"""Write generated messages to a pipeline's topic, each with its event time as Kafka timestamp."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tenacity import Retrying, stop_never, wait_none
 from include import kafka
 from include.errors import ServiceUnreachable, UsageError
 from include.pipelines.spec import Avro, Pipeline
-from include.producing.broken_messages import broken_avro
+from include.producing.broken_messages import broken_avro, broken_json
 from include.settings import settings
 from include.times import format_time
 
 
 @dataclass
 class Produced:
-    """What a run of `produce` wrote."""
+    """Summary of what a run of `produce` wrote."""
 
     pipeline: str
     topic: str
@@ -32,36 +32,16 @@ class Produced:
     first: str
     last: str
     offsets: dict[str, int]
-    """Records written per topic partition number."""
-
-
-def broken_forms(value: bytes, max_bytes: int, rng: random.Random) -> list[tuple[str, bytes | None]]:
-    """Ways in which any JSON message can be broken in its form: reason and value."""
-    return [
-        ("null_value", None),
-        ("empty_value", b""),
-        ("empty_value", b"  \n"),
-        ("malformed_json", value[: rng.randint(1, len(value) - 1)]),
-        ("malformed_json", b"not json at all"),
-        ("malformed_json", value.replace(b'"', b"'")),
-        ("trailing_content", value + value),
-        ("trailing_content", value + b"," + value),
-        ("trailing_content", value + b" and so on"),
-        ("trailing_content", value + b"}"),
-        ("not_utf8", value.replace(b'"', b'"\xff\xfe', 1)),
-        ("wrong_type", b"[1, 2, 3]"),
-        ("wrong_type", b"null"),
-        ("too_large", b'{"metadata": "' + b"x" * max_bytes + b'"}'),
-    ]
+    """Number of records written, by topic partition number."""
 
 
 def messages(
     pipeline: Pipeline, *, events: int, seed: int, bad_fraction: float, start: datetime, span: timedelta
 ) -> Iterator[tuple[datetime, bytes | None, bytes | None, str]]:
-    """Time, key, value and the reason it is bad for (empty when good), in the order of their times.
+    """Yield messages as (time, key, value, reason) in order of time; the reason is empty for a valid message.
 
-    The same arguments give the same messages; a generator that has to `connect` first (to a schema registry)
-    may raise ServiceUnreachable.
+    The same arguments give the same messages. Raise ServiceUnreachable when the generator needs a schema registry
+    that does not answer.
     """
     generator = _generator(pipeline)
     rng = random.Random(f"{pipeline.name}:{seed}")
@@ -71,10 +51,10 @@ def messages(
         if rng.random() >= bad_fraction:
             yield moment, key, value, ""
             continue
-        # A too large value every now and then only: a thousand of them would be a gigabyte.
-        broken_in_form = broken_avro if isinstance(pipeline.decoder, Avro) else broken_forms
-        forms = broken_in_form(value, pipeline.decoder.max_bytes, rng)
-        choices = [*forms[: -1 if rng.random() > 0.02 else None], *generator.bad_messages(moment, rng)]
+        # Too large values are rare: a thousand of them would be a gigabyte.
+        malformed = broken_avro if isinstance(pipeline.decoder, Avro) else broken_json
+        variants = malformed(value, pipeline.decoder.max_bytes, rng)
+        choices = [*variants[: -1 if rng.random() > 0.02 else None], *generator.bad_messages(moment, rng)]
         reason, broken = rng.choice(choices)
         yield moment, key, broken, reason
 
@@ -95,11 +75,11 @@ def produce(
     span: timedelta = timedelta(hours=3),
     topic: str = "",
 ) -> dict[str, Any]:
-    """Write `events` messages, event times spread in order over `span` from `start` (default: ending now).
+    """Write `events` messages and return `Produced` as a dictionary once the broker has confirmed each of them.
 
-    `topic`: one of the pipeline's (default: the first that it names).
-    Returns `Produced` as a dictionary once the broker has confirmed every message; the topic is created
-    if missing. Raises ServiceUnreachable when it does not answer.
+    Event times are spread in order over `span` from `start`; by default the span ends now. `topic` is one of the
+    pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
+    Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named.
     """
     start = start or datetime.now(UTC) - span
     topic = topic or _first_topic(pipeline)
@@ -108,7 +88,7 @@ def produce(
     refused: list[KafkaError] = []
     bad = 0
 
-    def confirmed(error: KafkaError | None, message: Message) -> None:
+    def count_delivery(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             refused.append(error)
         else:
@@ -125,7 +105,7 @@ def produce(
         milliseconds = int(moment.timestamp() * 1000)
         for attempt in Retrying(stop=stop_never, wait=wait_none()):
             with attempt:
-                _enqueue(producer, topic, key, value, milliseconds, confirmed)
+                _enqueue(producer, topic, key, value, milliseconds, count_delivery)
     producer.flush(90)
     if refused or sum(written.values()) != events:
         reason = refused[0].str() if refused else "no confirmation"
@@ -140,25 +120,27 @@ def produce(
 def _first_topic(pipeline: Pipeline) -> str:
     if not pipeline.source.named:
         raise UsageError(
-            f"it reads topics like {pipeline.source.pattern!r}", remedy="--topic names one", pipeline=pipeline.name
+            f"the pipeline reads topics that match {pipeline.source.pattern!r}",
+            remedy="name one with --topic",
+            pipeline=pipeline.name,
         )
     return pipeline.source.named[0]
 
 
 def _enqueue(
-    producer: Producer, topic: str, key: bytes | None, value: bytes | None, milliseconds: int, confirmed: Any
+    producer: Producer, topic: str, key: bytes | None, value: bytes | None, milliseconds: int, on_delivery: Any
 ) -> None:
     try:
-        producer.produce(topic, value, key, timestamp=milliseconds, on_delivery=confirmed)
+        producer.produce(topic, value, key, timestamp=milliseconds, on_delivery=on_delivery)
     except BufferError:
-        # The client's queue is full: serving it makes room, and the caller tries again.
+        # The client's queue is full: polling makes room, then the caller retries.
         producer.poll(0.5)
         raise
     producer.poll(0)
 
 
 class Pace:
-    """Keeps a rate of messages per second; without one it does not wait."""
+    """Limits messages to a rate per second; does not wait when the rate is None."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -166,7 +148,7 @@ class Pace:
         self._sent = 0
 
     def wait(self, producer: Producer) -> None:
-        """Wait, serving the producer, until the next message is due."""
+        """Poll the producer until the next message is due."""
         if self._rate:
             due = self._begun + timedelta(seconds=self._sent / self._rate)
             while (left := (due - datetime.now(UTC)).total_seconds()) > 0:

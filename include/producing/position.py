@@ -1,4 +1,4 @@
-"""How far a followed stream is written to Kafka: a file below the home folder, one for each pipeline and URL."""
+"""The last event of a followed stream that is in Kafka: a file below the home folder per pipeline and URL."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from pathlib import Path
 import fasteners
 
 from include.errors import AnotherWriter, UsageError
-from include.producing.event_stream import shown_address
+from include.producing.event_stream import public_address
 from include.settings import settings, write_private
 from include.times import format_time
 
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """Where one follower of a stream keeps its id, and what Kafka refused."""
+    """Files in which the follower of one stream keeps its last event id and the events that Kafka refused."""
 
     pipeline: str
     url: str
 
     @property
     def path(self) -> Path:
-        """The file with the id."""
+        """Path of the file with the last event id."""
         digest = hashlib.sha256(self.url.encode()).hexdigest()[:12]
         return settings().home / "streams" / f"{self.pipeline}-{digest}.json"
 
     @property
     def refused_path(self) -> Path:
-        """A JSON object a line for each event that Kafka did not take."""
+        """Path of the file with refused events, one JSON object per line."""
         return self.path.with_suffix(".refused.jsonl")
 
     @contextmanager
-    def held(self) -> Iterator[str]:
-        """The last id of which all before it is in Kafka, empty at first; nobody else has it meanwhile.
+    def locked(self) -> Iterator[str]:
+        """Lock the position for this process and yield the last event id; empty before the first event.
 
-        Raises AnotherWriter when another process follows the stream.
+        All events up to that id are in Kafka. Raise AnotherWriter when another process follows the stream, and
+        UsageError when the file is damaged.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = fasteners.InterProcessLock(self.path.with_suffix(".lock"))
         if not lock.acquire(blocking=False):
             raise AnotherWriter(
-                f"another process follows {shown_address(self.url)}", remedy="stop that one", pipeline=self.pipeline
+                f"another process follows {public_address(self.url)}", remedy="stop that one", pipeline=self.pipeline
             )
         try:
             yield self._load()
@@ -63,24 +64,24 @@ class StreamPosition:
             last = None
         if not isinstance(last, str):
             raise UsageError(
-                f"{self.path} is damaged: it does not say after which event the stream goes on",
-                remedy="restore it, or remove it to begin at the stream's present",
+                f"{self.path} is damaged: it does not name the last event",
+                remedy="restore it, or remove it to start with the stream's next event",
                 pipeline=self.pipeline,
             )
         return last
 
     def save(self, last_event_id: str) -> None:
-        """Note the id, on disk when this returns."""
+        """Store the id; it is on disk when this returns."""
         facts = {
             "pipeline": self.pipeline,
-            "stream": shown_address(self.url),
+            "stream": public_address(self.url),
             "last_event_id": last_event_id,
             "saved_at": format_time(datetime.now(UTC)),
         }
         write_private(self.path, json.dumps(facts, indent=2) + "\n", durable=True)
 
-    def keep_refused(self, event: RefusedEvent) -> None:
-        """Keep an event that Kafka did not take, on disk when this returns."""
+    def append_refused(self, event: RefusedEvent) -> None:
+        """Append an event to the refused ones; it is on disk when this returns."""
         descriptor = os.open(self.refused_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
             file.write(json.dumps(asdict(event)) + "\n")
@@ -90,7 +91,7 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class RefusedEvent:
-    """An event that Kafka did not take, whole, and why."""
+    """An event that Kafka refused, with the reason."""
 
     event_id: str
     reason: str

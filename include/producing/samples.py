@@ -1,4 +1,4 @@
-"""Messages taken from a sample of real ones."""
+"""Messages drawn from a file of real ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Sampled:
-    """The messages of a file, a JSON object a line, with the event time that is asked for."""
+    """Messages of a file with one JSON object per line; each drawn message gets a new event time."""
 
     def __init__(self, path: Path, *, event_time: str) -> None:
         self._path = path
@@ -22,7 +22,7 @@ class Sampled:
         return [line for line in self._path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
     def message(self, moment: datetime | None, rng: random.Random) -> bytes:
-        """A message of the sample whose event is at `moment`; without the event's time for None."""
+        """Return a random message with its event time set to `moment`, or removed for None."""
         drawn: dict[str, Any] = json.loads(rng.choice(self._lines))
         *parents, name = self._event_time
         inner = drawn

@@ -1,1 +1,1 @@
-"""Generated messages, a module per pipeline: `messages(...)` yields them in the order of their times."""
+"""Generators of messages, a module per pipeline: `message` returns a valid one, `bad_messages` invalid ones."""

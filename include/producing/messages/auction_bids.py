@@ -1,4 +1,4 @@
-"""Bids of an auction house, with three kinds of fraud among them: overbids, bursts and shill pairs."""
+"""Generate bids of an auction house, some of them fraudulent: overbids, bursts and shill pairs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from datetime import datetime
 from typing import Any
 
-USUAL = {
+MEDIAN_BIDS = {
     "books": 18.0,
     "toys": 35.0,
     "stamps": 60.0,
@@ -24,17 +24,17 @@ SELLERS = 80
 BIDDERS = 2_000
 
 SHILL_PAIRS = {"seller-007": "bidder-0042", "seller-019": "bidder-0815", "seller-033": "bidder-1234"}
-"""Sellers whose auctions a friend bids up, and the friend."""
+"""Accomplices who bid up a seller's auctions: bidder by seller."""
 
 BURSTS = 5
-"""Bidders that place bids in bursts, one of them at a time."""
+"""Number of bidders that place bids in bursts, one bidder at a time."""
 
 
 def auction(number: int) -> dict[str, str]:
-    """What stays the same over all bids of an auction."""
+    """Return the fields that all bids of an auction share."""
     return {
         "auction_id": f"auction-{number:05d}",
-        "category": tuple(USUAL)[number % len(USUAL)],
+        "category": tuple(MEDIAN_BIDS)[number % len(MEDIAN_BIDS)],
         "seller": f"seller-{number % SELLERS:03d}",
         "currency": "USD" if number % 10 < 3 else "EUR",
     }
@@ -52,13 +52,13 @@ def _bid(moment: datetime, rng: random.Random) -> dict[str, Any]:
         bidder = f"burst-{int(moment.timestamp()) // 600 % BURSTS}"
     elif kind < 0.065:
         bidder = auction(number)["seller"]
-    usual = USUAL[auction(number)["category"]]
+    median = MEDIAN_BIDS[auction(number)["category"]]
     far_above = rng.uniform(20, 60) if rng.random() < 0.005 else 1.0
     return {
         "bid_id": f"{rng.getrandbits(64):016x}",
         **auction(number),
         "bidder": bidder,
-        "amount": round(usual * rng.lognormvariate(0, 0.4) * far_above, 2),
+        "amount": round(median * rng.lognormvariate(0, 0.4) * far_above, 2),
         "bid_time": moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z",
     }
 
@@ -68,13 +68,13 @@ def _value(bid: dict[str, Any]) -> bytes:
 
 
 def message(moment: datetime, rng: random.Random) -> tuple[bytes, bytes]:
-    """Key and value of one bid that is placed at `moment`."""
+    """Return key and value of one bid that is placed at `moment`."""
     bid = _bid(moment, rng)
     return bid["auction_id"].encode(), _value(bid)
 
 
 def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]]:
-    """Ways in which a message of this pipeline is bad beyond its form: reason and value."""
+    """Return JSON messages that break a rule of the pipeline, as (reason, value)."""
     bid = _bid(moment, rng)
 
     def changed(**changes: object) -> bytes:

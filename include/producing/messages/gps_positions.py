@@ -1,4 +1,4 @@
-"""Positions of vehicles with devices of three ages: each age writes a schema version of its own."""
+"""Generate positions of vehicles whose devices are of three ages; each age writes its own schema version."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ DEVICES = 200
 _PARSED = tuple(fastavro.parse_schema(json.loads(version)) for version in VERSIONS)
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999
-"""The beginning of year 1 and the end of 9999, milliseconds since 1970."""
+"""Beginning of year 1 and end of year 9999, in milliseconds since 1970."""
 
 
 def version_of(device: int) -> int:
-    """Index of the version that a device writes: half of them the first, three tenths the second."""
+    """Return the index of the schema version that a device writes: 50 % the first, 30 % the second, 20 % the third."""
     return 0 if device % 10 < 5 else 1 if device % 10 < 8 else 2
 
 
 def encode(schema_id: int, version: int, record: dict[str, Any]) -> bytes:
-    """A value in the wire format: a zero byte, the schema id, the record in that version."""
+    """Return the record in wire format: a zero byte, the schema id, the Avro record in that version."""
     body = io.BytesIO()
     fastavro.schemaless_writer(body, _PARSED[version], record)
     return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()
 
 
 class Vehicles:
-    """Makes messages with these schema ids, one per version."""
+    """Generates messages with the given schema ids, one per version."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
 
     def message(self, moment: datetime, rng: random.Random) -> tuple[bytes, bytes]:
-        """Key and value of one position at `moment`; a third of the vehicles sends half of them, a tenth stands."""
+        """Return key and value of a position at `moment`. A third of vehicles send two thirds; a tenth stand still."""
         device, record = self._position(moment, rng)
         return str(device).encode(), self._value(device, record)
 
     def bad_messages(self, moment: datetime, rng: random.Random) -> list[tuple[str, bytes]]:
-        """Ways in which a position can be bad beyond its form: reason and value."""
+        """Return well-formed Avro messages that break a rule of the pipeline, as (reason, value)."""
         device, good = self._position(moment, rng)
 
         def changed(**changes: object) -> bytes:
@@ -85,6 +85,6 @@ class Vehicles:
 
 
 def connect() -> Vehicles:
-    """Register the versions, if need be, and make messages with their ids. Raises ServiceUnreachable."""
+    """Register missing schema versions and return a generator with their ids. Raise ServiceUnreachable."""
     assert isinstance(PIPELINE.decoder, Avro)
     return Vehicles(registry().register(PIPELINE.decoder.subject, VERSIONS))

@@ -1,4 +1,4 @@
-"""Hits of users of internet providers: a few busy zip codes, one provider ahead of the others."""
+"""Generate hits of users of internet providers, skewed over zip codes and providers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _encoded(hit: dict[str, object]) -> bytes:
 
 
 def message(moment: datetime, rng: random.Random) -> tuple[bytes, bytes]:
-    """Key and value of one hit."""
+    """Return key and value of one hit at `moment`."""
     hit = _hit(moment, rng)
     return str(hit["zipcode"]).encode(), _encoded(hit)
 
 
 def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]]:
-    """Hits that are JSON and yet no good: reason and value."""
+    """Return well-formed JSON messages that break a rule of the pipeline, as (reason, value)."""
     hit = _hit(moment, rng)
 
     def changed(**fields: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Messages of homes with cameras: skewed over zip codes, some cameras offline, some messages without one."""
+"""Generate messages of homes with cameras: skewed over zip codes, some cameras offline, some homes without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVICES = tuple(f"cam-{number:04d}" for number in range(400))
 
 
 def location(device_id: str) -> str:
-    """The zip code a camera is registered in; a third of them share the first one."""
+    """Return the zip code of a camera; a third of the cameras share the first one."""
     number = int(device_id.removeprefix("cam-"))
     return ZIP_CODES[0] if number % 3 == 0 else ZIP_CODES[number % len(ZIP_CODES)]
 
@@ -62,7 +62,7 @@ def _camera(device_id: str, moment: datetime, rng: random.Random) -> dict[str, A
 
 
 def message(moment: datetime, rng: random.Random) -> tuple[bytes, bytes]:
-    """Key and value of one message whose cameras' events begin at `moment`; one in fifty has no camera."""
+    """Return key and value of a message whose cameras' events begin at `moment`; one in fifty has no camera."""
     home = rng.randrange(len(DEVICES) // 3)
     cameras = DEVICES[home * 3 : home * 3 + rng.randint(1, 3)] if rng.random() >= 0.02 else ()
     value = {
@@ -79,7 +79,7 @@ def message(moment: datetime, rng: random.Random) -> tuple[bytes, bytes]:
 
 
 def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]]:
-    """Ways in which a message of this pipeline is bad beyond its form: reason and value."""
+    """Return well-formed JSON messages that break a rule of the pipeline, as (reason, value)."""
     _, value = message(moment, rng)
     while b'"cam-' not in value:
         _, value = message(moment, rng)

@@ -1,7 +1,6 @@
-"""Changes of wiki pages as the recent-change stream of Wikimedia's EventStreams service tells them.
+"""Changes of wiki pages in the form of Wikimedia's recent-change stream (schema `mediawiki/recentchange`).
 
-Fields follow the schema `mediawiki/recentchange`. `message` makes such changes up, `describe_event` reads the
-ones that the stream delivers.
+`message` generates changes; `describe_event` reads those that the stream delivers.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ BOTS = ("ArchiverBot", "CategoryBot", "InterlinkBot", "SpellingBot")
 TYPES = (("edit", 62), ("categorize", 26), ("log", 7), ("new", 5))
 
 KEY_CHARACTERS = 300
-"""Longer keys are cut: a title has 255 bytes at most, a hostile one does not."""
+"""Longest key; longer ones are cut. Real titles have at most 255 bytes, but nothing enforces it in the stream."""
 
 # The n-th editor makes about 1/n of the first one's edits.
 _USER_WEIGHTS = tuple(accumulate(1 / rank for rank in range(1, len(USERS) + 1)))
 
 
 def describe_event(data: str) -> EventFacts:
-    """What the follower must know of an event's data; unknown facts are None. Never raises."""
+    """Return the facts that the follower needs from an event's data; None for unknown ones. Raise nothing."""
     try:
         change = json.loads(data)
     except (ValueError, RecursionError):
@@ -51,14 +50,14 @@ def describe_event(data: str) -> EventFacts:
     named = isinstance(wiki, str) and isinstance(title, str)
     return EventFacts(
         identity=identity if isinstance(identity, str) and identity else None,
-        # All changes of a page lie in one topic partition, in their order.
+        # By page, so that one topic partition holds all changes of a page in order.
         key=f"{wiki}:{title}"[:KEY_CHARACTERS].encode("utf-8", "replace") if named else None,
-        moment=_of_text(meta.get("dt")) or _of_seconds(change.get("timestamp")),
+        moment=_parse_iso_time(meta.get("dt")) or _parse_unix_seconds(change.get("timestamp")),
         is_canary=domain == "canary",
     )
 
 
-def _of_text(value: object) -> datetime | None:
+def _parse_iso_time(value: object) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:
@@ -68,7 +67,7 @@ def _of_text(value: object) -> datetime | None:
         return None
 
 
-def _of_seconds(value: object) -> datetime | None:
+def _parse_unix_seconds(value: object) -> datetime | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     try:
@@ -78,7 +77,7 @@ def _of_seconds(value: object) -> datetime | None:
 
 
 def message(moment: datetime, rng: random.Random) -> tuple[bytes | None, bytes]:
-    """Key and value of one change at `moment`; one in two hundred is a canary event of the service's own."""
+    """Return key and value of one change at `moment`; one in two hundred is a canary event."""
     change = _change(moment, rng)
     if rng.random() < 0.005:
         change["meta"]["domain"] = "canary"
@@ -158,7 +157,7 @@ def _details(kind: str, rng: random.Random) -> dict[str, Any]:
 
 
 def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]]:
-    """Ways in which a message of this pipeline is bad beyond its form: reason and value."""
+    """Return well-formed JSON messages that break a rule of the pipeline, as (reason, value)."""
 
     def changed(meta: dict[str, object] | None = None, **changes: object) -> bytes:
         change = _change(moment, rng)

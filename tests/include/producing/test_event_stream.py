@@ -10,7 +10,7 @@ import pytest
 
 from include.errors import ServiceUnreachable
 from include.producing import event_stream
-from include.producing.event_stream import Event, EventStream, shown_address
+from include.producing.event_stream import Event, EventStream, public_address
 from tests.support.event_server import Answer, ScriptedServer
 
 GONE = Answer(status=204)
@@ -130,7 +130,7 @@ def test_stream_ends_with_one_clear_line_when_the_answer_is_none_of_a_stream(ans
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_stream_ends_when_an_event_has_no_end(newline: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "MOST_CHARACTERS", 10_000)
+    monkeypatch.setattr(event_stream, "MAX_EVENT_CHARACTERS", 10_000)
     many = [b"id: 1" + newline + b"data: a" + newline + newline] * 2000
     endless = [b"data: " + b"x" * 500 + newline] * 100
     server = ScriptedServer(Answer([*many, *endless], end="hold"))
@@ -139,4 +139,4 @@ def test_stream_ends_when_an_event_has_no_end(newline: bytes, monkeypatch: pytes
 
 
 def test_address_is_shown_without_what_may_be_secret() -> None:
-    assert shown_address("https://me:secret@example.org/stream?token=secret#x") == "https://example.org/stream"
+    assert public_address("https://me:secret@example.org/stream?token=secret#x") == "https://example.org/stream"
