@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from include.errors import UsageError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WORDS = {"day": 86400, "hour": 3600, "minute": 60}
 
 
 def parse_time(text: str) -> datetime:
-    """An ISO 8601 time in UTC, e.g. `2026-11-20T05:00:00Z`; a time without a zone is UTC.
+    """Return an ISO 8601 time in UTC, e.g. `2026-11-20T05:00:00Z`; a time without a zone is UTC.
 
     Raises UsageError when it is malformed or carries another zone.
     """
@@ -28,16 +29,23 @@ def parse_time(text: str) -> datetime:
 
 
 def format_time(moment: datetime) -> str:
-    """A time as the contract writes it: `2026-11-20T05:00:00Z` (microseconds only when there are any)."""
+    """Return a time as commands and verdicts write it: `2026-11-20T05:00:00Z`, with microseconds if there are any."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration such as `10s`, `50m`, `3h`, `30d`. Raises UsageError when it is none."""
+    """Return a duration such as `10s`, `50m`, `3h`, `30d`. Raises UsageError for any other form."""
     match = re.fullmatch(r"\s*(\d+)\s*([smhd])\s*", text)
     if not match:
         raise UsageError(f"not a duration: {text!r}", remedy="write it like 10s, 50m, 3h or 30d")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+def in_words(duration: str) -> str:
+    """Return a duration as Spark reads it, in the largest unit that it is a multiple of: `90m` is `90 minutes`."""
+    seconds = int(parse_duration(duration).total_seconds())
+    unit, length = next(((u, s) for u, s in _WORDS.items() if seconds and seconds % s == 0), ("second", 1))
+    return f"{seconds // length} {unit}{'' if seconds == length else 's'}"
 
 
 @dataclass(frozen=True, order=True)
@@ -62,27 +70,38 @@ class Interval:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A periodic schedule aligned to midnight UTC: boundaries every `every`."""
+    """A periodic schedule aligned to midnight UTC: boundaries every `every`.
+
+    Airflow runs it by a cron expression, so it is whole minutes that divide an hour, whole hours that divide a day,
+    or a day. Raises UsageError for any other.
+    """
 
     every: timedelta
 
     def __post_init__(self) -> None:
-        if timedelta(days=1) % self.every:
-            raise ValueError(f"{self.every} does not divide a day")
+        hour, day = timedelta(hours=1), timedelta(days=1)
+        unit, whole = (timedelta(minutes=1), hour) if self.every < hour else (hour, day)
+        if self.every <= timedelta(0) or self.every % unit or whole % self.every:
+            raise UsageError(
+                f"cron cannot say a schedule of every {self.every}",
+                remedy="whole minutes that divide an hour (15m), whole hours that divide a day (6h), or a day (1d)",
+            )
 
     @property
     def cron(self) -> str:
         """The cron expression of the boundaries."""
-        minutes = int(self.every.total_seconds() // 60)
-        return f"*/{minutes} * * * *" if minutes < 60 else f"0 */{minutes // 60} * * *"
+        minutes = self.every // timedelta(minutes=1)
+        if minutes < 60:
+            return f"*/{minutes} * * * *"
+        return f"0 */{minutes // 60} * * *" if minutes < 24 * 60 else "0 0 * * *"
 
     def floor(self, moment: datetime) -> datetime:
-        """The last boundary at or before `moment`."""
+        """Return the last boundary at or before `moment`."""
         midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight + (moment - midnight) // self.every * self.every
 
     def interval(self, from_time: datetime, to_time: datetime, *, now: datetime) -> Interval:
-        """The interval between two boundaries. Raises UsageError unless both are neighbours and past."""
+        """Return the interval between two boundaries. Raises UsageError unless they are neighbours and past."""
         for moment in (from_time, to_time):
             if self.floor(moment) != moment:
                 raise UsageError(
@@ -102,11 +121,16 @@ class Schedule:
         return Interval(from_time, to_time)
 
 
+def every(duration: str) -> Schedule:
+    """Return the schedule with boundaries so often, e.g. `15m`, `6h` or `1d`."""
+    return Schedule(parse_duration(duration))
+
+
 def hourly() -> Schedule:
-    """Boundaries at every full hour."""
-    return Schedule(timedelta(hours=1))
+    """Return the schedule with boundaries at every full hour."""
+    return every("1h")
 
 
 def utc(moment: datetime) -> datetime:
-    """A time as Spark hands it over, with its zone."""
+    """Return a time of Spark's, which has no zone, as one in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

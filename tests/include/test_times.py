@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.errors import UsageError
-from include.times import Interval, Schedule, format_time, hourly, parse_duration, parse_time
+from include.times import Interval, Schedule, every, format_time, hourly, in_words, parse_duration, parse_time
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 
@@ -62,6 +62,57 @@ def test_labels_differ_when_intervals_are_shorter_than_an_hour() -> None:
     assert first.label != second.label
 
 
-def test_schedule_is_refused_when_it_does_not_divide_a_day() -> None:
-    with pytest.raises(ValueError, match="does not divide"):
-        Schedule(timedelta(minutes=7))
+@pytest.mark.parametrize(
+    ("duration", "cron"),
+    [
+        ("1m", "*/1 * * * *"),
+        ("15m", "*/15 * * * *"),
+        ("30m", "*/30 * * * *"),
+        ("60m", "0 */1 * * *"),
+        ("1h", "0 */1 * * *"),
+        ("6h", "0 */6 * * *"),
+        ("12h", "0 */12 * * *"),
+        ("24h", "0 0 * * *"),
+        ("1d", "0 0 * * *"),
+    ],
+)
+def test_schedule_has_the_boundaries_of_its_cron_expression_when_cron_can_say_it(duration: str, cron: str) -> None:
+    schedule = every(duration)
+    assert schedule.cron == cron
+    moment = NOW.replace(hour=0, minute=0)
+    boundaries = {moment + n * schedule.every for n in range(timedelta(days=1) // schedule.every)}
+    minute, hour = cron.split()[:2]
+    minutes = range(0, 60, int(minute[2:])) if minute.startswith("*/") else [0]
+    hours = range(0, 24, int(hour[2:] or 1)) if hour.startswith("*/") else range(24) if hour == "*" else [0]
+    assert boundaries == {moment.replace(hour=h, minute=m) for h in hours for m in minutes}
+
+
+@pytest.mark.parametrize("duration", ["0m", "7m", "30s", "90s", "45m", "90m", "5h", "16h", "36h", "2d", "7d"])
+def test_schedule_is_refused_when_cron_cannot_say_it(duration: str) -> None:
+    with pytest.raises(UsageError, match=r"cron cannot say a schedule of every .* whole minutes that divide an hour"):
+        every(duration)
+
+
+@pytest.mark.parametrize("length", [timedelta(minutes=-15), timedelta(minutes=7, seconds=30), timedelta(hours=1.5)])
+def test_schedule_is_refused_however_it_is_made(length: timedelta) -> None:
+    with pytest.raises(UsageError, match="cron cannot say"):
+        Schedule(length)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0s", "0 seconds"),
+        ("1s", "1 second"),
+        ("30s", "30 seconds"),
+        ("60s", "1 minute"),
+        ("10m", "10 minutes"),
+        ("90m", "90 minutes"),
+        ("120m", "2 hours"),
+        ("1h", "1 hour"),
+        ("24h", "1 day"),
+        ("30d", "30 days"),
+    ],
+)
+def test_duration_is_told_to_spark_in_its_largest_whole_unit(text: str, words: str) -> None:
+    assert in_words(text) == words
