@@ -54,8 +54,8 @@ PIPELINE = Pipeline(
             columns="category STRING, currency STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, "
             "bids BIGINT, amount DECIMAL(19, 2), amount_squared DECIMAL(26, 4)",
             window="window",
-            windows=TimeWindow("1 hour"),
-            speed=CompactedTopic("auction-category-hours", watermark="1 hour"),
+            windows=TimeWindow("1h"),
+            speed=CompactedTopic("auction-category-hours", watermark="1h"),
             description="bids, their amounts and squared amounts per category, currency and hour of the bid",
         ),
         AdditiveView(
@@ -66,8 +66,8 @@ PIPELINE = Pipeline(
             measures=("bids",),
             columns="bidder STRING, seller STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, bids BIGINT",
             window="window",
-            windows=TimeWindow("1 hour"),
-            speed=CompactedTopic("auction-pair-hours", watermark="1 hour"),
+            windows=TimeWindow("1h"),
+            speed=CompactedTopic("auction-pair-hours", watermark="1h"),
             description="bids per bidder, seller and hour of the bid",
         ),
     ),

@@ -16,6 +16,7 @@ from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import REPOSITORY
 from include.spark.submission import SHUFFLE_PARTITIONS
+from include.times import in_words
 
 Facts = dict[str, Any]
 """Name of a fact to its value, as JSON holds it."""
@@ -42,7 +43,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "window": view.window,
         "window length": str(view.windows),
         **({"mode": view.mode} if view.mode != "update" else {}),
-        "watermark": view.speed.watermark,
+        "watermark": in_words(view.speed.watermark),
         "speed topic": view.speed.topic,
         "shuffle partitions": SHUFFLE_PARTITIONS,
         "decoder schema": _words(pipeline.decoder.schema),

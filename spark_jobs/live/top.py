@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.settings import write_private
-from include.times import format_time, utc
+from include.times import format_time, in_words, utc
 from spark_jobs.decoding.records import load_references
 from spark_jobs.live.landed import read_landed
 from spark_jobs.streaming.queries import Stop
@@ -50,7 +50,7 @@ class LiveTop:
 
     def aggregates(self, spark: SparkSession, since: str) -> DataFrame:
         """The view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
-        rows = read_landed(spark, self.pipeline, since).withWatermark("event_time", self.view.speed.watermark)
+        rows = read_landed(spark, self.pipeline, since).withWatermark("event_time", in_words(self.view.speed.watermark))
         return aggregate_view(self.pipeline, self.view, rows, load_references(spark, self.pipeline))
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:

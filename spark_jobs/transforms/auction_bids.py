@@ -8,7 +8,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.limits import Limit
+from include.pipelines.spec import Limit
 
 FAR_ABOVE, OWN_AUCTION, BURST, SHILL_PAIR = "far_above", "own_auction", "burst", "shill_pair"
 """Rules: an amount far above the category's usual; a seller's own bid; a bidder known for bursts; a pair that may
@@ -44,27 +44,27 @@ def every_bid(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame
     return archive
 
 
-def category_hours(bids: DataFrame) -> DataFrame:
-    """Count bids and sum up their amounts per category, currency and hour of `event_time`.
+def category_hours(bids: DataFrame, window: Column) -> DataFrame:
+    """Count bids and sum up their amounts per category, currency and window.
 
     Columns: category, currency string, window struct<start, end> (UTC), bids bigint, amount decimal(19, 2),
     amount_squared decimal(26, 4). From these sums follow mean and standard deviation over any hours.
     """
     squared = F.sum(F.col("amount") * F.col("amount")).cast("DECIMAL(26, 4)")
     return (
-        bids.groupBy("category", "currency", F.window("event_time", "1 hour").alias("window"))
+        bids.groupBy("category", "currency", window)
         .agg(F.count(F.lit(1)).alias("bids"), F.sum("amount").alias("amount"), squared.alias("amount_squared"))
         .select("category", "currency", "window", "bids", "amount", "amount_squared")
     )
 
 
-def pair_hours(bids: DataFrame) -> DataFrame:
-    """Count bids per bidder, seller and hour of `event_time`.
+def pair_hours(bids: DataFrame, window: Column) -> DataFrame:
+    """Count bids per bidder, seller and window.
 
     Columns: bidder, seller string, window struct<start, end> (UTC), bids bigint.
     """
     return (
-        bids.groupBy("bidder", "seller", F.window("event_time", "1 hour").alias("window"))
+        bids.groupBy("bidder", "seller", window)
         .agg(F.count(F.lit(1)).alias("bids"))
         .select("bidder", "seller", "window", "bids")
     )

@@ -31,13 +31,13 @@ def counted_positions(archive: DataFrame, references: dict[str, DataFrame]) -> D
     return archive
 
 
-def hourly_counts(positions: DataFrame) -> DataFrame:
-    """Count positions per device and hour of `event_time`, and those in motion.
+def hourly_counts(positions: DataFrame, window: Column) -> DataFrame:
+    """Count positions per device and window, and those in motion.
 
     Columns: deviceId bigint, window struct<start, end> (UTC), positions bigint, moving bigint.
     """
     return (
-        positions.groupBy("deviceId", F.window("event_time", "1 hour").alias("window"))
+        positions.groupBy("deviceId", window)
         .agg(F.count(F.lit(1)).alias("positions"), F.count_if(F.col("speed") >= MOVING).alias("moving"))
         .select("deviceId", "window", "positions", "moving")
     )

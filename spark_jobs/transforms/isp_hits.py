@@ -16,26 +16,20 @@ def counted_hits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFr
     return archive
 
 
-def hits_by_zip(hits: DataFrame) -> DataFrame:
-    """Count hits per zip code in windows of 10 minutes that begin every 5 minutes, from 2 past the hour.
+def hits_by_zip(hits: DataFrame, window: Column) -> DataFrame:
+    """Count hits per zip code and window; where windows overlap, a hit counts in each.
 
-    A hit is in two of them. Columns: zipcode string, window struct<start, end> (UTC), hits bigint.
+    Columns: zipcode string, window struct<start, end> (UTC), hits bigint.
     """
-    window = F.window("event_time", "10 minutes", "5 minutes", "2 minutes")
-    return (
-        hits.groupBy("zipcode", window.alias("window"))
-        .agg(F.count(F.lit(1)).alias("hits"))
-        .select("zipcode", "window", "hits")
-    )
+    return hits.groupBy("zipcode", window).agg(F.count(F.lit(1)).alias("hits")).select("zipcode", "window", "hits")
 
 
-def hits_by_isp(hits: DataFrame) -> DataFrame:
-    """Count hits per internet provider and day. Columns: isp string, window struct<start, end> (UTC), hits bigint."""
-    return (
-        hits.groupBy("isp", F.window("event_time", "1 day").alias("window"))
-        .agg(F.count(F.lit(1)).alias("hits"))
-        .select("isp", "window", "hits")
-    )
+def hits_by_isp(hits: DataFrame, window: Column) -> DataFrame:
+    """Count hits per internet provider and window.
+
+    Columns: isp string, window struct<start, end> (UTC), hits bigint.
+    """
+    return hits.groupBy("isp", window).agg(F.count(F.lit(1)).alias("hits")).select("isp", "window", "hits")
 
 
 def regional_messages(counts: DataFrame) -> DataFrame:

@@ -21,13 +21,13 @@ def sightings(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame
     return archive.where(F.col("last_event.has_person")).join(F.broadcast(locations), "device_id")
 
 
-def hourly_counts(sightings: DataFrame) -> DataFrame:
-    """Count sightings per zip code and hour of `event_time`.
+def hourly_counts(sightings: DataFrame, window: Column) -> DataFrame:
+    """Count sightings per zip code and window.
 
     Columns: zip_code string, window struct<start, end> (UTC), count bigint.
     """
     return (
-        sightings.groupBy("zip_code", F.window("event_time", "1 hour").alias("window"))
+        sightings.groupBy("zip_code", window)
         .agg(F.count(F.lit(1)).alias("count"))
         .select("zip_code", "window", "count")
     )

@@ -46,13 +46,13 @@ def edits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
     return made.withColumn("bot", F.coalesce("bot", F.lit(False)))
 
 
-def user_edits(edits: DataFrame) -> DataFrame:
-    """Count edits per user and 10 minutes of `event_time`.
+def user_edits(edits: DataFrame, window: Column) -> DataFrame:
+    """Count edits per user and window.
 
     Columns: user string, bot boolean, window struct<start, end> (UTC), count bigint.
     """
     return (
-        edits.groupBy("user", "bot", F.window("event_time", "10 minutes").alias("window"))
+        edits.groupBy("user", "bot", window)
         .agg(F.count(F.lit(1)).alias("count"))
         .select("user", "bot", "window", "count")
     )

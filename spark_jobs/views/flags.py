@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from include.limits import Limit
-from include.pipelines.spec import Flags, Pipeline
+from include.pipelines.spec import Flags, Limit, Pipeline
 from spark_jobs.decoding.records import transform
 
 _ROW = ("kafka_offset", "kafka_partition", "kafka_topic")

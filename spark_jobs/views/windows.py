@@ -7,12 +7,19 @@ from datetime import datetime
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.pipelines.spec import TimeWindow
+from include.pipelines.spec import AdditiveView, TimeWindow
+from include.times import in_words
 
 Window = tuple[datetime, datetime]
 """Start and end of a window, in UTC."""
 
 
-def window_of(series: TimeWindow) -> Column:
-    """The window of a row by its `event_time`, of windows that do not overlap."""
-    return F.window("event_time", series.length, startTime=series.start or None)
+def window_column(view: AdditiveView) -> Column:
+    """Return the view's windows of a row, under the name that the view declares."""
+    return window_of(view.windows).alias(view.window)
+
+
+def window_of(windows: TimeWindow) -> Column:
+    """Return the windows of a row by its `event_time`: one, or several where they overlap."""
+    slide, start = (in_words(each) if each else None for each in (windows.slide, windows.start))
+    return F.window("event_time", in_words(windows.length), slide, start)

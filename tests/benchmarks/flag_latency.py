@@ -20,9 +20,10 @@ from typing import Any
 import confluent_kafka
 
 from include import kafka, lake
-from include.limits import Limit
 from include.pipelines import load_pipeline
-from include.producing.messages.auction_bids import SHILL_PAIRS, USUAL
+from include.pipelines.spec import Limit
+from include.producing.messages.auction_bids import MEDIAN_BIDS, SHILL_PAIRS
+from include.times import in_words
 
 processes = multiprocessing.get_context("spawn")
 
@@ -140,7 +141,7 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
 
     pipeline = load_pipeline("auction_bids")
     spark: SparkSession = build_session("bench flags", task_slots=task_slots(pipeline))
-    limits = [Limit("far_above", json.dumps([name, "EUR"]), str(usual * 4)) for name, usual in USUAL.items()]
+    limits = [Limit("far_above", json.dumps([name, "EUR"]), str(median * 4)) for name, median in MEDIAN_BIDS.items()]
     limits += [Limit("burst", f"burst-{number}") for number in range(100)]
     limits += [Limit("shill_pair", json.dumps([bidder, seller])) for seller, bidder in SHILL_PAIRS.items()]
 
@@ -165,7 +166,7 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
 
     return {
         "real_time": lambda source, target: raising(
-            "real_time", {"realTime": declared(pipeline).commit_every}, source, target
+            "real_time", {"realTime": in_words(declared(pipeline).commit_every)}, source, target
         ),
         "micro_batch": lambda source, target: raising("micro_batch", {"processingTime": "0 seconds"}, source, target),
     }

@@ -15,8 +15,8 @@ from include.ledger.database import session
 from include.ledger.intervals.revisions import BuiltRevision, as_built
 from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVersion, Revision
 from include.ledger.streams import writers
-from include.limits import Limit
 from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import Limit
 
 FLAGS = "flags"
 """Name of the query that raises flags."""

@@ -19,7 +19,7 @@ from include.pipelines.spec.archive import (
     SafeValue,
 )
 from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, Text, UserDefined
-from include.pipelines.spec.flags import Flags
+from include.pipelines.spec.flags import Flags, Limit
 from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, TOPIC, check_identifier
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.reports import Listing, Threshold, Top
@@ -33,6 +33,7 @@ from include.pipelines.spec.views import (
     Sink,
     TimeWindow,
 )
+from include.times import Schedule, every, hourly
 
 __all__ = [
     "CLIENT_OPTIONS",
@@ -55,6 +56,7 @@ __all__ = [
     "Json",
     "KafkaMessages",
     "KafkaTopics",
+    "Limit",
     "Listing",
     "MaxBytes",
     "Pipeline",
@@ -63,6 +65,7 @@ __all__ = [
     "Retention",
     "Rule",
     "SafeValue",
+    "Schedule",
     "Sink",
     "Text",
     "Threshold",
@@ -70,4 +73,6 @@ __all__ = [
     "Top",
     "UserDefined",
     "check_identifier",
+    "every",
+    "hourly",
 ]

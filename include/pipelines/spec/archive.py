@@ -48,6 +48,10 @@ class EventTimeWithin:
     behind: str
     ahead: str
 
+    def __post_init__(self) -> None:
+        for duration in (self.behind, self.ahead):
+            parse_duration(duration)
+
     @property
     def bounds(self) -> tuple[timedelta, timedelta]:
         """Behind and ahead as durations."""
@@ -101,7 +105,7 @@ class Archive:
         check_columns(self.file_format, self.columns)
         for name in self.partition_by:
             check_identifier(name, "partition column")
-            if name in ("date", "interval", "outcome"):
+            if name in ("date", "interval", "fate"):
                 raise UsageError(f"partition column {name!r} is Tidemark's own", remedy="choose another name")
 
     @property

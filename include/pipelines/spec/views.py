@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from include.errors import UsageError
 from include.pipelines.spec.names import TOPIC
+from include.times import in_words, parse_duration
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,11 @@ class CompactedTopic:
 
     topic: str
     watermark: str
-    """How long the stream waits for late rows, e.g. `1 hour`."""
+    """How long the stream waits for late rows, e.g. `1h`."""
     topic_partitions: int = 2
+
+    def __post_init__(self) -> None:
+        parse_duration(self.watermark)
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class KafkaMessages:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """All topics that the sink may write to."""
+        """The topics that the sink may write to."""
         return tuple(f"{topic}{self.topic_suffix}" for topic in ((self.topic,) if self.topic else self.row_topics))
 
 
@@ -69,17 +73,19 @@ Sink = KafkaMessages | JdbcTable | Console
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """Windows of event time, aligned to the epoch in UTC; durations as Spark writes them, e.g. `10 minutes`."""
+    """Windows of event time, aligned to the epoch in UTC; durations such as `10m`, `1h` and `1d`."""
 
     length: str
     slide: str = ""
     """A window begins so often; unset: where the last one ends."""
     start: str = ""
-    """How far the windows are shifted, e.g. `2 minutes`: they begin two minutes past the hour."""
+    """How far the windows are shifted, e.g. `2m`: they begin two minutes past the hour."""
 
     def __post_init__(self) -> None:
-        if self.length_seconds % self.slide_seconds:
-            raise UsageError(f"a slide of {self.slide} does not divide a window of {self.length}")
+        if not self.length_seconds or not self.slide_seconds or self.length_seconds % self.slide_seconds:
+            raise UsageError(f"a slide of {self.slide or self.length} does not divide a window of {self.length}")
+        if self.start:
+            parse_duration(self.start)
 
     @property
     def length_seconds(self) -> int:
@@ -97,23 +103,17 @@ class TimeWindow:
         return _seconds(self.start) if self.start else 0
 
     def tumbling(self) -> tuple[TimeWindow, ...]:
-        """The windows as series in which each row lies in exactly one: several where they overlap."""
+        """Return the windows as series in which each row lies in exactly one: several where they overlap."""
         starts = range(self.start_seconds, self.start_seconds + self.length_seconds, self.slide_seconds)
-        return tuple(TimeWindow(self.length, "", f"{start} seconds") for start in starts)
+        return tuple(TimeWindow(self.length, "", f"{start}s") for start in starts)
 
     def __str__(self) -> str:
-        slide = f" every {self.slide}" if self.slide else ""
-        return f"{self.length}{slide}{f' from {self.start}' if self.start else ''}"
-
-
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+        slide = f" every {in_words(self.slide)}" if self.slide else ""
+        return f"{in_words(self.length)}{slide}{f' from {in_words(self.start)}' if self.start else ''}"
 
 
 def _seconds(duration: str) -> int:
-    match = re.fullmatch(r"(\d+) (second|minute|hour|day)s?", duration)
-    if not match:
-        raise UsageError(f"not a duration of a window: {duration!r}", remedy="write it like 10 minutes or 1 hour")
-    return int(match[1]) * _SECONDS[match[2]]
+    return parse_duration(duration) // timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class AdditiveView:
     rows: str
     """Name of the transform that selects what is counted: archive rows (and references) to rows."""
     aggregate: str
-    """Name of the transform: those rows to one row per key."""
+    """Name of the transform: those rows, and the column of their windows, to one row per key."""
     key: tuple[str, ...]
     measures: tuple[str, ...]
     columns: str
@@ -132,7 +132,7 @@ class AdditiveView:
     window: str
     """The key column that is a window struct<start, end>."""
     windows: TimeWindow
-    """Its windows, those that the transform aggregates by."""
+    """Its windows; the transform gets them as a column of that name."""
     speed: CompactedTopic
     mode: Literal["update", "complete"] = "update"
     """Emitted with each micro-batch: the keys that changed, or all of them. With `complete` no row is too late

@@ -28,8 +28,7 @@ def parts(pipeline: str, begin: int, until: int, topic_id: str = "id-1") -> list
 
 def test_of_runs_that_begin_at_one_offset_the_last_is_in_force(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
-
-    from include.limits import Limit
+    from include.pipelines.spec import Limit
 
     lease = writers.acquire("in_force")
     first, second, third = (flags.note_limits(lease, [], [Limit("burst", name)]) for name in ("a", "b", "c"))
@@ -63,8 +62,7 @@ def test_where_nothing_could_be_flagged_no_limits_are_in_force(in_process: Home)
 
 def test_equal_limits_keep_their_version_and_unknown_ones_are_left_out(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
-
-    from include.limits import Limit
+    from include.pipelines.spec import Limit
 
     lease = writers.acquire("versions")
     limits = [Limit("far_above", '["toys","EUR"]', "12.50"), Limit("burst", "b")]
@@ -83,9 +81,8 @@ def test_limits_are_learned_from_nothing_before_an_interval_is_registered(in_pro
 
 
 def test_driver_without_the_lease_puts_no_limits_in_force(in_process: Home) -> None:
-    from include.ledger.streams import flags, writers
-
     from include.errors import AnotherWriter
+    from include.ledger.streams import flags, writers
 
     lease = writers.acquire("fenced")
     version = flags.note_limits(lease, [], [])

@@ -89,7 +89,7 @@ def test_changed_function_or_constant_is_named_when_the_view_reaches_it(
 def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline) -> None:
     view = pipeline.views[0]
     before = fingerprint.view_fingerprint(pipeline, view)
-    changed = replace(view, speed=replace(view.speed, watermark="2 hours"), key=("window",))
+    changed = replace(view, speed=replace(view.speed, watermark="2h"), key=("window",))
     references = {**pipeline.references, "streets": Reference(Path("streets.csv"), "street STRING")}
     after = fingerprint.view_fingerprint(replace(pipeline, references=references), changed)
     assert fingerprint.differences(before, after) == [

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from include.pipelines import load_pipeline
-from include.producing.generate import broken_forms
+from include.producing.broken_messages import broken_json
 from include.producing.messages import auction_bids as producer
 from include.producing.messages import nest_cameras as neighbour
+from tests.support.views import aggregated
 
 pytestmark = pytest.mark.spark
 
@@ -52,7 +53,7 @@ def changed(**changes: Any) -> bytes:
 
 def test_a_bid_without_a_key_is_archived_with_its_exact_amount(spark: Any) -> None:
     (row,) = decoded(spark, [changed()])
-    assert (row.outcome, row.bid_id, row.amount) == ("archived", "b1", Decimal("12.34"))
+    assert (row.fate, row.bid_id, row.amount) == ("archived", "b1", Decimal("12.34"))
     assert row.bid_time == datetime(2026, 11, 20, 5, 29, 59, 500_000)
 
 
@@ -61,14 +62,14 @@ def test_amounts_of_whole_cents_within_the_bounds_are_archived_however_they_are_
     spark: Any, amount: str
 ) -> None:
     (row,) = decoded(spark, [changed().replace(b"12.34", amount.encode())])
-    assert (row.outcome, row.amount) == ("archived", Decimal(amount))
+    assert (row.fate, row.amount) == ("archived", Decimal(amount))
 
 
 def test_every_hostile_bid_is_quarantined_for_its_reason(spark: Any) -> None:
     rng = random.Random(1)
     cases = [
         *producer.bad_messages(NOW, rng),
-        *broken_forms(changed(), 1_048_576, rng),
+        *broken_json(changed(), 1_048_576, rng),
         ("required_missing", neighbour.message(NOW, rng)[1]),
         ("value_too_long", changed(bidder="x" * 1_000_000)),
         ("out_of_range", changed().replace(b"12.34", b"1e999999999")),
@@ -82,7 +83,7 @@ def test_every_hostile_bid_is_quarantined_for_its_reason(spark: Any) -> None:
     found = decoded(spark, [value for _, value in cases])
     reasons = [(reason, value and value[:200]) for reason, value in cases]
     assert [(row.reason, value and value[:200]) for row, (_, value) in zip(found, cases, strict=True)] == reasons
-    assert all(row.outcome == "quarantined" and row.detail and row.bid_id is None for row in found)
+    assert all(row.fate == "quarantined" and row.detail and row.bid_id is None for row in found)
 
 
 def rows(spark: Any, *found: tuple[Any, ...]) -> Any:
@@ -90,12 +91,10 @@ def rows(spark: Any, *found: tuple[Any, ...]) -> Any:
 
 
 def test_category_hours_keep_currencies_apart_and_add_up_exactly(spark: Any) -> None:
-    from spark_jobs.transforms.auction_bids import category_hours
-
     early, late = datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6)
     bids = [("toys", "EUR", "s", "b", "a", Decimal(cents) / 100, early) for cents in (10, 20, 999_999_999)]
     bids += [("toys", "USD", "s", "b", "a", Decimal("1.00"), early), ("toys", "EUR", "s", "b", "a", Decimal(1), late)]
-    counted = category_hours(rows(spark, *bids))
+    counted = aggregated("auction_bids", "category_hours", rows(spark, *bids))
     found = {(r.currency, r.window.start.hour): (r.bids, r.amount, r.amount_squared) for r in counted.collect()}
     squares = Decimal("0.01") + Decimal("0.04") + Decimal("9999999.99") ** 2
     assert found == {
@@ -108,10 +107,9 @@ def test_category_hours_keep_currencies_apart_and_add_up_exactly(spark: Any) -> 
 
 
 def test_pair_hours_count_bids_of_a_bidder_with_a_seller(spark: Any) -> None:
-    from spark_jobs.transforms.auction_bids import pair_hours
-
     bids = [("toys", "EUR", seller, "b", "a", None, datetime(2026, 11, 20, 5)) for seller in ("s", "s", "t")]
-    found = {(r.bidder, r.seller): r.bids for r in pair_hours(rows(spark, *bids)).collect()}
+    counted = aggregated("auction_bids", "pair_hours", rows(spark, *bids))
+    found = {(r.bidder, r.seller): r.bids for r in counted.collect()}
     assert found == {("b", "s"): 2, ("b", "t"): 1}
 
 
@@ -130,7 +128,7 @@ def test_own_auctions_are_those_whose_seller_bids(spark: Any) -> None:
 def test_generated_bids_hold_overbids_bursts_and_shill_pairs_in_every_hour() -> None:
     rng = random.Random(3)
     bids = [producer._bid(NOW + timedelta(milliseconds=360 * n), rng) for n in range(10_000)]
-    far_above = [b for b in bids if b["amount"] > 15 * producer.USUAL[b["category"]]]
+    far_above = [b for b in bids if b["amount"] > 15 * producer.MEDIAN_BIDS[b["category"]]]
     bursts = Counter(b["bidder"] for b in bids if b["bidder"].startswith("burst-"))
     pairs = Counter((b["seller"], b["bidder"]) for b in bids)
     assert 20 < len(far_above) < 100
@@ -181,7 +179,7 @@ def test_bidders_in_a_burst_and_devoted_pairs_are_learned(spark: Any) -> None:
 
 
 def test_a_bid_breaks_each_rule_alone_and_all_together(spark: Any) -> None:
-    from include.limits import Limit
+    from include.pipelines.spec import Limit
     from spark_jobs.transforms.auction_bids import flags
 
     limits = [

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.views import aggregated
+
 pytestmark = pytest.mark.spark
 
 ARCHIVE = "deviceId BIGINT, speed DOUBLE, accuracy DOUBLE, event_time TIMESTAMP"
@@ -36,11 +38,12 @@ def test_position_of_a_message_has_its_time_in_milliseconds_and_times_beyond_the
 
 
 def test_hourly_counts_count_positions_and_those_in_motion(spark: Any) -> None:
-    from spark_jobs.transforms.gps_positions import counted_positions, hourly_counts
+    from spark_jobs.transforms.gps_positions import counted_positions
 
     five, six = datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6)
     rows = [(1, 50.0, 1.0, five), (1, 2.9, 1.0, five), (1, None, 1.0, five), (1, 3.0, 1.0, six), (2, 0.0, 1.0, six)]
-    counted = hourly_counts(counted_positions(spark.createDataFrame(rows, ARCHIVE), {}))
+    positions = counted_positions(spark.createDataFrame(rows, ARCHIVE), {})
+    counted = aggregated("gps_positions", "hourly_counts", positions)
     found = {(r["deviceId"], r["window"]["start"].hour): (r["positions"], r["moving"]) for r in counted.collect()}
     assert found == {(1, 5): (3, 1), (1, 6): (1, 1), (2, 6): (1, 0)}
     assert counted.columns == ["deviceId", "window", "positions", "moving"]

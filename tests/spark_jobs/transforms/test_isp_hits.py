@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.views import aggregated
+
 pytestmark = pytest.mark.spark
 
 HITS = "zipcode STRING, isp STRING, user STRING, event_time TIMESTAMP"
@@ -17,10 +19,8 @@ def at(minute: int, second: int = 0) -> datetime:
 
 
 def test_hit_lies_in_both_windows_that_begin_two_minutes_past_every_fifth(spark: Any) -> None:
-    from spark_jobs.transforms.isp_hits import hits_by_zip
-
     rows = [("94103", "a", "u", at(2)), ("94103", "a", "u", at(1, 59)), (None, "a", "u", at(7))]
-    counted = hits_by_zip(spark.createDataFrame(rows, HITS))
+    counted = aggregated("isp_hits", "by_zip", spark.createDataFrame(rows, HITS))
     found = {(r.zipcode, r.window.start.strftime("%H:%M")): (r.hits, r.window.end) for r in counted.collect()}
     assert {key: hits for key, (hits, _) in found.items()} == {
         ("94103", "04:52"): 1,
@@ -34,11 +34,10 @@ def test_hit_lies_in_both_windows_that_begin_two_minutes_past_every_fifth(spark:
 
 
 def test_hits_by_isp_are_those_of_a_day_in_utc(spark: Any) -> None:
-    from spark_jobs.transforms.isp_hits import hits_by_isp
-
     rows = [("1", "a", "u", datetime(2026, 11, 20)), ("1", "a", None, datetime(2026, 11, 20, 23, 59, 59)),
             ("1", "a", "u", datetime(2026, 11, 21))]  # fmt: skip
-    found = {r.window.start.day: r.hits for r in hits_by_isp(spark.createDataFrame(rows, HITS)).collect()}
+    counted = aggregated("isp_hits", "by_isp", spark.createDataFrame(rows, HITS))
+    found = {r.window.start.day: r.hits for r in counted.collect()}
     assert found == {20: 2, 21: 1}
 
 
@@ -63,13 +62,12 @@ def test_users_of_a_zip_code_are_counted_once_each_and_unknown_ones_not_at_all(s
     assert [tuple(r) for r in users_by_zip(spark.createDataFrame(rows, HITS)).collect()] == [("1", 2, 4)]
 
 
-def test_declared_windows_are_those_of_the_transform(spark: Any) -> None:
+def test_rows_lie_in_the_declared_windows(spark: Any) -> None:
     from include.pipelines import load_pipeline
-    from spark_jobs.decoding.records import transform
 
     for view in load_pipeline("isp_hits").views:
         rows = spark.createDataFrame([("1", "a", "u", at(2))], HITS)
-        windows = [row[view.window] for row in transform(load_pipeline("isp_hits"), view.aggregate)(rows).collect()]
+        windows = [row[view.window] for row in aggregated("isp_hits", view.name, rows).collect()]
         lengths = {(window.end - window.start).total_seconds() for window in windows}
         starts = {int(window.start.timestamp() - view.windows.start_seconds) % view.windows.slide_seconds
                   for window in windows}  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.views import aggregated
+
 pytestmark = pytest.mark.spark
 
 ARCHIVE = (
@@ -35,12 +37,9 @@ def test_sightings_keep_rows_with_a_person_and_a_known_place(spark: Any) -> None
 
 
 def test_hourly_counts_put_the_full_hour_into_the_next_window(spark: Any) -> None:
-    from spark_jobs.transforms.nest_cameras import hourly_counts
-
     times = [datetime(2026, 11, 20, 5, 0), datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6, 0)]
-    counted = hourly_counts(
-        spark.createDataFrame([("94103", t) for t in times], "zip_code STRING, event_time TIMESTAMP")
-    )
+    sightings = spark.createDataFrame([("94103", t) for t in times], "zip_code STRING, event_time TIMESTAMP")
+    counted = aggregated("nest_cameras", "hourly_counts", sightings)
     found = {(r.window.start.hour, r.window.end.hour): r["count"] for r in counted.collect()}
     assert found == {(5, 6): 2, (6, 7): 1}
     assert counted.columns == ["zip_code", "window", "count"]

@@ -11,6 +11,7 @@ import pytest
 
 from include.pipelines import load_pipeline
 from tests.conftest import REPOSITORY
+from tests.support.views import aggregated
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +69,7 @@ def change(**changes: object) -> bytes:
 )
 def test_message_is_quarantined_with_its_reason(spark: Any, reason: str, value: bytes | None) -> None:
     row = decoded(spark, [value])[0]
-    assert (row.outcome, row.reason) == ("quarantined", reason)
+    assert (row.fate, row.reason) == ("quarantined", reason)
     assert row.value == value
     assert row.detail
 
@@ -79,11 +80,11 @@ def test_message_of_a_neighbour_is_quarantined(spark: Any) -> None:
     from include.producing.messages import nest_cameras
 
     row = decoded(spark, [nest_cameras.message(MOMENT, random.Random(1))[1]])[0]
-    assert (row.outcome, row.reason) == ("quarantined", "required_missing")
+    assert (row.fate, row.reason) == ("quarantined", "required_missing")
 
 
 def test_user_of_255_bytes_is_archived(spark: Any) -> None:
-    assert decoded(spark, [change(user="é" * 127 + "x")])[0].outcome == "archived"
+    assert decoded(spark, [change(user="é" * 127 + "x")])[0].fate == "archived"
 
 
 @pytest.mark.parametrize("field", ["server_name", "user", "title"])
@@ -96,17 +97,17 @@ def test_every_naughty_string_is_archived_as_it_is_or_quarantined_whole(spark: A
         pytest.skip(f"the strings are not at {NAUGHTY.relative_to(REPOSITORY.parent)}")
     texts = json.loads(NAUGHTY.read_text())
     values = [change(**{field: text}) for text in texts]
-    outcomes: Counter[str] = Counter()
+    fates: Counter[str] = Counter()
     for text, value, row in zip(texts, values, decoded(spark, values), strict=True):
         fits = len(text.encode()) <= 255 if field == "user" else True
         fits = re.fullmatch(SAFE_VALUE, text) is not None if field == "server_name" else fits
-        assert row.outcome == ("archived" if fits else "quarantined"), text
+        assert row.fate == ("archived" if fits else "quarantined"), text
         if fits:
             assert row[field] == text
         else:
             assert row.value == value
-        outcomes[row.outcome] += 1
-    assert outcomes["archived"] > 0
+        fates[row.fate] += 1
+    assert fates["archived"] > 0
 
 
 def test_edits_are_changes_of_text_by_a_known_user(spark: Any) -> None:
@@ -126,11 +127,9 @@ def test_edits_are_changes_of_text_by_a_known_user(spark: Any) -> None:
 
 
 def test_user_edits_put_the_tenth_minute_into_the_next_window(spark: Any) -> None:
-    from spark_jobs.transforms.wiki_changes import user_edits
-
     times = [datetime(2026, 11, 20, 5, 0), datetime(2026, 11, 20, 5, 9, 59), datetime(2026, 11, 20, 5, 10)]
     rows = [("edit", "a", False, moment) for moment in times] + [("edit", "a", True, times[0])]
-    counted = user_edits(spark.createDataFrame(rows, ARCHIVE_DDL))
+    counted = aggregated("wiki_changes", "user_edits", spark.createDataFrame(rows, ARCHIVE_DDL))
     found = {(r.user, r.bot, r.window.start.minute, r.window.end.minute): r["count"] for r in counted.collect()}
     assert found == {("a", False, 0, 10): 2, ("a", False, 10, 20): 1, ("a", True, 0, 10): 1}
     assert counted.columns == ["user", "bot", "window", "count"]
