@@ -12,11 +12,11 @@ import argparse
 import sys
 
 from include.ledger.intervals.attempts import load_attempt
-
 from include.pipelines import load_pipeline
 from spark_jobs.intervals.build import build
 from spark_jobs.publish import publish_attempt, publishing_session
 from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
 
 
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     if not built.verdict["reconciliation"]["unexplained"]:
         # What is validated is what the files hold, nothing that was kept of the rows they were written from.
         spark.catalog.clearCache()
-        print("tidemark: validating and registering", file=sys.stderr, flush=True)
+        log_of(pipeline.name).info("validating and registering")
         publish_attempt(spark, pipeline, built)
     return 0
 

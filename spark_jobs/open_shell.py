@@ -20,6 +20,7 @@ from spark_jobs.lines.tables import LineTables
 from spark_jobs.live.tables import LiveTables
 from spark_jobs.run_sql import Result, run
 from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
 
 PROMPT = "tidemark> "
@@ -59,7 +60,7 @@ def _converse(spark: SparkSession, pipeline: Pipeline, tables: LiveTables | Line
             tables.refresh()
             _show(run(spark, statement), as_json=False)
         except UsageError as error:
-            print(f"tidemark: {error}", file=sys.stderr)
+            log_of().error("%s", error)
 
 
 def _show(found: Result, *, as_json: bool) -> None:

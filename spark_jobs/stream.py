@@ -9,13 +9,13 @@ import argparse
 import os
 import sys
 
-from include.ledger.streams import launches
-
 from include.errors import ServiceUnreachable, TidemarkError
+from include.ledger.streams import launches
 from include.pipelines import load_pipeline
 from include.pipelines.spec.lines import parse_line_source
 from spark_jobs.lines.stream import run_line_stream
 from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
 from spark_jobs.streaming.flag_query import task_slots
 from spark_jobs.streaming.kafka_stream import run_stream
@@ -56,7 +56,7 @@ def _note_end(code: int) -> None:
         try:
             launches.note_end(launch, code)
         except ServiceUnreachable as error:
-            print(f"tidemark: {error}", file=sys.stderr)
+            log_of().warning("%s", error)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,25 @@
-"""Archived rows whose landing files were removed, from the registered revisions that hold them since.
+"""Archived rows whose landing files were removed: read from the registered revisions that hold them since.
 
-A damaged revision is the only copy of its rows in the lake: a read of it is refused, or its offsets are decoded
-again from Kafka.
+A damaged revision is the only copy of its rows in the lake: reading it is refused, or its offsets are decoded again
+from Kafka.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
-from itertools import groupby
 from typing import Literal
 
 import pyarrow as pa
-from include.ledger.archive import landing
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka, lake
 from include.errors import OffsetsLost, TidemarkError
-from include.lake.revision_files import damaged_files
-from include.ledger.models import Revision
+from include.lake.revision_files import damage_of, damaged_files, described
+from include.ledger.archive import holdings, removal
+from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline
@@ -30,6 +28,7 @@ from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import archive_rows, decode, failure
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.kafka_source import read_ranges
+from spark_jobs.spark.log import log_of
 
 Damaged = Literal["refuse", "decode again"]
 """What a read does about a damaged revision that is the only copy: raise, or take its offsets from Kafka."""
@@ -47,8 +46,8 @@ def read_registered(
     """
     paths: list[str] = []
     lost: list[_Lost] = []
-    for holding in landing.holdings(pipeline.name, pipeline.table, removed):
-        if damage := holding.damage():
+    for holding in holdings.holdings(pipeline.name, pipeline.table, removed):
+        if damage := damage_of(holding.revisions, records=holding.archived):
             lost.append((damage, holding.ranges))
         else:
             paths += [path for revision in holding.revisions for path in _files_of(revision)]
@@ -64,19 +63,17 @@ def read_registered_by_event_time(
     Columns: the archive table's. Revisions are chosen by the date of their partition, their files by the event
     times in their footers, and only what is chosen is read, or decoded again. Raises as `read_registered`.
     """
-    candidates = landing.revisions_with_dates(pipeline.table, low.date(), high.date())
-    offsets = landing.ranges_of_intervals(revision.interval_id for revision in candidates)
-    removed = landing.removed_ranges(pipeline.name, offsets)
+    candidates = holdings.revisions_with_dates(pipeline.table, low.date(), high.date())
+    removed = removal.removed_ranges(pipeline.name, holdings.ranges_of_intervals(candidates))
     if not removed:
         return None
     paths: list[str] = []
     lost: list[_Lost] = []
-    candidates.sort(key=_interval_of)
-    for interval_id, revisions in groupby(candidates, key=_interval_of):
+    for interval_id, revisions in candidates.items():
         files, damage = _files_with_event_times(pipeline, revisions, low, high)
         if not damage:
             paths += files
-        elif held := _common(landing.ranges_of_intervals([interval_id]), removed):
+        elif held := _common(holdings.ranges_of_intervals([interval_id]), removed):
             lost.append((damage, held))
     rows = _read_revisions(spark, pipeline, paths, removed)
     if lost:
@@ -100,25 +97,25 @@ def _read_revisions(
 
 
 def _files_with_event_times(
-    pipeline: Pipeline, revisions: Iterable[Revision], low: datetime, high: datetime
+    pipeline: Pipeline, revisions: Iterable[BuiltRevision], low: datetime, high: datetime
 ) -> tuple[list[str], str]:
     """Files that may hold such rows, and what is wrong with the revisions that have them; empty for nothing."""
     chosen: list[str] = []
     for revision in revisions:
         # Footers of all candidates, bytes of those alone that are read.
         damage = next(damaged_files(revision.location, revision.files, deep=False), None)
-        found = (
+        wanted = (
             [] if damage else [path for path in _files_of(revision) if _may_hold(pipeline, revision, path, low, high)]
         )
-        if found:
+        if wanted:
             damage = next(damaged_files(revision.location, revision.files, deep=True), None)
         if damage:
-            return [], f"{revision.table_name} {revision.table_partition}: {damage} in {revision.location}"
-        chosen += found
+            return [], described(revision, damage)
+        chosen += wanted
     return chosen, ""
 
 
-def _may_hold(pipeline: Pipeline, revision: Revision, path: str, low: datetime, high: datetime) -> bool:
+def _may_hold(pipeline: Pipeline, revision: BuiltRevision, path: str, low: datetime, high: datetime) -> bool:
     noted = revision.files[path.rsplit("/", 1)[-1]].get("event_time")
     try:
         if noted is None:
@@ -149,7 +146,7 @@ def _decode_again(spark: SparkSession, pipeline: Pipeline, lost: Sequence[_Lost]
                 remedy="restore the file",
                 pipeline=pipeline.name,
             ) from gone
-        _say_once(f"{damage}; these offsets are read from Kafka again")
+        _warn_once(pipeline.name, f"{damage}; these offsets are read from Kafka again")
     parts = [_decode_ranges(spark, pipeline, ranges) for _, ranges in lost]
     # What is compared is read many times, Kafka once.
     return reduce(DataFrame.unionByName, parts).persist()
@@ -189,14 +186,10 @@ def _only_copy(pipeline: Pipeline, damage: str) -> TidemarkError:
     )
 
 
-def _files_of(revision: Revision) -> list[str]:
+def _files_of(revision: BuiltRevision) -> list[str]:
     return [f"{revision.location}/{name}" for name in sorted(revision.files)]
 
 
-def _interval_of(revision: Revision) -> int:
-    return revision.interval_id
-
-
 @cache
-def _say_once(text: str) -> None:
-    print(f"tidemark: {text}", file=sys.stderr, flush=True)
+def _warn_once(pipeline: str, text: str) -> None:
+    log_of(pipeline).warning("%s", text)

@@ -26,8 +26,9 @@ from spark_jobs.lines.source import decode_lines, read_lines
 from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.spark.checkpoint import checkpoint_id
 from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
-from spark_jobs.streaming.queries import Heartbeat, Stop, StreamQueries, leased, say
+from spark_jobs.streaming.queries import Heartbeat, Stop, StreamQueries, leased
 from spark_jobs.views.aggregate import aggregate_stream
 
 
@@ -44,7 +45,8 @@ def run_line_stream(
     with leased(pipeline.name) as (lease, heartbeat):
         generation = _begin(pipeline, source, lease)
         feed = feed_of(source, lease, until_end=until_caught_up)
-        say(f"{pipeline.name}: {declared.name} from {source}; {source.guarantee}, and no interval over it")
+        log = log_of(pipeline.name)
+        log.info("%s from %s; %s, and no interval over it", declared.name, source, source.guarantee)
         feed.start()
         try:
             while until_caught_up and feed.is_alive() and not (stop.requested or heartbeat.stop_requested()):
@@ -56,7 +58,7 @@ def run_line_stream(
             stopped = _run(queries, feed, stop, heartbeat)
         finally:
             feed.end()
-        say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
+        log.info("%s, %s records committed", "stopped" if stopped else "caught up", queries.committed)
     return 0
 
 
@@ -164,7 +166,7 @@ class _LineQueries(StreamQueries):
         quarantined = sum(fates.quarantined for fates in read.fates.values())
         records = sum(fates.records for fates in read.fates.values())
         self.committed += records
-        say(
-            f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records of "
-            f"{len(read.fates)} sources, {quarantined} quarantined, {batch.seconds:.1f} s"
+        self._log(ARCHIVE).info(
+            "micro-batch %s committed: %s records of %s sources, %s quarantined, %.1f s",
+            *(batch.batch_id, records, len(read.fates), quarantined, batch.seconds),
         )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from include.ledger.intervals.attempts import AttemptSpec
-from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -15,11 +11,14 @@ from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
 from include.lake.revision_files import damaged_files
 from include.ledger.intervals import attempts, revisions
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import table_schema
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
+from spark_jobs.spark.log import log_of
 
 
 def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
@@ -114,7 +113,7 @@ def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, buil
         old = before.pop((revision.table, revision.partition), None)
         disagreement = _disagreement(catalog, old) if old is not None else ""
         if disagreement:
-            print(f"tidemark: {revision.table} {revision.partition}: {disagreement}; built anew", file=sys.stderr)
+            log_of(pipeline.name).warning("%s %s: %s; built anew", revision.table, revision.partition, disagreement)
         unchanged = old is not None and old.content_hash == revision.content_hash and not disagreement
         (kept if unchanged else changed).append(revision)
     revisions.set_state(changed, "registering")

@@ -1,10 +1,9 @@
-"""The edge of every Spark driver: errors become one line on standard error and an exit code."""
+"""The edge of every Spark driver: each error becomes one line on standard error and an exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
 
 from py4j.protocol import Py4JError
@@ -12,17 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from include.errors import (
-    TidemarkError,
-    UsageError,
-)
+from include.errors import TidemarkError, UsageError
 from include.spark import driver_folders
+from spark_jobs.spark import log
 from spark_jobs.spark.failures import root_cause, translate
 
 
 def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     """Run an entry's main and end the process with its exit code."""
     code = 1
+    log.configure()
     driver_folders.hold()
     # It would tell every error of a query a second time, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
@@ -31,11 +29,11 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     except TidemarkError as error:
         code = _fail(error)
     except (PySparkException, Py4JError, OSError) as error:
-        known = translate(error)
-        if known is None:
-            traceback.print_exc()
-            known = TidemarkError(root_cause(error), remedy="the log above has the whole of it; rerun with --debug")
-        code = _fail(known)
+        meaning = translate(error)
+        if meaning is None:
+            log.log_of().error("Spark failed in a way that has no meaning of its own", exc_info=True)
+            meaning = TidemarkError(root_cause(error), remedy="the log above has the whole of it; rerun with --debug")
+        code = _fail(meaning)
     finally:
         session = SparkSession.getActiveSession()
         if session is not None:
@@ -50,7 +48,8 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
 
 
 def _fail(error: TidemarkError) -> int:
-    if os.environ.get("TIDEMARK_DEBUG") and not isinstance(error, UsageError):
-        traceback.print_exc()
-    print(f"tidemark: {error}", file=sys.stderr, flush=True)
+    said = log.log_of()
+    if not isinstance(error, UsageError):
+        said.debug("%s", type(error).__name__, exc_info=True)
+    said.error("%s", error)
     return error.exit_code

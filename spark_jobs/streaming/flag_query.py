@@ -8,12 +8,18 @@ the last commit are read again then: they may have flags by both versions, of wh
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include import kafka, lake
+from include.crash_points import crash_point
+from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.intervals.revisions import BuiltRevision
@@ -21,26 +27,19 @@ from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-
-from include import kafka, lake
-from include.crash_points import crash_point
-from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger.database import session
-from include.limits import Limit
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import AdditiveView, Pipeline
-from include.times import parse_duration
+from include.pipelines.spec import AdditiveView, Limit, Pipeline
+from include.streams.checkpoints import checkpoint_uri, has_started
+from include.times import in_words, parse_duration
 from include.versions import decoder_version, rules_version
 from spark_jobs.archive.files import read_files
-from spark_jobs.decoding.poison import SPARK_FAILURES
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.checkpoint import checkpoint_id, read_batch
-from spark_jobs.spark.failures import root_cause
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
 from spark_jobs.spark.kafka_source import read_stream, write_stream
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
-from spark_jobs.streaming.speed_restarts import SpeedRestarts
+from spark_jobs.streaming.restarts import PoisonRestarts
 from spark_jobs.views.flags import declared, flags, learn_limits
 
 _LOOK_EVERY = 2.0
@@ -64,7 +63,7 @@ class FlagQuery:
     pipeline: Pipeline
     lease: writers.Lease
     generation: StreamGeneration
-    restarts: SpeedRestarts
+    restarts: PoisonRestarts
     until_caught_up: bool
     _limits: list[Limit] = field(default_factory=list)
     _version: int = 0
@@ -80,11 +79,15 @@ class FlagQuery:
     def __post_init__(self) -> None:
         self._began = self.generation.began_at(FLAGS)
 
+    @property
+    def _log(self) -> logging.LoggerAdapter[logging.Logger]:
+        return log_of(self.pipeline.name, FLAGS)
+
     def start(self, begins: Mapping[TopicPartition, int]) -> StreamingQuery:
         """Start the query with the limits of now. `begins`: where, when there is no checkpoint to continue from."""
         self.commit_finished()
         self._learn()
-        if self.generation.has_started(FLAGS):
+        if has_started(self.generation, FLAGS):
             begins = {}
         identities = describe_source(self.pipeline.source)
         every = dict.fromkeys(source_topic_partitions(self.pipeline.source, identities), 0)
@@ -105,7 +108,7 @@ class FlagQuery:
         return (
             write_stream(raised, declared(self.pipeline).topic)
             .queryName(f"{self.pipeline.name}.{FLAGS}")
-            .option("checkpointLocation", self.generation.checkpoint(FLAGS))
+            .option("checkpointLocation", checkpoint_uri(self.generation, FLAGS))
             .outputMode("update")
             .trigger(**trigger)
             .start()
@@ -124,10 +127,7 @@ class FlagQuery:
         began = time.monotonic()
         query.stop()
         again = self.start({})
-        _say(
-            f"{self.pipeline.name}: limits version {self._version} is in force, "
-            f"changed in {time.monotonic() - began:.2f} s"
-        )
+        self._log.info("limits version %s is in force, changed in %.2f s", self._version, time.monotonic() - began)
         return again
 
     def stop(self, query: StreamingQuery) -> None:
@@ -140,14 +140,14 @@ class FlagQuery:
 
         Also those of a driver that was killed in between: the next one does it before it starts.
         """
-        checkpoint = self.generation.checkpoint(FLAGS)
-        if (query_id := checkpoint_id(checkpoint)) is None:
+        location = checkpoint_uri(self.generation, FLAGS)
+        if (query_id := checkpoint_id(location)) is None:
             return 0
         last = micro_batches.last_batch(self.pipeline.name, FLAGS)
         following = last.batch_id + 1 if last is not None and last.query_id == query_id else 0
         batch = following
-        while lake.exists(f"{checkpoint}/commits/{batch}"):
-            self._commit(checkpoint, query_id, batch)
+        while lake.exists(f"{location}/commits/{batch}"):
+            self._commit(location, query_id, batch)
             batch += 1
         return batch - following
 
@@ -173,9 +173,7 @@ class FlagQuery:
             flag_ledger.note_run(self.lease, None, code, passed, ids)
         ranges = [OffsetRange(tp, passed.get(tp, at), at, ids[tp.topic]) for tp, at in sorted(begins.items())]
         name = f"{FLAGS}-{self.pipeline.name}-g{self.generation.number}"
-        with session() as ledger:
-            writers.check(ledger, self.lease)
-            micro_batches.move(ledger, self.lease.token, BatchCommit(self.pipeline.name, FLAGS, name, -1, ranges, {}))
+        micro_batches.move_query(self.lease, BatchCommit(self.pipeline.name, FLAGS, name, -1, ranges))
 
     def _learn(self) -> None:
         """Learn limits from the registered revisions, unless they are those of the last time."""
@@ -193,7 +191,7 @@ class FlagQuery:
         except SPARK_FAILURES as error:
             # What is learned late is better than no flags: the stream need not end with a damaged file.
             version, limits = flag_ledger.last_limits(self.pipeline.name)
-            _say(f"{self.pipeline.name}: no limits could be learned, those of before stay: {root_cause(error)}")
+            self._log.warning("no limits could be learned, those of before stay: %s", root_cause(error))
             if version:
                 self._version, self._limits = version, limits
                 return
@@ -205,12 +203,13 @@ class FlagQuery:
             return {"availableNow": True}
         slots = self.spark.sparkContext.defaultParallelism
         if slots < topic_partitions + _OTHER_QUERIES:
-            _say(
-                f"{self.pipeline.name}: flags are raised in micro-batches: Spark has {slots} task slots, in real time "
-                f"{topic_partitions + _OTHER_QUERIES} are needed for {topic_partitions} topic partitions"
+            self._log.warning(
+                "flags are raised in micro-batches: Spark has %s task slots, in real time %s are needed for %s topic "
+                "partitions",
+                *(slots, topic_partitions + _OTHER_QUERIES, topic_partitions),
             )
             return {"processingTime": "0 seconds"}
-        return {"realTime": declared(self.pipeline).commit_every}
+        return {"realTime": in_words(declared(self.pipeline).commit_every)}
 
 
 def learned(
@@ -223,7 +222,3 @@ def learned(
         return read_files(spark, [f"{r.location}/{name}" for r in own for name in r.files], struct_of(view.columns))
 
     return learn_limits(pipeline, {view.name: rows_of(view) for view in views})
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

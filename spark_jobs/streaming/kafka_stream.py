@@ -26,11 +26,11 @@ from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.failures import is_unresolved, translate
 from spark_jobs.spark.kafka_source import read_stream
+from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
-from spark_jobs.streaming.queries import Stop, StreamQueries, leased, say
-from spark_jobs.streaming.schema_restarts import SchemaRestarts
+from spark_jobs.streaming.queries import Stop, StreamQueries, leased
+from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
 from spark_jobs.streaming.speed_base import load_base
-from spark_jobs.streaming.speed_restarts import SpeedRestarts
 from spark_jobs.views.aggregate import aggregate_stream
 
 
@@ -48,9 +48,9 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         spark = open_session()
         heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
-        say(
-            f"{pipeline.name}: streaming from {pipeline.source} "
-            f"(generation {start.generation.number}, fencing token {lease.token})"
+        log = log_of(pipeline.name)
+        log.info(
+            "streaming from %s (generation %s, fencing token %s)", pipeline.source, start.generation.number, lease.token
         )
         try:
             while queries.running() and not (stop.requested or heartbeat.stop_requested()):
@@ -62,7 +62,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             if isinstance(error, PySparkException | TidemarkError):
                 raise _exactly(pipeline, start, error) from error
             raise
-        say(f"{pipeline.name}: {'stopped' if stopped else 'caught up'}, {queries.committed} records committed")
+        log.info("%s, %s records committed", "stopped" if stopped else "caught up", queries.committed)
     return 0
 
 
@@ -82,7 +82,7 @@ class _Queries(StreamQueries):
         self._group = ConsumerGroup(pipeline.name)
         self._show_position(micro_batches.positions(pipeline.name))
         self._searching = threading.Event()
-        self._restarts = SpeedRestarts(pipeline.name, self._searching)
+        self._restarts = PoisonRestarts(pipeline.name, self._searching)
         self._schemas = SchemaRestarts(pipeline)
         self._flags = (
             FlagQuery(spark, pipeline, lease, start.generation, self._restarts, until_caught_up)
@@ -108,7 +108,7 @@ class _Queries(StreamQueries):
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
             if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
-                say(f"{self._pipeline.name}: {name} starts again without the records that were diverted")
+                self._log(name).info("starts again without the records that were diverted")
                 self._queries[number] = self._start_beside(name)
         if self._flags:
             self._queries[-1] = self._flags.tend(self._queries[-1])
@@ -118,7 +118,7 @@ class _Queries(StreamQueries):
         """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
         query = self._names[number]
         if self._schemas.may_start(self._spark, query, checkpoint_uri(self._generation, query)):
-            say(f"{self._pipeline.name}: {query} goes on with schemas that it had not met before")
+            self._log(query).info("goes on with schemas that it had not met before")
             self._queries[number] = self._start_beside(query) if number else self._start_archive()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
@@ -171,25 +171,28 @@ class _Queries(StreamQueries):
         records = sum(fates.records for fates in batch.fates.values())
         quarantined = sum(fates.quarantined for fates in batch.fates.values())
         self.committed += records
-        say(
-            f"{self._pipeline.name}: micro-batch {batch.batch_id} committed: {records} records, "
-            f"{quarantined} quarantined, {batch.seconds:.1f} s"
+        log = self._log(ARCHIVE)
+        log.info(
+            "micro-batch %s committed: %s records, %s quarantined, %.1f s",
+            *(batch.batch_id, records, quarantined, batch.seconds),
         )
         self._show_position({each.topic_partition: each.until_offset for each in batch.ranges})
         for (topic, partition, offset), thrown in batch.diverted.items():
-            say(f"{self._pipeline.name}: {topic}-{partition} offset {offset} is quarantined, it throws: {thrown}")
+            log.warning("%s-%s offset %s is quarantined, it throws: %s", topic, partition, offset, thrown)
 
     def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit the archive's position to the consumer group, where lag is watched. Its failure stops nothing."""
         if failed := self._group.commit(positions):
-            say(f"{self._pipeline.name}: the position was not committed to the group {self._group.name}: {failed}")
+            self._log(ARCHIVE).warning("the position was not committed to the group %s: %s", self._group.name, failed)
 
 
 def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
     """Accept, record and tell what Kafka removed before it was read, where the pipeline declares it so."""
     reason = "declared: fail_on_data_loss=False"
     for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=user_at_host()):
-        say(f"{pipeline.name}: {each} ({len(each)} offsets) was removed before it was archived; accepted, {reason}")
+        log_of(pipeline.name).warning(
+            "%s (%s offsets) was removed before it was archived; accepted, %s", each, len(each), reason
+        )
 
 
 def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -25,6 +25,7 @@ from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
+from spark_jobs.spark.log import log_of
 
 
 class Stop:
@@ -120,6 +121,9 @@ class StreamQueries(ABC):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
 
+    def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:
+        return log_of(self._pipeline.name, query)
+
     @abstractmethod
     def running(self) -> bool:
         """Whether any query still runs. Raises what a query failed with."""
@@ -183,8 +187,3 @@ class StreamQueries(ABC):
 
 class BatchFunctionFailed(Exception):
     """What a sink failed with in Spark, as one line: Spark passes on no more than the text."""
-
-
-def say(text: str) -> None:
-    """Tell whoever runs the stream."""
-    print(text, file=sys.stderr, flush=True)

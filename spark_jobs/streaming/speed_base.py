@@ -1,30 +1,29 @@
 """The base of a speed view: what was archived before the generation's stream began, aggregated once.
 
-A stream that begins anew has no state. What it will count are the records from the archive's position on;
-everything below is in the base, and the sink emits base and state added up. Computed from the archive, the
-base also holds what an older generation dropped as late.
+A new stream has no state and counts the records from the archive's position on. Everything below that position is in
+the base, and the sink emits the sum of base and state. Because the base is computed from the archive, it also holds
+what an older generation dropped as late.
 """
 
 from __future__ import annotations
 
-import sys
-
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.streams import writers
-from include.ledger.streams.generations import StreamGeneration
 from pyspark.sql import DataFrame, SparkSession
 
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger.database import session
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.intervals import pins
+from include.ledger.streams import writers
+from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.streams.checkpoints import checkpoint_uri, has_started
 from spark_jobs.archive.reader import EVER, read_archived_by_event_time
 from spark_jobs.decoding.records import load_references
 from spark_jobs.sinks.speed_view import targets_of
+from spark_jobs.spark.log import log_of
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.values import key_json
 
@@ -41,11 +40,11 @@ def load_base(
     token = micro_batches.token_of(query_id, generation.version(-1))
     if token is None:
         archived = micro_batches.positions(pipeline.name)
-        if generation.has_started(view.name) or not archived:
+        if has_started(generation, view.name) or not archived:
             return None
         token = lease.token
         location = _location(generation, view, token)
-        _say(f"{pipeline.name}: {view.name} is computed from the archive")
+        log_of(pipeline.name, view.name).info("computed from the archive")
         lake.delete(location)
         aggregated = _aggregate(spark, pipeline, view)
         aggregated.coalesce(1).write.parquet(location)
@@ -66,7 +65,7 @@ def load_base(
 
 def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> str:
     # With the fencing token: a driver that lost its lease writes elsewhere.
-    return f"{generation.checkpoint(view.name)}.base-{token}"
+    return f"{checkpoint_uri(generation, view.name)}.base-{token}"
 
 
 def _read(spark: SparkSession, location: str) -> DataFrame:
@@ -89,11 +88,5 @@ def _commit(
         OffsetRange(tp, first.get(tp, at), at, stored[tp.topic])
         for tp, at in sorted(micro_batches.positions(pipeline.name).items())
     ]
-    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges, topics={})
-    with session() as ledger:
-        writers.check(ledger, lease)
-        micro_batches.move(ledger, lease.token, batch)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges)
+    micro_batches.move_query(lease, batch)

@@ -22,7 +22,8 @@ THROWING = """F.transform(
         F.map_values(message["devices"]["cameras"]),
         lambda camera: camera.withField(
             "device_id",
-            F.when(camera["device_id"] == "cam-throws", F.raise_error(F.lit("this camera is not \\x1b[31mknown")))
+            F.when(camera["device_id"] == "cam-throws", F.raise_error(F.lit("this camera is not \\x1b[31mknown: "
+            "Connection refused, data may have been lost, No space left on device")))
             .otherwise(camera["device_id"]),
         ),
     )"""
@@ -77,7 +78,7 @@ def test_stream_lives_and_quarantines_exactly_the_records_that_throw(home: Home,
         assert "this camera is not" in row["detail"]
         assert row["detail"].isprintable()
     assert "is quarantined, it throws" in said
-    assert "hourly_counts starts again" in said
+    assert "tidemark: nest_cameras.hourly_counts: starts again" in said
     diverted = ledger(home, "SELECT topic, topic_partition, record_offset FROM diverted_records")
     assert set(diverted) == poison
     assert ledger(home, "SELECT failures FROM batch_failures") == [(3,)]
@@ -131,7 +132,8 @@ def test_stream_says_in_one_line_that_it_cannot_write_and_blames_no_record(home:
     finally:
         landing.unlink()
         aside.rename(landing)
-    (line,) = [line for line in refused.stderr.splitlines() if line.startswith("tidemark: ")]
+    line = refused.stderr.splitlines()[-1]
+    assert line.startswith("tidemark: nest_cameras: ")
     assert "could not be written, though all its records decode" in line
     assert "nothing was committed" in line
     assert len(ledger(home, "SELECT * FROM diverted_records")) == 2

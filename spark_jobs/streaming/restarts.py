@@ -1,7 +1,10 @@
-"""When a speed query that a record made throw may start again: once the archive query has diverted that record.
+"""When a query that failed may start again: two failures mend themselves, and nothing of a micro-batch was committed.
 
-Both queries decode the same stream. The archive query finds the record (`spark_jobs/sinks/landing.py`) and
-commits it as diverted; a speed query leaves alone what was diverted when it started.
+A record makes a query throw. The archive query searches it (`spark_jobs/sinks/landing.py`) and commits it as diverted;
+a query beside it decodes the same stream, and starts again without what was diverted.
+
+A micro-batch has a schema id that was not known when the query was planned. Its ids are resolved, and the query,
+planned anew, runs that micro-batch again. While the registry is away it waits: nothing goes to quarantine for that.
 """
 
 from __future__ import annotations
@@ -11,17 +14,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from include.ledger.archive import micro_batches
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 
-from include import kafka
+from include import kafka, lake
+from include.errors import ServiceUnreachable
+from include.ledger.archive import micro_batches
 from include.ledger.quarantine import diverted
 from include.offsets import Coordinates, TopicPartition
+from include.pipelines.spec import Pipeline
+from spark_jobs.decoding.decoders import prepare
 from spark_jobs.decoding.records import withhold
+from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import translate
+from spark_jobs.spark.kafka_source import read_ranges
+from spark_jobs.spark.log import log_of
 
 PATIENCE = 60.0
-"""How long a failed speed query waits, s, once the archive query neither searches nor moves towards the record."""
+"""How long a query waits, s: for the registry, or for an archive query that neither searches nor comes nearer."""
 
 
 @dataclass
@@ -40,8 +49,8 @@ class _Wait:
         return moved and any(reached.get(tp, 0) < end for tp, end in self.ends.items())
 
 
-class SpeedRestarts:
-    """Remembers what each speed query of a pipeline left alone at its start."""
+class PoisonRestarts:
+    """Restarts of queries beside the archive query; remembers what each left alone at its start."""
 
     def __init__(self, pipeline: str, searching: threading.Event) -> None:
         self._pipeline = pipeline
@@ -78,3 +87,34 @@ class SpeedRestarts:
     def _ahead(self, view: str) -> list[Coordinates]:
         positions = micro_batches.positions(self._pipeline, view)
         return diverted(self._pipeline, positions, micro_batches.stored_topics(self._pipeline))
+
+
+class SchemaRestarts:
+    """Restarts of queries that met an unknown schema id; remembers since when each waits."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._waiting: dict[str, float] = {}
+
+    def may_start(self, spark: SparkSession, query: str, checkpoint: str) -> bool:
+        """Whether all schema ids of the query's last planned micro-batch are resolved now; False: wait.
+
+        Raises ServiceUnreachable when the registry is away for longer than `PATIENCE`.
+        """
+        planned = read_batch(checkpoint, _last_batch(checkpoint))
+        try:
+            prepare(self._pipeline.decoder, read_ranges(spark, planned.ranges))
+        except ServiceUnreachable as error:
+            now = time.monotonic()
+            if query not in self._waiting:
+                log_of(self._pipeline.name, query).warning("waits: %s", error)
+            if now - self._waiting.setdefault(query, now) > PATIENCE:
+                raise
+            return False
+        self._waiting.pop(query, None)
+        return True
+
+
+def _last_batch(checkpoint: str) -> int:
+    """The newest micro-batch in the write-ahead log: the one that failed."""
+    return max(int(file.name) for file in lake.list_files(f"{checkpoint}/offsets") if file.name.isdigit())

@@ -1,0 +1,72 @@
+"""Lines that a driver says on standard error, all of one form.
+
+    tidemark: nest_cameras.archive: micro-batch 3 committed: 120 records, 2 quarantined, 0.8 s
+
+Pipeline and query stand before the text where there are any. No line holds a control character, or a secret of the
+settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from include.errors import TidemarkError
+from include.settings import read_properties, settings
+
+_NAME = "tidemark"
+_SECRET_OPTIONS = ("password", "secret", "jaas", "token")
+_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+def configure() -> None:
+    """Let the lines of this process go to standard error; with TIDEMARK_DEBUG also those for debugging."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneForm(_secrets()))
+    logger = logging.getLogger(_NAME)
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG if os.environ.get("TIDEMARK_DEBUG") else logging.INFO)
+
+
+def log_of(pipeline: str = "", query: str = "") -> logging.LoggerAdapter[logging.Logger]:
+    """Return the log of a pipeline, or of one of its queries."""
+    return logging.LoggerAdapter(logging.getLogger(_NAME), {"place": ".".join(filter(None, (pipeline, query)))})
+
+
+class _OneForm(logging.Formatter):
+    """One line a message; behind it, where there is one, a traceback."""
+
+    def __init__(self, secrets: Iterator[str]) -> None:
+        super().__init__()
+        # Longer ones first: one may be part of another.
+        self._secrets = sorted(set(secrets), key=len, reverse=True)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        place = getattr(record, "place", "")
+        message = " ".join(self._safe(record.getMessage()).split())
+        trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
+        return "\n".join([": ".join(filter(None, (_NAME, place, message))), *map(self._safe, trace)])
+
+    def _safe(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _secrets() -> Iterator[str]:
+    """The secrets of the settings and of the environment; none of settings that are wrong, which is said elsewhere."""
+    yield from filter(None, map(os.environ.get, _SECRET_VARIABLES))
+    with suppress(TidemarkError):
+        options = read_properties(settings().kafka_properties)
+        yield from (value for key, value in options.items() if value and any(word in key for word in _SECRET_OPTIONS))
+        for address in (settings().database_url, settings().registry_url):
+            yield from filter(None, [address and address.get_secret_value()])
+    with suppress(TidemarkError):
+        yield from filter(None, [settings().database("ledger").password])
+    with suppress(TidemarkError):
+        yield from filter(None, [settings().registry().password])

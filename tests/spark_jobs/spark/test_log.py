@@ -1,0 +1,71 @@
+"""Lines of drivers: one form, pipeline and query in each, nothing that a terminal acts upon, no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.settings import settings
+from spark_jobs.spark.log import configure, log_of
+
+
+@pytest.fixture(autouse=True)
+def fresh_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def test_line_names_pipeline_and_query(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    log_of("nest_cameras", "archive").info("micro-batch %s committed", 3)
+    log_of("nest_cameras").warning("caught up")
+    log_of().error("no pipeline")
+    assert capsys.readouterr().err.splitlines() == [
+        "tidemark: nest_cameras.archive: micro-batch 3 committed",
+        "tidemark: nest_cameras: caught up",
+        "tidemark: no pipeline",
+    ]
+
+
+def test_line_is_one_and_harmless_when_data_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    configure()
+    log_of("p", "q").info("threw: %s", "a\x1b[31mred\x07\ntidemark: forged\r\u2028line")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "tidemark: p.q: threw: a [31mred tidemark: forged line"
+
+
+def test_secret_is_never_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    properties = tmp_path / "kafka.properties"
+    properties.touch(mode=0o600)
+    properties.write_text("sasl.username=reader\nsasl.password=k4fka-canary\n")
+    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u:d4tabase%2Dcanary@127.0.0.1:1")
+    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", "https://u:r3gistry-canary@registry.invalid")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aw5-canary")
+    settings.cache_clear()
+    configure()
+    try:
+        raise ValueError("in a traceback: d4tabase-canary")
+    except ValueError:
+        log_of("p").error("k4fka-canary, r3gistry-canary, aw5-canary", exc_info=True)
+    said = capsys.readouterr().err
+    assert "canary" not in said
+    assert said.splitlines()[0] == "tidemark: p: ***, ***, ***"
+    assert said.splitlines()[-1] == "ValueError: in a traceback: ***"
+
+
+def test_lines_for_debugging_are_said_on_demand_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure()
+    log_of("p").debug("quiet")
+    monkeypatch.setenv("TIDEMARK_DEBUG", "1")
+    configure()
+    log_of("p").debug("loud")
+    assert capsys.readouterr().err == "tidemark: p: loud\n"
