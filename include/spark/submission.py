@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.lake import object_store
-from include.settings import REPOSITORY, Settings, settings, write_private
+from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, driver_folders
 from include.spark.jars import classpath, ensure_s3_connector, pyspark_home
 
@@ -43,47 +43,8 @@ DELTA = {
 }
 """What lets a session read and write Delta tables; their jars must be there when it starts."""
 
-_LOG4J = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{3}
-logger.kafka.name = org.apache.kafka
-logger.kafka.level = error
-logger.admin.name = org.apache.spark.sql.kafka010
-logger.admin.level = error
-logger.hive.name = org.apache.hadoop.hive
-logger.hive.level = error
-logger.datanucleus.name = DataNucleus
-logger.datanucleus.level = error
-logger.window.name = org.apache.spark.sql.execution.window
-logger.window.level = error
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
-logger.executor.name = org.apache.spark.executor.Executor
-logger.executor.level = off
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = error
-logger.utils.name = org.apache.spark.util.Utils
-logger.utils.level = error
-logger.writes.name = org.apache.spark.sql.execution.datasources.v2
-logger.writes.level = off
-logger.streaming.name = org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream
-logger.streaming.level = error
-logger.paths.name = org.apache.spark.sql.execution.datasources.DataSource
-logger.paths.level = error
-logger.batch.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
-logger.batch.level = error
-logger.plans.name = org.apache.spark.util.SparkStringUtils
-logger.plans.level = error
-logger.jobs.name = org.apache.spark.scheduler.DAGScheduler
-logger.jobs.level = error
-logger.trigger.name = org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor
-logger.trigger.level = error
-"""
+LOGGING = Path(__file__).with_name("log4j2.properties")
+"""What drivers log, by Log4j."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +64,15 @@ class SparkSubmission:
         return str(JOBS / f"{self.job}.py")
 
     def command(self) -> list[str]:
-        """The command line; it holds no secret."""
+        """Return the command line; it holds no secret."""
         conf = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
         master = ["--master", settings().spark_master, "--name", self.name]
         return [spark_submit_binary(), *master, *conf, self.application, *self.arguments]
 
     def attached(self) -> tuple[list[str], dict[str, str]]:
-        """Command and environment of a driver that keeps its caller's terminal: Python starts the JVM, not it Python.
+        """Return command and environment of a driver that keeps its caller's terminal.
 
-        `spark-submit` gives the driver no standard input.
+        Here Python starts the JVM: `spark-submit`, where the JVM starts Python, gives the driver no standard input.
         """
         options = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
         options = ["--master", settings().spark_master, "--name", self.name, *options, "pyspark-shell"]
@@ -122,10 +83,10 @@ class SparkSubmission:
 
 
 def _young_generation(heap: str) -> list[str]:
-    """Let the young generation begin with the third of the heap that it may grow to at most.
+    """Return the option that starts the young generation at a third of the heap, the most that it may grow to.
 
-    It begins with a few MiB else, and hardly grows: rows that wait for their files are copied again and again, which
-    takes twice the collector's time.
+    By default it starts with a few MiB and hardly grows; rows that wait for their files are then copied again and
+    again, which doubles the collector's time.
     """
     found = re.fullmatch(r"(\d+)([kmgt]?)", heap.lower())
     if found is None:
@@ -135,15 +96,15 @@ def _young_generation(heap: str) -> list[str]:
 
 
 def spark_submit_binary() -> str:
-    """Path of the settings' `spark-submit`, else of the one that belongs to this Python's PySpark."""
+    """Return the path of the settings' `spark-submit`, else of this Python's PySpark."""
     return str(settings().spark_submit or OWN_SPARK_SUBMIT)
 
 
 def submission(job: str, *arguments: str, name: str, short: bool = False, delta: bool = False) -> SparkSubmission:
-    """What starts the job with this process's settings; `delta`: one that reads or writes Delta tables.
+    """Return what starts the job with this process's settings; `delta`: it reads or writes Delta tables.
 
-    A `short` one is over before the JVM's second compiler pays for itself: without it, it costs half the CPU time.
-    The folders of drivers that died are removed, and the job's driver gets one of its own.
+    A `short` job ends before the JVM's second compiler pays for itself; without it, it takes half the CPU time.
+    Dead drivers' folders are removed, and the job's driver gets a folder of its own.
     """
     current = settings()
     driver_folders.sweep()
@@ -154,7 +115,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
         jars += classpath("s3")
     options = " ".join(
         (
-            f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_logging(current).as_uri()}",
+            f"-Duser.timezone=UTC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
             f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS}",
             # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
             f'"-Djava.io.tmpdir={folder}"',
@@ -178,7 +139,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
 
 
 def spark_environment(current: Settings) -> dict[str, str]:
-    """Environment of a driver: Python, UTC, and Tidemark's settings."""
+    """Return the environment of a driver: Python, UTC, and Tidemark's settings."""
     passed_on = {key: value for key, value in os.environ.items() if key.startswith("TIDEMARK_")}
     return {
         **passed_on,
@@ -194,10 +155,3 @@ def spark_environment(current: Settings) -> dict[str, str]:
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "TZ": "UTC",
     }
-
-
-def _logging(current: Settings) -> Path:
-    """Write Log4j's configuration below the home folder and return its path."""
-    file = current.home / "log4j2.properties"
-    write_private(file, _LOG4J)
-    return file

@@ -11,7 +11,7 @@ from include.errors import UsageError
 from include.lake import delta_tables
 from include.pipelines import load_pipeline
 from include.settings import settings
-from include.spark.submission import DELTA, submission
+from include.spark.submission import DELTA, LOGGING, submission
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,16 @@ def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
         settings()
     program.chmod(0o755)
     assert submission("stream", name="stream").command()[0] == str(program)
+
+
+def test_drivers_log_as_the_shipped_file_says() -> None:
+    options = submission("stream", name="stream").conf["spark.driver.extraJavaOptions"].split()
+    (named,) = (each for each in options if each.startswith("-Dlog4j2.configurationFile="))
+    assert named.partition("=")[2] == LOGGING.as_uri()
+    pairs = [line.split(" = ") for line in LOGGING.read_text().splitlines() if line and not line.startswith("#")]
+    names = {key.split(".")[1] for key, _ in pairs if key.startswith("logger.")}
+    assert {f"logger.{name}.{part}" for name in names for part in ("name", "level")} <= {key for key, _ in pairs}
+    assert dict(pairs)["rootLogger.level"] == "warn"
 
 
 @pytest.mark.parametrize(
