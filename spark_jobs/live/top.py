@@ -22,7 +22,7 @@ from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.settings import write_private
 from include.times import format_time, in_words, utc
 from spark_jobs.decoding.records import load_references
-from spark_jobs.live.landed import read_landed
+from spark_jobs.live.landing_source import read_landed
 from spark_jobs.streaming.queries import Stop
 from spark_jobs.views.aggregate import aggregate_view
 

@@ -64,7 +64,7 @@ def test_name_of_lines_is_refused_where_offsets_are_needed_and_others_stay_unkno
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_lines_are_numbered_and_their_bytes_kept_when_a_file_is_read(tmp_path: Path, compressed: bool) -> None:
-    from spark_jobs.lines.source import read_file
+    from spark_jobs.lines.line_source import read_file
 
     content = b"a\r\nb\rc\n\n\xff\xfe\n\xef\xbb\xbf" + b"y\n" * 2500 + b"last"
     path = tmp_path / ("x.gz" if compressed else "x")
@@ -78,7 +78,7 @@ def test_lines_are_numbered_and_their_bytes_kept_when_a_file_is_read(tmp_path: P
 
 
 def test_empty_file_has_no_lines(tmp_path: Path) -> None:
-    from spark_jobs.lines.source import read_file
+    from spark_jobs.lines.line_source import read_file
 
     path = tmp_path / "x"
     path.touch()

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from include.ledger.streams import lines
-from include.ledger.streams.lines import NotedFile
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -21,6 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from include import lake
+from include.ledger.streams import lines
+from include.ledger.streams.lines import NotedFile
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from spark_jobs.decoding.records import decode

@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates, LandedFile
-from include.ledger.streams import lines, writers
-from include.ledger.streams.lines import LinesRead
 from pyspark.sql import DataFrame
 
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
+from include.ledger.archive import micro_batches
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.streams import lines, writers
+from include.ledger.streams.lines import LinesRead
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from include.versions import decoder_version
@@ -29,7 +30,7 @@ QUARANTINE_COLUMNS = ["source_name", "source_line", "source_time", "value", "rea
 
 @dataclass
 class LineLandingSink:
-    """Lands the decoded lines of micro-batches (`spark_jobs/lines/source.py`) and commits them."""
+    """Lands the decoded lines of micro-batches (`spark_jobs/lines/line_source.py`) and commits them."""
 
     pipeline: Pipeline
     lease: writers.Lease
@@ -76,7 +77,7 @@ class LineLandingSink:
         crash_point("batch_committed")
         self.on_commit(batch, read)
 
-    def _count(self, folder: str, first_lines: Mapping[str, int]) -> tuple[list[LandedFile], dict[str, Fates]]:
+    def _count(self, folder: str, first_lines: Mapping[str, int]) -> tuple[list[LandingFile], dict[str, Fates]]:
         """What the written files really hold: every line of each source with its one fate, and none left out."""
         counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         bounds: dict[str, tuple[int, int]] = {}
@@ -87,11 +88,11 @@ class LineLandingSink:
             wanted = [("source_line", "min"), ("source_line", "max"), ([], "count_all")]
             for group in firsts.group_by("source_name").aggregate(wanted).to_pylist():
                 source = group["source_name"]
-                counts[source][file.outcome] += group["count_all"]
+                counts[source][file.fate] += group["count_all"]
                 low, high = bounds.get(source, (group["source_line_min"], group["source_line_max"]))
                 bounds[source] = min(low, group["source_line_min"]), max(high, group["source_line_max"])
             files.append(file)
-        fates = {source: Fates(**by_outcome) for source, by_outcome in counts.items()}
+        fates = {source: Fates(**by_fate) for source, by_fate in counts.items()}
         for source, (low, high) in bounds.items():
             if low != first_lines.get(source) or fates[source].records != high - low + 1:
                 raise TidemarkError(

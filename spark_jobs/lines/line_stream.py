@@ -21,8 +21,8 @@ from include.streams.line_feeds import Feed, feed_of
 from include.streams.start import create_written_topics
 from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
-from spark_jobs.lines.sinks import LineLandingSink, LineViewSink
-from spark_jobs.lines.source import decode_lines, read_lines
+from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
+from spark_jobs.lines.line_source import decode_lines, read_lines
 from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.spark.checkpoint import checkpoint_id
 from spark_jobs.spark.frames import empty_frame

@@ -15,7 +15,7 @@ from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.views.aggregate import aggregate_view
 
 
-class LiveTables:
+class MemoryTables:
     """Temporary tables of a session: each view under its own name, the archive as `<pipeline>_live`."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from include.ledger.archive import landed_files
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -21,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from include import lake
 from include.errors import TidemarkError
+from include.ledger.archive import landing_files
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import parse_time
@@ -81,7 +81,7 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Before the first file with an event that is wanted."""
-        return {_AT: landed_files.before_events(self._pipeline, parse_time(self._since))}
+        return {_AT: landing_files.before_events(self._pipeline, parse_time(self._since))}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """As many rows as a micro-batch of the archive query has offsets."""
@@ -89,18 +89,18 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is committed now, and then end."""
-        self._target = landed_files.committed_until(self._pipeline, 0, None)
+        self._target = landing_files.committed_until(self._pipeline, 0, None)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """How far the next micro-batch reads."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         assert most is not None or isinstance(limit, ReadAllAvailable)
-        found = landed_files.committed_until(self._pipeline, start[_AT], most)
+        found = landing_files.committed_until(self._pipeline, start[_AT], most)
         return {_AT: found if self._target is None else max(start[_AT], min(found, self._target))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LandedPart]:
         """The files between two offsets. Raises TidemarkError when housekeeping has removed one."""
-        files = landed_files.committed_files(self._pipeline, start[_AT], end[_AT])
+        files = landing_files.archived_between(self._pipeline, start[_AT], end[_AT])
         removed = [file for file in files if file.is_removed]
         if removed:
             raise TidemarkError(
@@ -114,7 +114,7 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The file's rows as Arrow batches of the declared schema; columns that it lacks are null."""
         assert isinstance(partition, LandedPart)
         names = self._schema.names
-        with lake.parquet_file(partition.path) as file:
+        with lake.open_parquet(partition.path) as file:
             for batch in file.iter_batches(columns=[name for name in names if name in file.schema_arrow.names]):
                 table = pa.Table.from_batches([batch])
                 for field in self._schema:

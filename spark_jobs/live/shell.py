@@ -1,0 +1,75 @@
+"""SQL over a pipeline as it is now: statements from the terminal or standard input, their results on standard output."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from include.cli.output import clean, print_json, print_table
+from include.errors import UsageError
+from include.pipelines import load_line_pipeline, load_pipeline
+from spark_jobs.lines.line_tables import LineTables
+from spark_jobs.live.memory_tables import MemoryTables
+from spark_jobs.spark.log import log_of
+from spark_jobs.spark.session import build_session
+from spark_jobs.spark.sql import Result, run_statement
+
+PROMPT = "tidemark> "
+
+
+class Tables(Protocol):
+    """The temporary tables that statements are asked of."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tables."""
+
+    def start(self) -> None:
+        """Start what has to run for them."""
+
+    def refresh(self) -> None:
+        """Bring them to what holds now."""
+
+
+def run_shell(name: str, *, as_json: bool) -> int:
+    """Run the statements of standard input over the tables of a pipeline, or of one that reads lines."""
+    lines = load_line_pipeline(name)
+    pipeline = lines or load_pipeline(name)
+    spark = build_session(f"shell {pipeline.name}", catalog=True)
+    tables: Tables = LineTables(spark, lines) if lines else MemoryTables(spark, pipeline)
+    tables.start()
+    if sys.stdin.isatty():
+        _converse(spark, pipeline.name, tables)
+        return 0
+    for statement in filter(None, (text.strip() for text in sys.stdin.read().split(";"))):
+        tables.refresh()
+        _show(run_statement(spark, statement), as_json=as_json)
+    return 0
+
+
+def _converse(spark: SparkSession, pipeline: str, tables: Tables) -> None:
+    """Read statements from the terminal until its end; an error is reported, and the next statement read."""
+    print(f"{pipeline}: {', '.join(tables.names)} are live, lake.* is what was registered; Ctrl-D ends")
+    while True:
+        try:
+            statement = input(PROMPT).strip().rstrip(";")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if not statement:
+            continue
+        try:
+            tables.refresh()
+            _show(run_statement(spark, statement), as_json=False)
+        except UsageError as error:
+            log_of().error("%s", error)
+
+
+def _show(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
+    else:
+        print_table([clean(name) for name in result.columns], result.rows)
+        print(f"{len(result.rows)} rows")

@@ -1,0 +1,30 @@
+"""Streams that Airflow launched and nobody waits for: the ledger is told how they ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from include.errors import ServiceUnreachable, TidemarkError
+from include.ledger.streams import launches
+from spark_jobs.spark.log import log_of
+
+
+def noting_end(run: Callable[[], int]) -> int:
+    """Run a stream and return its exit code; noted where TIDEMARK_LAUNCH names a launch, errors too."""
+    try:
+        code = run()
+    except TidemarkError as error:
+        _note(error.exit_code)
+        raise
+    _note(code)
+    return code
+
+
+def _note(code: int) -> None:
+    launch = os.environ.get("TIDEMARK_LAUNCH")
+    if launch:
+        try:
+            launches.note_end(launch, code)
+        except ServiceUnreachable as error:
+            log_of().warning("%s", error)
