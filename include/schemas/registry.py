@@ -1,7 +1,8 @@
-"""What is asked of a Confluent-compatible schema registry: subjects, versions, and schemas by id.
+"""A client of a Confluent-compatible schema registry: subjects, versions, and schemas by id.
 
 Source: the registry's REST interface, https://docs.confluent.io/platform/current/schema-registry/develop/api.html.
-No other host than the configured one is ever asked: redirects and references to other schemas are not followed.
+No other host than the configured one is asked: redirects and references to other schemas are not followed.
+Why this is not Confluent's client: `include/decisions/009-schema-registry-client.md`.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ class SchemaRegistry:
         )
 
     def subjects(self) -> list[str]:
-        """All subjects. Raises ServiceUnreachable."""
+        """Return all subjects. Raises ServiceUnreachable."""
         return list(self._ask("GET", "/subjects"))
 
     def versions(self, subject: str) -> list[int]:
-        """The version numbers of a subject; none for an unknown one. Raises ServiceUnreachable."""
+        """Return the version numbers of a subject; none for an unknown one. Raises ServiceUnreachable."""
         found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=_SUBJECT_NOT_FOUND)
         return list(found or [])
 
     def id_of_version(self, subject: str, version: int) -> int:
-        """The schema id of a subject's version. Raises ServiceUnreachable."""
+        """Return the schema id of a subject's version. Raises ServiceUnreachable."""
         return int(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")["id"])
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """The schema of that id; None when the registry says that there is none. Raises ServiceUnreachable."""
+        """Return the schema of that id; None when the registry says that there is none. Raises ServiceUnreachable."""
         found = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
         if found is None:
             return None
@@ -73,7 +74,7 @@ class SchemaRegistry:
         )
 
     def register(self, subject: str, schemas: Sequence[str]) -> list[int]:
-        """Register Avro schemas as versions of a subject, in order; their ids. Those it knows keep their ids.
+        """Register Avro schemas as versions of a subject, in order, and return their ids; a known one keeps its id.
 
         Raises UsageError when the registry refuses one, ServiceUnreachable when it does not answer.
         """
@@ -81,7 +82,7 @@ class SchemaRegistry:
         return [int(self._ask("POST", path, body={"schema": schema})["id"]) for schema in schemas]
 
     def _ask(self, method: str, path: str, *, body: Mapping[str, str] | None = None, missing: int = 0) -> Any:
-        """The answer as JSON holds it; None for an error 404 with the code `missing`."""
+        """Return the answer's JSON; None for an error 404 with the code `missing`."""
         headers = {"Content-Type": _MEDIA_TYPE} if body is not None else {}
         try:
             with self._client.stream(method, self.address + path, json=body, headers=headers) as response:
@@ -123,5 +124,5 @@ class SchemaRegistry:
 
 
 def registry() -> SchemaRegistry:
-    """The configured or embedded registry. Raises ServiceUnreachable when neither set nor ever started."""
+    """Return the configured or the embedded registry. Raises ServiceUnreachable when there is neither."""
     return SchemaRegistry(settings().registry().render_as_string(hide_password=False))

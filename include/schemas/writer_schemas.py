@@ -1,8 +1,8 @@
-"""Writer schemas by their id: asked of the registry once, kept on disk, and known to a whole process.
+"""Writer schemas by their id: asked of the registry once, kept on disk, and shared by a whole process.
 
-An id means the same schema for ever, so a kept one is never asked for again: what was decoded once can be decoded
-again while the registry is away. Ids that the registry does not know are remembered by this process alone, so
-that all its queries judge a record alike; the next process asks again.
+An id means one schema for ever, so a kept schema is never asked for again, and what was decoded once can be decoded
+while the registry is away. Ids that the registry does not know are remembered by this process alone: all its queries
+judge a record alike, and the next process asks again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from include.settings import settings, write_private
 
 MAX_SCHEMA_BYTES = 262_144
 MAX_SCHEMA_DEPTH = 32
-
 
 UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of records whose schema id the registry did not know."""
@@ -40,7 +39,7 @@ WriterSchema = str | Unusable
 
 
 class WriterSchemas:
-    """The writer schemas of one registry that were resolved so far."""
+    """The writer schemas of one registry that are resolved so far."""
 
     def __init__(self, folder: Path, source: SchemaRegistry) -> None:
         self._folder = folder
@@ -51,12 +50,12 @@ class WriterSchemas:
             self._resolved[int(file.stem)] = usable(RegisteredSchema(**json.loads(file.read_text())))
 
     def resolved(self) -> dict[int, WriterSchema]:
-        """What is known by now, by schema id; asks nobody."""
+        """Return what is resolved by now, by schema id; asks nobody."""
         with self._lock:
             return dict(sorted(self._resolved.items()))
 
     def resolve(self, schema_ids: Iterable[int]) -> None:
-        """Ask the registry for those ids that are not known yet. Raises ServiceUnreachable; then nothing is lost."""
+        """Ask the registry for the ids that are not resolved yet. Raises ServiceUnreachable, but keeps the resolved."""
         for schema_id in sorted(set(schema_ids) - self.resolved().keys()):
             found = self._registry.schema(schema_id)
             if found is not None:
@@ -78,7 +77,7 @@ class WriterSchemas:
 
 
 def usable(found: RegisteredSchema) -> WriterSchema:
-    """The schema as JSON if it may be used: Avro, whole in itself, of bounded size and depth."""
+    """Return the schema as JSON if it may be used: Avro, without references, of bounded size and depth."""
     if found.kind != "AVRO":
         return Unusable("unusable_schema", f"its schema is {found.kind[:40]}, not Avro")
     if found.references:
@@ -96,7 +95,7 @@ def usable(found: RegisteredSchema) -> WriterSchema:
 
 
 def _depth_in_text(schema: str) -> int:
-    """How deep brackets are nested: known before anything recursive reads the schema."""
+    """Return how deep brackets are nested, before anything recursive reads the schema."""
     depth = deepest = 0
     for each in schema:
         depth += (each in "{[") - (each in "}]")
@@ -106,7 +105,7 @@ def _depth_in_text(schema: str) -> int:
 
 @cache
 def writer_schemas() -> WriterSchemas:
-    """Those of the configured registry, for this process. Raises ServiceUnreachable when it was never started."""
+    """Return this process's writer schemas. Raises ServiceUnreachable when the registry was never started."""
     source = registry()
     name = hashlib.sha256(source.address.encode()).hexdigest()[:16]
     if settings().registry_url is None:
