@@ -55,7 +55,6 @@ REVISIONS = (
 VALIDATION = (
     "expectations.checkpoint:expectations_of",
     "expectations.checkpoint:OnPass",
-    "spark_jobs.publication.register:named_for_suite",
 )
 FLAGS = ("spark_jobs.views.flags:flags",)
 
