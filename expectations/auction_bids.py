@@ -1,4 +1,4 @@
-"""What must hold for auction_bids before a partition is registered."""
+"""Expectations that must hold before a table partition of auction_bids is registered."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectCompoundColumnsToBeUnique(column_list=["bidder", "seller", "window_start"]),
     ],
 }
-"""Expectations by table; row counts and row identities are checked for every table before these."""
+"""Expectations by table, as in expectations/nest_cameras.py."""

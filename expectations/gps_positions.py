@@ -1,4 +1,4 @@
-"""What must hold for gps_positions before a partition is registered."""
+"""Expectations that must hold before a table partition of gps_positions is registered."""
 
 from __future__ import annotations
 

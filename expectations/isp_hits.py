@@ -1,4 +1,4 @@
-"""What must hold for isp_hits before a partition is registered."""
+"""Expectations that must hold before a table partition of isp_hits is registered."""
 
 from __future__ import annotations
 

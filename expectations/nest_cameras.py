@@ -1,4 +1,4 @@
-"""What must hold for nest_cameras before a partition is registered."""
+"""Expectations that must hold before a table partition of nest_cameras is registered."""
 
 from __future__ import annotations
 
@@ -21,6 +21,5 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectCompoundColumnsToBeUnique(column_list=["zip_code", "window_start"]),
     ],
 }
-"""Expectations by table. Frames have the table's columns, `event_time`, and for a view
-`window_start` and `window_end`; the row count against the ledger and the uniqueness of the row identity are
-checked for every table before these."""
+"""Expectations by table. DataFrames have the table's columns and `event_time`; those of views also have `window_start`
+and `window_end`. Row counts and unique row identities are checked for every table before these expectations."""

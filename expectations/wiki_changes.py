@@ -1,4 +1,4 @@
-"""What must hold for wiki_changes before a partition is registered."""
+"""Expectations that must hold before a table partition of wiki_changes is registered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
         gxe.ExpectColumnValuesToNotBeNull(column="server_name"),
         gxe.ExpectColumnValuesToMatchRegex(column="server_name", regex=rf"^(?:{SAFE_VALUE})$"),
-        # Types that MediaWiki adds later are no reason to stop: they are archived, and not counted.
+        # New types of MediaWiki must not stop a run: they are archived but not counted.
         gxe.ExpectColumnValuesToBeInSet(
             column="type", value_set=["edit", "new", "log", "categorize", "external"], mostly=0.9
         ),
@@ -26,4 +26,4 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectCompoundColumnsToBeUnique(column_list=["user", "bot", "window_start"]),
     ],
 }
-"""Expectations by table; the row count and the uniqueness of the row identity are checked before these."""
+"""Expectations by table, as in expectations/nest_cameras.py."""

@@ -1,8 +1,8 @@
-"""Named places where a fault test may end the process as `kill -9` would, or let it sleep as SIGSTOP does.
+"""Named points at which a fault test can kill (`kill -9`) or pause (SIGSTOP) a driver.
 
-`TIDEMARK_CRASH_AT=name[:n]` ends the driver, and the JVM it belongs to, when it passes the place
-named for the n-th time; `TIDEMARK_PAUSE_AT=name[:n]` stops it there until somebody sends SIGCONT.
-Unset, a crash point costs two dictionary look-ups.
+`TIDEMARK_CRASH_AT=name[:n]` kills the driver and its JVM when it passes the point for the n-th time.
+`TIDEMARK_PAUSE_AT=name[:n]` stops it there until it receives SIGCONT. Without these variables a crash point costs two
+dictionary look-ups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _passed: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """End or stop this driver here if the environment asks for it."""
+    """Kill or stop this driver here if the environment asks for it."""
     crash, pause = os.environ.get("TIDEMARK_CRASH_AT", ""), os.environ.get("TIDEMARK_PAUSE_AT", "")
     if not crash and not pause:
         return
@@ -29,7 +29,7 @@ def crash_point(name: str) -> None:
             parent.send_signal(signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     if _is_now(pause, name):
-        # To this thread, not to the process: a stop taken by another thread would let this one run on for a moment.
+        # Sent to this thread: if another thread took the signal, this one would run on for a moment.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 

@@ -1,4 +1,4 @@
-"""Offset ranges: what a micro-batch committed and what an interval is pinned to."""
+"""Topic partitions and offset ranges, as micro-batches commit them and intervals are pinned to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TopicPartition:
 
 
 Coordinates = tuple[str, int, int]
-"""Topic, number of the topic partition and offset of a record."""
+"""Topic, topic partition number and offset of a record."""
 
 
 @dataclass(frozen=True, order=True)
@@ -30,7 +30,7 @@ class OffsetRange:
     from_offset: int
     until_offset: int
     topic_id: str = field(default="", compare=False, repr=False)
-    """The topic's incarnation; empty: the one that the pipeline reads now."""
+    """Kafka's id of the topic; empty for the topic that the pipeline reads now."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.from_offset <= self.until_offset:
@@ -44,7 +44,7 @@ class OffsetRange:
 
 
 def assignment_json(ranges: Iterable[OffsetRange]) -> str:
-    """The Spark Kafka source's `assign` option: `{"topic": [0, 1]}`."""
+    """Return the `assign` option of Spark's Kafka source: `{"topic": [0, 1]}`."""
     topics: dict[str, list[int]] = {}
     for each in sorted(ranges):
         topics.setdefault(each.topic_partition.topic, []).append(each.topic_partition.partition)
@@ -52,7 +52,7 @@ def assignment_json(ranges: Iterable[OffsetRange]) -> str:
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """Offsets as the Spark Kafka source writes and reads them: `{"topic": {"0": 23}}`."""
+    """Return offsets as Spark's Kafka source writes and reads them: `{"topic": {"0": 23}}`."""
     topics: dict[str, dict[str, int]] = {}
     for topic_partition, offset in sorted(offsets.items()):
         topics.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offset
@@ -60,7 +60,7 @@ def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_offsets_json(text: str) -> dict[TopicPartition, int]:
-    """The reverse of `offsets_json`."""
+    """Return the offsets that `offsets_json` wrote."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in json.loads(text).items()
@@ -69,15 +69,15 @@ def parse_offsets_json(text: str) -> dict[TopicPartition, int]:
 
 
 def ranges_between(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """What lies between two positions, a range per topic partition of `after`.
+    """Return the range from one position to another for each topic partition of `after`.
 
-    A topic partition that `before` does not know starts at 0: it appeared in between.
+    A topic partition that is missing in `before` starts at 0: it was added in between.
     """
     return [OffsetRange(tp, before.get(tp, 0), until) for tp, until in sorted(after.items())]
 
 
 def intersection(one: OffsetRange, other: OffsetRange) -> OffsetRange | None:
-    """The offsets that both ranges hold; None when there are none."""
+    """Return the offsets that both ranges contain; None when there are none."""
     begin, end = max(one.from_offset, other.from_offset), min(one.until_offset, other.until_offset)
     if one.topic_partition != other.topic_partition or begin >= end:
         return None
@@ -85,7 +85,7 @@ def intersection(one: OffsetRange, other: OffsetRange) -> OffsetRange | None:
 
 
 def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same offsets in as few ranges as possible: neighbours and overlapping ones become one."""
+    """Return the same offsets in as few ranges as possible: adjacent and overlapping ranges are joined."""
     joined: list[OffsetRange] = []
     for each in sorted(r for r in ranges if len(r)):
         last = joined[-1] if joined else None

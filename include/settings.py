@@ -1,7 +1,7 @@
-"""Deployment facts, read from the environment (`TIDEMARK_…`); unset means the embedded service.
+"""Deployment settings, read from the environment (`TIDEMARK_…`); an unset one means the embedded service.
 
-An embedded service writes where it listens to `<home>/services/<name>.json` (mode 0600), and this
-module is the one place that turns settings and those files into addresses.
+An embedded service writes its address to `<home>/services/<name>.json` (mode 0600). Only this module turns settings
+and those files into addresses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-
 
 
 class Settings(BaseSettings):
-    """What `./tidemark doctor` prints; secrets never leave as plain text."""
+    """All settings, as `./tidemark doctor` prints them; secrets are masked in any text form."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_", extra="ignore", frozen=True)
 
@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     spark_submit: Path | None = Field(None, description="the spark-submit to use; default: PySpark's own")
     driver_memory: str = Field("1g", description="heap of a Spark driver")
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
-    max_offsets_per_trigger: int | None = Field(None, ge=1, description="offsets of a micro-batch at most")
+    max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
 
     @field_validator("home")
@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_program(cls, path: Path | None) -> Path | None:
         if path is not None and not (path.is_file() and os.access(path, os.X_OK)):
-            raise ValueError("not a program; name the file of a spark-submit")
+            raise ValueError("not an executable file; name the path of a spark-submit")
         return path
 
     @field_validator("lake")
@@ -67,7 +67,7 @@ class Settings(BaseSettings):
         if not separator or scheme not in ("s3", "s3a"):
             return lake
         if not _BUCKET_PATH.fullmatch(rest):
-            raise ValueError("not a place in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
+            raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
         return f"s3a://{rest}"
 
     @field_validator("database_url")
@@ -102,7 +102,7 @@ class Settings(BaseSettings):
         return (lake if "://" in lake else Path(lake).expanduser().absolute().as_uri()).rstrip("/")
 
     def service_state(self, name: str) -> dict[str, Any]:
-        """What the embedded service wrote about itself; empty when it was never started."""
+        """Return the embedded service's state file; empty when the service was never started."""
         path = self.home / "services" / f"{name}.json"
         try:
             state: dict[str, Any] = json.loads(path.read_text())
@@ -111,41 +111,44 @@ class Settings(BaseSettings):
         return state
 
     def kafka_address(self) -> str:
-        """Bootstrap servers; of the embedded broker, the listener that the client options are for.
+        """Return the bootstrap servers; for the embedded broker, the listener that fits the client options.
 
-        Raises ServiceUnreachable when neither set nor ever started.
+        Raise ServiceUnreachable when none is set and the embedded broker was never started.
         """
         if self.kafka_bootstrap:
             return self.kafka_bootstrap
         secured = read_properties(self.kafka_properties).get("security.protocol", "").upper() == "SASL_SSL"
-        return str(self._embedded("kafka")["secured_address" if secured else "address"])
+        return str(self._embedded_state("kafka")["secured_address" if secured else "address"])
 
     def kafka_client_options(self) -> dict[str, str]:
-        """Options of librdkafka from the properties file (`key=value` lines), with the bootstrap servers."""
+        """Return librdkafka's options: those of the properties file, and the bootstrap servers."""
         return {**for_librdkafka(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
 
     def kafka_java_options(self) -> dict[str, str]:
-        """The same for Kafka's Java client; they hold the password."""
+        """Return the same options for Kafka's Java client; they include the password."""
         return {**for_java(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
 
     def database(self, name: str) -> URL:
-        """SQLAlchemy URL of one of the databases `ledger`, `catalog`, `airflow`, `serving`."""
+        """Return the SQLAlchemy URL of a database: `ledger`, `catalog`, `airflow`, `serving` or another on that server.
+
+        Raise ServiceUnreachable when no URL is set and the embedded PostgreSQL was never started.
+        """
         if self.database_url is not None:
             url = make_url(self.database_url.get_secret_value())
         else:
-            url = make_url(self._embedded("postgres")["address"])
+            url = make_url(self._embedded_state("postgres")["address"])
         return url.set(drivername="postgresql+psycopg2", database=name)
 
     def registry(self) -> URL:
-        """Address of the schema registry, with the user and password of its basic authentication if it has any.
+        """Return the URL of the schema registry, with user and password of its basic authentication if it has any.
 
-        Raises ServiceUnreachable when neither set nor ever started.
+        Raise ServiceUnreachable when no URL is set and the embedded registry was never started.
         """
         return make_url(
-            self.registry_url.get_secret_value() if self.registry_url else self._embedded("registry")["address"]
+            self.registry_url.get_secret_value() if self.registry_url else self._embedded_state("registry")["address"]
         )
 
-    def _embedded(self, name: str) -> dict[str, Any]:
+    def _embedded_state(self, name: str) -> dict[str, Any]:
         state = self.service_state(name)
         if not state:
             raise ServiceUnreachable(
@@ -155,7 +158,10 @@ class Settings(BaseSettings):
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """The options of a `key=value` file. Raises UsageError when others may read it or a line is malformed."""
+    """Return the options of a file of `key=value` lines; none without a path.
+
+    Raise UsageError when the file cannot be read, other users may read it, or a line is malformed.
+    """
     if path is None:
         return {}
     try:
@@ -180,7 +186,7 @@ def read_properties(path: Path | None) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process. Raises UsageError naming the variable that is wrong."""
+    """Return the settings of this process. Raise UsageError naming the variable that is wrong."""
     try:
         return Settings()  # type: ignore[call-arg]
     except ValidationError as error:
@@ -191,7 +197,7 @@ def settings() -> Settings:
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:
-    """Write a file that only its owner can read, replacing it atomically; a durable one survives a power cut."""
+    """Write a file that only its owner can read, replacing it atomically; `durable` syncs its content to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
