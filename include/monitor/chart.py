@@ -1,7 +1,7 @@
-"""The chart of an interval's report: numbers to bar lengths, in percent of the plot.
+"""Lay out the chart of an interval's report: bar lengths in percent of the plot.
 
-Few windows are drawn as one row per series, many as one stacked column per window. Text stays HTML, so
-it keeps its size on a telephone; only the bars are SVG.
+One or two windows are drawn as a row per series, more as a stacked column per window. Only the bars are SVG: text
+stays HTML, so that it keeps its size on a small screen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from include.monitor.text import amount, clean, interval_words, number
+from include.monitor.text import clean, interval_words, non_negative, number
 
 MAX_SERIES = 6
 MAX_ROWS = 12
@@ -24,7 +24,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?::00(?:\.0+)?)?(?:Z|\+00:
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle in percent of the plot; `tone` is the number of its colour."""
+    """A rectangle of the plot, all lengths in percent of it; `tone` is the number of its colour."""
 
     x: float
     y: float
@@ -36,7 +36,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One series of a chart in rows: its name, and a bar and number per window."""
+    """One series of a chart in rows: its name, then a bar and a number per window."""
 
     name: str
     bars: tuple[Bar, ...]
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Chart:
-    """What the template draws."""
+    """The chart as the template draws it."""
 
     title: str
     unit: str
@@ -62,33 +62,33 @@ class Chart:
 
 
 def chart(data: dict[str, Any] | None) -> Chart | None:
-    """The chart of `{"title", "unit", "x", "series": [{"name", "values"}]}`; None when it shows nothing."""
+    """Return the chart of `{"title", "unit", "x", "series": [{"name", "values"}]}`; None without a value above 0."""
     if not data or not data.get("x") or not data.get("series"):
         return None
     x = [str(label) for label in data["x"]][-MAX_COLUMNS:]
     left_out = len(data["x"]) - len(x)
     series = [
         (
-            clean(str(one.get("name", "")), 40) or "–",
-            ([amount(v) for v in one.get("values", [])] + [0.0] * len(data["x"])),
+            clean(str(each.get("name", "")), 40) or "–",
+            ([non_negative(v) for v in each.get("values", [])] + [0.0] * len(data["x"])),
         )
-        for one in data["series"]
+        for each in data["series"]
     ]
     series = [(name, values[left_out : left_out + len(x)]) for name, values in series]
     if not any(any(values) for _, values in series):
         return None
-    series.sort(key=lambda one: -sum(one[1]))
-    labels, day = _times(x)
+    series.sort(key=lambda each: -sum(each[1]))
+    labels, day = _window_labels(x)
     note = f"The {left_out} windows before these are not shown." if left_out else ""
     title = clean(str(data.get("title") or "Aggregates"), 120)
     unit = " · ".join(part for part in (clean(str(data.get("unit") or ""), 60), day) if part)
-    draw = _rows if len(x) <= _ROWS_UP_TO else _columns
-    return draw(title, unit, labels, series, note)
+    layout = _row_chart if len(x) <= _ROWS_UP_TO else _column_chart
+    return layout(title, unit, labels, series, note)
 
 
-def _rows(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
-    shown = _with_rest(series, MAX_ROWS)
-    longest = max(max(values) for _, values in shown)
+def _row_chart(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
+    drawn = _with_others(series, MAX_ROWS)
+    longest = max(max(values) for _, values in drawn)
     height = 100 / len(labels)
     rows = tuple(
         Row(
@@ -97,7 +97,7 @@ def _rows(title: str, unit: str, labels: list[str], series: list[tuple[str, list
                 Bar(
                     0,
                     i * height,
-                    _visible(value / longest * 100),
+                    _at_least_visible(value / longest * 100),
                     height * 0.82,
                     i,
                     f"{name}, {labels[i]}: {_number(value)}",
@@ -106,28 +106,28 @@ def _rows(title: str, unit: str, labels: list[str], series: list[tuple[str, list
             ),
             tuple(_number(value) for value in values),
         )
-        for name, values in shown
+        for name, values in drawn
     )
     legend = tuple(enumerate(labels))
-    return Chart(title, unit, "rows", _summary(shown, labels), legend, note, rows=rows)
+    return Chart(title, unit, "rows", _summary(drawn, labels), legend, note, rows=rows)
 
 
-def _columns(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
-    shown = _with_rest(series, MAX_SERIES)
-    totals = [sum(values[i] for _, values in shown) for i in range(len(labels))]
+def _column_chart(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
+    drawn = _with_others(series, MAX_SERIES)
+    totals = [sum(values[i] for _, values in drawn) for i in range(len(labels))]
     top = _round_up(max(totals))
     slot = 100 / len(labels)
     width = min(slot * 0.72, 9.0)
     bars = []
     for i, label in enumerate(labels):
         below = 0.0
-        for tone, (name, values) in enumerate(shown):
+        for tone, (name, values) in enumerate(drawn):
             height = values[i] / top * 100
             if height:
-                place = i * slot + (slot - width) / 2
+                left = i * slot + (slot - width) / 2
                 bars.append(
                     Bar(
-                        place,
+                        left,
                         100 - below - height,
                         width,
                         height,
@@ -139,24 +139,25 @@ def _columns(title: str, unit: str, labels: list[str], series: list[tuple[str, l
     every = math.ceil(len(labels) / _LABELS)
     ticks = tuple(_number(top * (_TICKS - i) / _TICKS) for i in range(_TICKS + 1))
     table = tuple(
-        (label, *(_number(values[i]) for _, values in shown), _number(totals[i])) for i, label in enumerate(labels)
+        (label, *(_number(values[i]) for _, values in drawn), _number(totals[i])) for i, label in enumerate(labels)
     )
     return Chart(
         title,
         unit,
         "columns",
-        _summary(shown, labels),
-        tuple((tone, name) for tone, (name, _) in enumerate(shown)),
+        _summary(drawn, labels),
+        tuple((tone, name) for tone, (name, _) in enumerate(drawn)),
         note,
         bars=tuple(bars),
         ticks=ticks,
         labels=tuple(label if i % every == 0 else "" for i, label in enumerate(labels)),
-        columns=("Window", *(name for name, _ in shown), "All"),
+        columns=("Window", *(name for name, _ in drawn), "All"),
         table=table,
     )
 
 
-def _with_rest(series: list[tuple[str, list[float]]], most: int) -> list[tuple[str, list[float]]]:
+def _with_others(series: list[tuple[str, list[float]]], most: int) -> list[tuple[str, list[float]]]:
+    """Return at most `most` series, the last of them the sum of those left out."""
     if len(series) <= most:
         return series
     rest = series[most - 1 :]
@@ -171,8 +172,8 @@ def _summary(series: list[tuple[str, list[float]]], labels: list[str]) -> str:
     return f"Bar chart over {labels[0]} to {labels[-1]}. Largest: {first}."
 
 
-def _times(x: list[str]) -> tuple[list[str], str]:
-    """Short labels, and the day in words when all are times of one day."""
+def _window_labels(x: list[str]) -> tuple[list[str], str]:
+    """Return short labels, and the day in words when all labels are times of one day."""
     matches = [_TIME.match(label) for label in x]
     times = [match for match in matches if match]
     if len(times) < len(x):
@@ -186,7 +187,7 @@ def _times(x: list[str]) -> tuple[list[str], str]:
 
 
 def _round_up(value: float) -> float:
-    """The next of a few numbers whose quarters are round, times a power of ten: the top of the scale."""
+    """Return the top of the scale: the next value whose quarters are round numbers."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(
         (step * power for step in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if step * power >= value),
@@ -194,7 +195,7 @@ def _round_up(value: float) -> float:
     )
 
 
-def _visible(percent: float) -> float:
+def _at_least_visible(percent: float) -> float:
     return max(percent, 0.4) if percent else 0.0
 
 

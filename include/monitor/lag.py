@@ -1,4 +1,4 @@
-"""How far each query of a pipeline is behind its topics: the ledger's positions against Kafka's end offsets."""
+"""Lag of a pipeline's queries: the ledger's committed positions against Kafka's end offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from include.pipelines.spec import Pipeline
 
 @dataclass(frozen=True)
 class Lag:
-    """One query in one topic partition."""
+    """Lag of one query in one topic partition."""
 
     pipeline: str
     query: str
@@ -25,39 +25,39 @@ class Lag:
     topic: str
     partition: int
     committed: int
-    """The next offset that the query will commit; the topic's first one before its first commit."""
+    """Next offset that the query will commit; before its first commit the first offset in Kafka."""
     end: int
-    """The end offset, for read_committed."""
+    """End offset for read_committed readers."""
 
     @property
     def lag(self) -> int:
-        """Offsets between both; never below 0."""
+        """Number of offsets from `committed` to `end`, at least 0."""
         return max(0, self.end - self.committed)
 
 
 def lag_of(pipeline: Pipeline) -> list[Lag]:
-    """Every query of the pipeline in every topic partition; none for a topic that does not exist yet.
+    """Return the lag of every query in every topic partition; nothing for a topic that does not exist yet.
 
-    Raises ServiceUnreachable.
+    Raise ServiceUnreachable when Kafka does not answer.
     """
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
-    found = []
+    lags: list[Lag] = []
     for query in (ARCHIVE, *(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
         committed = micro_batches.positions(pipeline.name, query)
-        found += [
+        lags += [
             Lag(pipeline.name, query, tp.topic, tp.partition, committed.get(tp, low), end)
             for tp, (low, end) in sorted(bounds.items())
         ]
-    return found
+    return lags
 
 
 def total_lag(pipeline: Pipeline) -> int:
-    """Offsets that the pipeline's queries have before them, those of all together. Raises ServiceUnreachable."""
+    """Return the sum of the lags of all queries, in offsets. Raise ServiceUnreachable when Kafka does not answer."""
     return sum(each.lag for each in lag_of(pipeline))
 
 
 def as_metrics(lags: Iterable[Lag]) -> str:
-    """The lags in the text format that Prometheus scrapes, or node_exporter reads from a file."""
+    """Return the lags in Prometheus's text format, which node_exporter can also read from a file."""
     registry = CollectorRegistry()
     labels = ("pipeline", "query", "topic", "partition")
     gauges = {

@@ -1,6 +1,6 @@
-"""The page of `./tidemark top --serve`: a chart and a table that follow a file, on loopback only.
+"""The page of `./tidemark top --serve`: a chart and a table of a file's content, served on loopback only.
 
-The page loads its own style and script and nothing else; names from data go into it as text, never as markup.
+The page loads only its own style and script. Names from data are inserted as text, never as markup.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _HEADERS = {
 
 
 def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
-    """Serves `/`, its two assets, and `/top.json`: what the file holds, made safe to show; `{}` while there is none."""
+    """Return the app that serves the page, its assets, and the cleaned file as `/top.json` (`{}` without a file)."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # A page elsewhere whose name is made to lead here gets no answer.
+    # Against DNS rebinding: another site's host name that resolves to this address gets no answer.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     pages = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
     page = pages.get_template("live_top.html").render(title=clean(title), pipeline=clean(pipeline))
@@ -53,7 +53,7 @@ def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
 
     @app.get("/top.json")
     def top() -> Response:
-        return JSONResponse(shown(json.loads(result.read_text())) if result.exists() else {}, headers=_HEADERS)
+        return JSONResponse(clean_counts(json.loads(result.read_text())) if result.exists() else {}, headers=_HEADERS)
 
     @app.get("/{name}")
     def asset(name: str) -> Response:
@@ -64,27 +64,27 @@ def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
     return app
 
 
-def shown(counted: dict[str, Any]) -> dict[str, Any]:
-    """The counts with every text from data cut and without characters that paint over their neighbours."""
+def clean_counts(counts: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts per window with every text from data cleaned and cut."""
     windows = [
         {**window, "rows": [[clean(cell) if isinstance(cell, str) else cell for cell in row] for row in window["rows"]]}
-        for window in counted["windows"]
+        for window in counts["windows"]
     ]
-    return {**counted, "windows": windows}
+    return {**counts, "windows": windows}
 
 
 @contextmanager
 def serving(app: FastAPI, port: int) -> Iterator[str]:
-    """Serve the app meanwhile; its address. Raises UsageError when the port is taken."""
+    """Serve the app inside the `with` block and yield its URL. Raise UsageError when the port cannot be used."""
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))
-            # Who comes before the server's loop runs waits in line; nobody is refused.
+            # Connections that come before the server's loop runs wait in the queue instead of being refused.
             listening.listen()
         except OSError as error:
             raise UsageError(
-                f"port {port} of {HOST} cannot be listened on: {error.strerror}", remedy="choose another one: --port N"
+                f"cannot listen on port {port} of {HOST}: {error.strerror}", remedy="choose another port: --port N"
             ) from error
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
         arguments = {"sockets": [listening]}

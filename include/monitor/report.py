@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from include.monitor.chart import chart
-from include.monitor.text import amount, cell, clean, compact, counted, interval_words, is_number, number
+from include.monitor.text import cell, clean, interval_words, is_number, non_negative, number, one_line_json, quantity
 
 MAX_ROWS = 200
 """Rows of a table on the page; what is left out is counted below it."""
@@ -115,22 +115,22 @@ def headline(verdict: dict[str, Any]) -> Headline:
     success = validation.get("success")
     stays = "Nothing of this run was registered; what an earlier run registered stays as it was."
     if unexplained:
-        differences = counted(unexplained, "difference is", "differences are")
+        differences = quantity(unexplained, "difference is", "differences are")
         return Headline("bad", "Not published: the layers disagree", f"{differences} unexplained. {stays}")
     if success is False:
         failed = len(validation.get("failed") or []) or sum(
             not e.get("success") for e in verdict.get("expectations") or []
         )
-        return Headline("bad", "Not published: validation failed", f"{counted(failed, 'expectation')} failed. {stays}")
+        return Headline("bad", "Not published: validation failed", f"{quantity(failed, 'expectation')} failed. {stays}")
     if success is None:
         return Headline("open", "Not published: not validated", f"The run ended before its tables were judged. {stays}")
     registered = verdict.get("registered") or []
     if not registered:
         return Headline("good", "Complete, nothing to publish", "Every check passed and the interval holds no rows.")
-    rows = sum(int(amount(entry.get("rows"))) for entry in registered)
-    partitions = counted(len(registered), "table partition")
+    rows = sum(int(non_negative(entry.get("rows"))) for entry in registered)
+    partitions = quantity(len(registered), "table partition")
     return Headline(
-        "good", "Published", f"{partitions} with {counted(rows, 'row')} registered after every check passed."
+        "good", "Published", f"{partitions} with {quantity(rows, 'row')} registered after every check passed."
     )
 
 
@@ -154,8 +154,8 @@ def _figures(verdict: dict[str, Any], expectations: list[dict[str, Any]]) -> lis
 def _records(records: dict[str, Any]) -> dict[str, Any]:
     if "in_ranges" not in records:
         return {}
-    total = int(amount(records.get("in_ranges")))
-    found = {fate: int(amount(records.get(fate))) for fate in FATES}
+    total = int(non_negative(records.get("in_ranges")))
+    found = {fate: int(non_negative(records.get(fate))) for fate in FATES}
     accounted = sum(found.values())
     whole = max(total, accounted, 1)
     bars, offset = [], 0.0
@@ -168,7 +168,7 @@ def _records(records: dict[str, Any]) -> dict[str, Any]:
         "total": number(total),
         "terms": [(fate, number(count)) for fate, count in found.items()],
         "holds": accounted == total,
-        "replayed": number(replayed) if (replayed := int(amount(records.get("replayed")))) else "",
+        "replayed": number(replayed) if (replayed := int(non_negative(records.get("replayed")))) else "",
         "off_by": number(abs(total - accounted)),
         "missing": accounted < total,
         "bars": bars,
@@ -222,7 +222,7 @@ def _reconciliation(verdict: dict[str, Any]) -> list[dict[str, Any]]:
 def _evidence(evidence: Any) -> list[tuple[str, str]]:
     if isinstance(evidence, dict):
         return [(clean(str(key), 60), _plain(value)) for key, value in list(evidence.items())[:12]]
-    return [("", compact(evidence))] if evidence not in (None, "") else []
+    return [("", one_line_json(evidence))] if evidence not in (None, "") else []
 
 
 def _plain(value: Any) -> str:
@@ -278,7 +278,7 @@ def table(
 
 
 def _section(section: dict[str, Any]) -> dict[str, Any]:
-    truncated = int(amount(section.get("truncated")))
+    truncated = int(non_negative(section.get("truncated")))
     shown = table(section.get("columns") or [], section.get("rows") or [], left_out=truncated)
     return {
         "title": clean(str(section.get("title") or "Findings"), 120),
@@ -296,7 +296,7 @@ def _ranges(ranges: list[dict[str, Any]]) -> Table:
             r.get("partition"),
             r.get("from_offset"),
             r.get("until_offset"),
-            int(amount(r.get("until_offset"))) - int(amount(r.get("from_offset"))),
+            int(non_negative(r.get("until_offset"))) - int(non_negative(r.get("from_offset"))),
             *(r.get(fate) for fate in FATES),
         )
         for r in ranges
@@ -347,7 +347,7 @@ def _commands(verdict: dict[str, Any], interval: dict[str, Any]) -> list[tuple[s
             )
         )
     commands.append(("Run the interval again, on the same offsets", f"./tidemark interval {pipeline} {times}"))
-    if amount((verdict.get("records") or {}).get("quarantined")):
+    if non_negative((verdict.get("records") or {}).get("quarantined")):
         commands.append(("The records in quarantine, with their reasons", f"./tidemark quarantine list {pipeline}"))
     return commands
 

@@ -1,6 +1,6 @@
-"""Values that came from data, made safe to put on a page: no control characters, bounded, readable.
+"""Format values from data for a page: without control characters, of bounded length, readable.
 
-Escaping is the template's business; this is what escaping does not do.
+Templates escape HTML; this module removes what escaping leaves in.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from datetime import datetime
 from typing import Any
 
 CELL = 240
-"""Longest text of a cell, in characters."""
+"""Longest text of a table cell, in characters."""
 
 _JOINERS = frozenset("\u200c\u200d")
 _SPACES = frozenset("\n\r\t\v\f\u2028\u2029\u0085")
-_MARKS_IN_A_ROW = 3
+_MOST_MARKS = 3
+"""Most combining marks in a row: more would be drawn over the lines above and below."""
 
 
 def clean(text: str, limit: int = CELL) -> str:
-    """The text without control, bidirectional and unassigned characters, cut to `limit` with an ellipsis.
+    """Return the text without control, bidirectional and unassigned characters, cut to `limit` with an ellipsis.
 
-    Line ends become spaces; more than three combining marks in a row are dropped, as they would paint
-    over the neighbouring lines.
+    Line ends become spaces, and surplus combining marks are dropped.
     """
-    kept: list[str] = []
+    characters: list[str] = []
     marks = 0
     for character in text[: limit * 8]:
         category = unicodedata.category(character)
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if character in _SPACES:
-            kept.append(" ")
-        elif marks <= _MARKS_IN_A_ROW and (category[0] != "C" or character in _JOINERS):
-            kept.append(character)
-    shown = "".join(kept).strip()
-    return shown if len(shown) <= limit and len(text) <= limit * 8 else shown[: limit - 1].rstrip() + "…"
+            characters.append(" ")
+        elif marks <= _MOST_MARKS and (category[0] != "C" or character in _JOINERS):
+            characters.append(character)
+    cleaned = "".join(characters).strip()
+    return cleaned if len(cleaned) <= limit and len(text) <= limit * 8 else cleaned[: limit - 1].rstrip() + "…"
 
 
 def number(value: Any) -> str:
-    """A count with thousands separators; `–` for one that is missing."""
+    """Return a count with thousands separators; `–` for None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else clean(str(value), 40)
     if isinstance(value, int):
-        # Longer ones are no counts, and Python refuses to print the very long.
+        # No count is longer, and Python refuses to print integers of more than 4,300 digits.
         return f"{value:,}" if abs(value) < 10**18 else "more than 10¹⁸"
     return f"{value:,.6g}" if abs(value) < 1e18 else clean(str(value), 40)
 
 
 def cell(value: Any) -> str:
-    """Any value of a row as text for a cell."""
+    """Return any value of a row as the text of a table cell."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -66,12 +66,12 @@ def cell(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a cell is set in the numbers' way, to the right."""
+    """Return whether a value is a number, so that its cell is aligned to the right."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def amount(value: Any) -> float:
-    """A value as the length of a bar: finite and not negative, else 0."""
+def non_negative(value: Any) -> float:
+    """Return a number as a float from 0 to 10¹⁸; 0 for anything negative or not a number."""
     if not is_number(value):
         return 0.0
     try:
@@ -81,13 +81,13 @@ def amount(value: Any) -> float:
     return min(length, 1e18) if length > 0 else 0.0
 
 
-def compact(value: Any) -> str:
-    """A JSON value in one line, for evidence that is no mapping."""
+def one_line_json(value: Any) -> str:
+    """Return a text as it is, any other JSON value as JSON in one line; both cleaned."""
     return clean(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))
 
 
 def interval_words(begin: str, end: str) -> str:
-    """`20 November 2026, 05:00 to 06:00 UTC`; the given texts where they are no times."""
+    """Return `20 November 2026, 05:00 to 06:00 UTC`; the given texts when they are not times."""
     try:
         first, last = datetime.fromisoformat(begin), datetime.fromisoformat(end)
     except (TypeError, ValueError):
@@ -97,6 +97,6 @@ def interval_words(begin: str, end: str) -> str:
     return f"{day}, {first:%H:%M} to {until} UTC"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 offset`, `2 offsets`."""
+def quantity(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 offset`, `2 offsets`."""
     return f"{number(count)} {noun if count == 1 else plural or noun + 's'}"
