@@ -1,4 +1,4 @@
-"""What the Hive catalog says, read from the metastore's own tables in PostgreSQL: no Spark, nothing written."""
+"""Read the Hive catalog from the metastore's tables in PostgreSQL, without Spark."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _STORAGE = text(
 
 @dataclass(frozen=True)
 class Storage:
-    """How the catalog says that a table's files are to be read."""
+    """File format and columns by which the catalog has a table's files read."""
 
     file_format: str
     columns: str
-    """Spark's JSON of the columns, partition columns last."""
+    """Spark's JSON schema of the columns, partition columns last."""
 
 
 @dataclass(frozen=True)
 class CatalogPartition:
-    """A table partition as the catalog has it."""
+    """A table partition in the catalog."""
 
     table: str
     partition: str
@@ -58,19 +58,19 @@ class CatalogPartition:
 
 
 def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]:
-    """The catalog's partitions of the tables, by table and partition. Raises ServiceUnreachable."""
+    """Return the tables' partitions by (table, partition). Raise ServiceUnreachable."""
     rows = _read(_PARTITIONS, {"database": DATABASE, "tables": list(tables)})
-    listed = [CatalogPartition(table, _unescaped(name), normalised(location or "")) for table, name, location in rows]
+    listed = [CatalogPartition(table, _unescaped(name), as_lake_uri(location or "")) for table, name, location in rows]
     return {(each.table, each.partition): each for each in listed}
 
 
 def storage(table: str) -> Storage | None:
-    """How the catalog has a table stored; None when it has no such table. Raises ServiceUnreachable."""
+    """Return a table's file format and columns; None when there is no such table. Raise ServiceUnreachable."""
     rows = _read(_STORAGE, {"database": DATABASE, "table": table})
     properties = {key.removeprefix("spark.sql.sources."): value for key, value in rows}
     if "provider" not in properties:
         return None
-    # Spark cuts what is longer than a field of the metastore.
+    # Spark splits a schema that is longer than a field of the metastore.
     parts = [properties[f"schema.part.{n}"] for n in range(int(properties.get("schema.numParts", 0)))]
     return Storage(properties["provider"].lower(), "".join(parts) or properties.get("schema", ""))
 
@@ -91,12 +91,12 @@ def _read(query: TextClause, values: Mapping[str, object]) -> Sequence[Any]:
 
 
 def _unescaped(name: str) -> str:
-    """Hive writes characters that are special in paths as %XX."""
+    """Return a partition path with Hive's %XX escapes decoded."""
     return "/".join(unquote(part) for part in name.split("/"))
 
 
-def normalised(location: str) -> str:
-    """Hadoop writes `file:/x`, the lake `file:///x`."""
+def as_lake_uri(location: str) -> str:
+    """Return a location in the lake's form: Hadoop writes `file:/x`, the lake `file:///x`."""
     return (
         location.replace("file:/", "file:///", 1)
         if location.startswith("file:/") and "://" not in location
@@ -104,6 +104,6 @@ def normalised(location: str) -> str:
     )
 
 
-def place(location: str) -> str:
-    """A location for comparing: one writer escapes special characters in it, another does not."""
-    return unquote(normalised(location))
+def comparable_location(location: str) -> str:
+    """Return a location in one form for comparison: some writers escape special characters, others do not."""
+    return unquote(as_lake_uri(location))

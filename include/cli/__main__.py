@@ -1,4 +1,4 @@
-"""`python -m include.cli`: what the launcher runs."""
+"""The `tidemark` command; the launcher runs `python -m include.cli`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from include.errors import TidemarkError, UsageError
 from include.lake import object_store
 from include.settings import settings
 
-# Typer carries its own copy of Click; this is the class that all of that copy's usage errors share.
+# Typer bundles its own copy of Click and does not export the base class of that copy's usage errors.
 _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -31,13 +31,13 @@ for module in (demo, services, data, jobs, top, generations, quarantine, houseke
 
 
 @app.callback()
-def _main(debug: bool = typer.Option(False, "--debug", help="Show tracebacks.")) -> None:
+def _main(debug: bool = typer.Option(False, "--debug", help="show tracebacks")) -> None:
     if debug:
         os.environ["TIDEMARK_DEBUG"] = "1"
 
 
 def main() -> int:
-    """Run the command line; the exit code (CONTRACT: exit codes)."""
+    """Run the command line and return its exit code (see include/errors.py)."""
     try:
         code = app(standalone_mode=False, prog_name="tidemark")
     except TidemarkError as error:
@@ -46,13 +46,13 @@ def main() -> int:
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        refused = object_store.unreachable(settings().lake_uri, str(error))
-        if refused is None:
+        unreachable = object_store.unreachable_error(settings().lake_uri, str(error))
+        if unreachable is None:
             raise
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
-        print(f"tidemark: {refused}", file=sys.stderr)
-        return refused.exit_code
+        print(f"tidemark: {unreachable}", file=sys.stderr)
+        return unreachable.exit_code
     except _WRONG_USAGE as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -1,4 +1,4 @@
-"""Which archives are also kept as Delta tables."""
+"""Tell which pipelines keep their archive as a Delta table, too."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 
 
-def is_kept(pipeline: Pipeline) -> bool:
-    """Whether the pipeline's archive is also kept as a Delta table.
+def has_delta_table(pipeline: Pipeline) -> bool:
+    """Return whether the pipeline's archive is also kept as a Delta table.
 
-    In a bucket it is not, whatever is declared: there Delta cannot keep two drivers, a stream's and an interval's,
-    from committing the same version, and one of the two would be lost.
+    Never in a bucket, whatever is declared: there Delta cannot prevent the stream's driver and an interval's driver
+    from committing the same version, and one of the two commits would be lost.
     """
-    return pipeline.archive.delta and not object_store.holds(lake.root())
+    return pipeline.archive.delta and not object_store.is_bucket_uri(lake.root())
 
 
-def are_kept() -> bool:
-    """Whether any is, so that the catalog may have views of them."""
-    return any(is_kept(pipeline) for pipeline in all_pipelines())
+def any_delta_table() -> bool:
+    """Return whether any pipeline has a Delta table, so that the catalog may hold views of it."""
+    return any(has_delta_table(pipeline) for pipeline in all_pipelines())

@@ -1,16 +1,16 @@
-"""The lake: where everything lies below its URI, and the only file operations on it outside Spark.
+"""Paths below the lake's URI, and file operations on them.
 
 Layout:
-    tables/<table>/<partition path>/<revision>/*           registered data and revisions on their way
-    landing/<pipeline>/<batch>/outcome=…/…                 files of micro-batches
-    landing/<pipeline>/compacted/<outcome>/<day>-….parquet files of many micro-batches of a closed day
-    quarantine/<pipeline>/<batch>.parquet                  records kept whole
-    quarantine/<pipeline>/<day>-….parquet                  those of a closed day
-    delta/<pipeline>                                       a Delta table; its log says which files are its own
-    checkpoints/<pipeline>/g<generation>/<query>           Spark's; beside it <view>.base-<token>
-    received/<pipeline>/<connection>-<n>.lines             what a socket sent, as it came
+    tables/<table>/<partition path>/<revision>/*           registered revisions, and those not registered yet
+    landing/<pipeline>/<batch>/fate=…/…                    files of micro-batches
+    landing/<pipeline>/compacted/<fate>/<day>-….parquet merged files of a closed day's micro-batches
+    quarantine/<pipeline>/<batch>.parquet                  whole records of a micro-batch
+    quarantine/<pipeline>/<day>-….parquet                  whole records of a closed day
+    delta/<pipeline>                                       a Delta table; its log lists its files
+    checkpoints/<pipeline>/g<generation>/<query>           a query's checkpoint; beside it <view>.base-<token>
+    received/<pipeline>/<connection>-<n>.lines             lines of a socket, unchanged
     reports/<pipeline>/<interval>.html
-    lost+found/<time>/…                                    what `doctor --repair` moved out of the way
+    lost+found/<time>/…                                    what `doctor --repair` moved away
 """
 
 from __future__ import annotations
@@ -31,72 +31,80 @@ from include.lake import object_store
 from include.settings import settings
 
 SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
-"""Values from data that may become a folder name as they are, unescaped; everything else goes to quarantine."""
+"""Values from data that may become folder names unescaped; records with any other value go to quarantine."""
 
 _SAFE_PART = re.compile(r"[A-Za-z0-9_=][A-Za-z0-9._:+=-]{0,199}")
 
 
 def root() -> str:
-    """The lake's URI without a trailing slash."""
+    """Return the lake's URI without a trailing slash."""
     return settings().lake_uri
 
 
 def uri(*parts: str) -> str:
-    """The URI of a path below the lake. Raises UsageError for a part that would leave it."""
+    """Return the URI of a path below the lake. Raise UsageError for an unsafe part, such as `..`."""
     for part in "/".join(parts).split("/"):
         if not _SAFE_PART.fullmatch(part):
             raise UsageError(f"not a safe path below the lake: {'/'.join(parts)!r}")
     return "/".join((settings().lake_uri, *parts))
 
 
+def below_lake(location: str) -> str:
+    """Return the path of a URI below the lake, as the ledger stores it."""
+    return location.removeprefix(root() + "/")
+
+
 def filesystem(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a URI and the path on it."""
+    """Return the file system of a URI and the path on it."""
     parts = urlsplit(location)
-    if object_store.holds(location):
+    if object_store.is_bucket_uri(location):
         return object_store.filesystem(location)
     if parts.scheme == "file":
         return fs.LocalFileSystem(), unquote(parts.path)
-    found, path = fs.FileSystem.from_uri(location)
-    return found, path
+    system, path = fs.FileSystem.from_uri(location)
+    return system, path
 
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def reaching_lake(operation: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Raise ServiceUnreachable where a store refuses or does not answer: its files are neither missing nor damaged."""
+def raises_unreachable(operation: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a file operation: raise ServiceUnreachable when the object store refuses or does not answer.
+
+    Callers must not take such a failure for a missing or damaged file.
+    """
 
     @wraps(operation)
-    def reach(*arguments: _P.args, **options: _P.kwargs) -> _R:
+    def run(*arguments: _P.args, **options: _P.kwargs) -> _R:
         try:
             return operation(*arguments, **options)
         except OSError as error:
-            if refused := object_store.unreachable(root(), str(error)):
-                raise refused from error
+            if unreachable := object_store.unreachable_error(root(), str(error)):
+                raise unreachable from error
             raise
 
-    return reach
+    return run
 
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A file found below a URI."""
+    """A file below a listed URI."""
 
     name: str
     """Path below the URI that was listed."""
     bytes: int
 
 
-@reaching_lake
+@raises_unreachable
 def list_files(location: str) -> list[LakeFile]:
-    """Files below a URI that readers take for data, sorted; none when the folder does not exist."""
+    """Return the visible files below a URI, sorted by name; none when the folder does not exist."""
     system, path = filesystem(location)
-    found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
     return sorted(
         (
             LakeFile(info.path[len(path) :].lstrip("/"), info.size)
-            for info in found
+            for info in infos
             if info.type == fs.FileType.File and is_visible(info.base_name)
         ),
         key=lambda file: file.name,
@@ -105,21 +113,21 @@ def list_files(location: str) -> list[LakeFile]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or folder found below a URI, hidden ones included."""
+    """A file or folder below a listed URI, possibly hidden."""
 
     name: str
     """Path below the URI that was listed."""
     is_folder: bool
     bytes: int
     modified: datetime | None
-    """None for a folder of an object store, which is nothing but the names of its files."""
+    """None for a folder of an object store, where folders are only parts of file names."""
 
 
-@reaching_lake
+@raises_unreachable
 def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
-    """Everything below a URI, sorted; nothing when the folder does not exist."""
+    """Return all files and folders below a URI, sorted by name; none when the folder does not exist."""
     system, path = filesystem(location)
-    found = system.get_file_info(fs.FileSelector(path, recursive=recursive, allow_not_found=True))
+    infos = system.get_file_info(fs.FileSelector(path, recursive=recursive, allow_not_found=True))
     return sorted(
         (
             Entry(
@@ -128,15 +136,15 @@ def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
                 info.size or 0,
                 info.mtime,
             )
-            for info in found
+            for info in infos
         ),
         key=lambda entry: entry.name,
     )
 
 
-@reaching_lake
-def state(location: str) -> tuple[int, datetime]:
-    """Size in bytes and modification time of a file. Raises FileNotFoundError."""
+@raises_unreachable
+def size_and_mtime(location: str) -> tuple[int, datetime]:
+    """Return size in bytes and modification time of a file. Raise FileNotFoundError."""
     system, path = filesystem(location)
     info = system.get_file_info(path)
     if info.type != fs.FileType.File:
@@ -145,30 +153,30 @@ def state(location: str) -> tuple[int, datetime]:
 
 
 def is_visible(name: str) -> bool:
-    """Whether readers of a folder take this file for data."""
+    """Return whether readers of a folder read this file as data: its name begins with neither `.` nor `_`."""
     return not name.rsplit("/", 1)[-1].startswith((".", "_"))
 
 
-@reaching_lake
+@raises_unreachable
 def exists(location: str) -> bool:
-    """Whether something lies there."""
+    """Return whether a file or folder exists at a URI."""
     system, path = filesystem(location)
     return bool(system.get_file_info(path).type != fs.FileType.NotFound)
 
 
-def has_root() -> bool:
-    """Whether there is a place for the lake: a bucket must be there, folders are made when they are first written."""
-    return not object_store.holds(root()) or exists("/".join(root().split("/")[:3]))
+def root_is_available() -> bool:
+    """Return whether the lake can be written: a bucket must exist, a folder is created by the first write."""
+    return not object_store.is_bucket_uri(root()) or exists("/".join(root().split("/")[:3]))
 
 
-@reaching_lake
+@raises_unreachable
 def is_folder(location: str) -> bool:
-    """Whether a folder lies there."""
+    """Return whether a folder exists at a URI."""
     system, path = filesystem(location)
     return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
 
-@reaching_lake
+@raises_unreachable
 def size(location: str) -> int:
     """Size of a file, bytes."""
     system, path = filesystem(location)
@@ -177,22 +185,22 @@ def size(location: str) -> int:
 
 def make_parents(location: str) -> None:
     """Make the folders above a file that is to be written; an object store has none to make."""
-    if not object_store.holds(location):
+    if not object_store.is_bucket_uri(location):
         system, path = filesystem(location)
         system.create_dir(path.rsplit("/", 1)[0], recursive=True)
 
 
-@reaching_lake
+@raises_unreachable
 def move(source: str, target: str) -> None:
-    """Move a file or folder; the target's parents are made.
+    """Move a file or folder and create the target's parents.
 
-    In an object store each file is copied, then deleted: a folder moves file by file, and a crash may leave some
-    of them at both places, never a file that is only half there.
+    In an object store each file is copied, then deleted. A crash may leave a file at both URIs, or some files of a
+    folder at the old one, but never a partial file.
     """
     system, path = filesystem(source)
     _, target_path = filesystem(target)
     make_parents(target)
-    if object_store.holds(source) and system.get_file_info(path).type == fs.FileType.Directory:
+    if object_store.is_bucket_uri(source) and system.get_file_info(path).type == fs.FileType.Directory:
         for entry in list_entries(source):
             if not entry.is_folder:
                 system.move(f"{path}/{entry.name}", f"{target_path}/{entry.name}")
@@ -201,9 +209,12 @@ def move(source: str, target: str) -> None:
         system.move(path, target_path)
 
 
-@reaching_lake
+@raises_unreachable
 def delete(location: str) -> None:
-    """Delete a folder with all it holds; nothing happens when there is none. Only below the lake."""
+    """Delete a file, or a folder with its content; do nothing when neither exists.
+
+    Raise UsageError for a URI outside of the lake.
+    """
     if not location.startswith(settings().lake_uri + "/"):
         raise UsageError(f"{location} is not in the lake {settings().lake_uri}")
     system, path = filesystem(location)
@@ -215,31 +226,31 @@ def delete(location: str) -> None:
 
 
 def delete_file(location: str) -> None:
-    """Delete a file of Spark's together with the checksum that Hadoop keeps beside it."""
+    """Delete a file that Spark wrote, and the checksum file that Hadoop wrote beside it."""
     folder, _, name = location.rpartition("/")
     delete(location)
-    if not object_store.holds(location):
+    if not object_store.is_bucket_uri(location):
         delete(f"{folder}/.{name}.crc")
 
 
-def prune_empty(location: str, before: datetime) -> list[str]:
-    """Delete the folders below a URI that hold no file and did not change since `before`; their locations.
+def delete_empty_folders(location: str, before: datetime) -> list[str]:
+    """Delete the folders below a URI that hold no file and have not changed since `before`; return their URIs.
 
-    None in an object store, where a folder is gone with its last file.
+    In an object store there are none: a folder disappears with its last file.
     """
     entries = list_entries(location)
     files = [entry.name for entry in entries if not entry.is_folder]
-    holding = {name.rsplit("/", depth)[0] for name in files for depth in range(1, name.count("/") + 1)}
-    empty = [e for e in entries if e.is_folder and e.name not in holding and e.modified and e.modified < before]
+    with_files = {name.rsplit("/", depth)[0] for name in files for depth in range(1, name.count("/") + 1)}
+    empty = [e for e in entries if e.is_folder and e.name not in with_files and e.modified and e.modified < before]
     for entry in sorted(empty, key=lambda entry: -entry.name.count("/")):
         if not list_entries(f"{location}/{entry.name}", recursive=False):
             delete(f"{location}/{entry.name}")
     return [f"{location}/{entry.name}" for entry in empty]
 
 
-@reaching_lake
+@raises_unreachable
 def sha256(location: str) -> str:
-    """The SHA-256 of a file's bytes, hexadecimal."""
+    """Return the SHA-256 of a file's bytes in hexadecimal."""
     system, path = filesystem(location)
     digest = hashlib.sha256()
     with system.open_input_stream(path) as file:
@@ -249,13 +260,13 @@ def sha256(location: str) -> str:
 
 
 def write_text(location: str, text: str) -> None:
-    """Write a text file, replacing it."""
+    """Write a text file in UTF-8, replacing an existing one atomically."""
     write_bytes(location, text.encode())
 
 
-@reaching_lake
+@raises_unreachable
 def write_bytes(location: str, content: bytes) -> None:
-    """Write a file, replacing it; it appears when it is whole."""
+    """Write a file, replacing an existing one atomically."""
     system, path = filesystem(location)
     make_parents(location)
     temporary = path + ".tmp"
@@ -264,9 +275,9 @@ def write_bytes(location: str, content: bytes) -> None:
     system.move(temporary, path)
 
 
-@reaching_lake
+@raises_unreachable
 def read_text(location: str) -> str:
-    """A text file's content. Raises FileNotFoundError."""
+    """Return a text file's content. Raise FileNotFoundError."""
     system, path = filesystem(location)
     with system.open_input_stream(path) as file:
         return bytes(file.read()).decode()

@@ -1,8 +1,8 @@
-"""A lake in an S3-compatible store (`s3a://bucket/…`): the same objects for Spark and for everything outside it.
+"""A lake in an S3-compatible object store (`s3a://bucket/…`), for Spark and for Python.
 
-Credentials, endpoint and region have the names that AWS clients know: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-`AWS_SESSION_TOKEN`, `AWS_ENDPOINT_URL`, `AWS_REGION`. They stay in the environment, from which both sides read them:
-no file and no command line holds them.
+Credentials, endpoint and region are the environment variables of AWS clients: `AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_ENDPOINT_URL`, `AWS_REGION`. Spark and Python read them from there;
+they are never written to a file or a command line.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _REFUSED = re.compile(
 _CLOUD = "org.apache.spark.internal.io.cloud"
 
 
-def holds(location: str) -> bool:
-    """Whether a URI is of an object store."""
+def is_bucket_uri(location: str) -> bool:
+    """Return whether a URI names something in a bucket (`s3a://…`)."""
     return location.startswith(_SCHEME)
 
 
 def filesystem(location: str) -> tuple[fs.FileSystem, str]:
-    """The store of a URI and the path in it, which begins with the bucket."""
+    """Return the object store of a URI and the path in it, which begins with the bucket."""
     path = location.removeprefix(_SCHEME)
     return _store(path.split("/", 1)[0]), path
 
 
 @cache
 def _store(bucket: str) -> fs.FileSystem:
-    # By a URI: this way the endpoint of the environment counts, and a bucket's region is found where none is set.
+    # `from_uri` uses the endpoint of the environment and looks up the bucket's region when none is set.
     return fs.FileSystem.from_uri(f"s3://{bucket}")[0]
 
 
 def spark_properties() -> dict[str, str]:
-    """What a session needs: where the store is, and writes that are committed by completing their uploads.
+    """Return Spark's properties for a lake in a bucket: endpoint, and commits that complete multipart uploads.
 
-    A folder of a store cannot be renamed in one step, so nothing is staged under another name: an attempt's
-    uploads become files when its job commits, and never before.
+    An object store cannot rename a folder in one step, so nothing is staged under another name: the uploads of a
+    task attempt become files only when the job commits.
     """
     properties = {
-        # The newer kind reads through Netty, of which PySpark ships another version than the SDK was built with.
+        # The default type reads through Netty, and PySpark ships another version of it than the SDK was built with.
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
-        # Blocks wait for their upload in the folder that goes with the process (include/spark/driver_folders.py).
+        # Blocks are buffered in the driver's own folder, which is removed with it (include/spark/driver_folders.py).
         "spark.hadoop.fs.s3a.buffer.dir": "${java.io.tmpdir}/s3a",
         "spark.hadoop.fs.s3a.committer.name": "magic",
         "spark.sql.sources.commitProtocolClass": f"{_CLOUD}.PathOutputCommitProtocol",
@@ -61,7 +61,7 @@ def spark_properties() -> dict[str, str]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint:
-        # Buckets of a server of one's own have no host names of their own, and its region is a word.
+        # A self-hosted store has no host name per bucket, and accepts any region.
         properties["spark.hadoop.fs.s3a.endpoint"] = endpoint
         properties["spark.hadoop.fs.s3a.path.style.access"] = "true"
         region = region or "us-east-1"
@@ -71,16 +71,19 @@ def spark_properties() -> dict[str, str]:
 
 
 def checkpoint_properties() -> dict[str, str]:
-    """For sessions whose checkpoints lie in the store: each file of them is one upload, seen whole or not at all."""
+    """Return Spark's properties for checkpoints in a bucket: each file is one upload, visible whole or not at all."""
     return {"spark.sql.streaming.checkpointFileManagerClass": f"{_CLOUD}.AbortableStreamBasedCheckpointFileManager"}
 
 
-def unreachable(lake: str, text: str) -> ServiceUnreachable | None:
-    """The error of a store that refuses or does not answer, by what either side said of it; None for anything else."""
-    if not holds(lake) or not (found := _REFUSED.search(text)):
+def unreachable_error(lake: str, text: str) -> ServiceUnreachable | None:
+    """Return the error for a store that refuses or does not answer, recognised by Spark's or pyarrow's message.
+
+    None for a lake outside of a bucket, and for any other message.
+    """
+    if not is_bucket_uri(lake) or not (refusal := _REFUSED.search(text)):
         return None
-    line = next(each for each in text[: found.end() + 400].splitlines() if found[0].splitlines()[0] in each)
+    line = next(each for each in text[: refusal.end() + 400].splitlines() if refusal[0].splitlines()[0] in each)
     return ServiceUnreachable(
         f"the lake {lake}: {one_line(line)}",
-        remedy="see to the bucket, AWS_ENDPOINT_URL, AWS_REGION and the credentials, then start again",
+        remedy="check the bucket, AWS_ENDPOINT_URL, AWS_REGION and the credentials, then start again",
     )

@@ -1,4 +1,4 @@
-"""Parquet files of the lake: footers and column statistics."""
+"""Read footers and column statistics of the lake's Parquet files."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 
-from include.lake.files import filesystem, reaching_lake
+from include.lake.files import filesystem, raises_unreachable
 
 
-@reaching_lake
-def footer(location: str) -> pq.FileMetaData:
-    """The footer of a Parquet file: rows and column statistics without reading the data."""
-    with parquet_file(location) as file:
+@raises_unreachable
+def read_footer(location: str) -> pq.FileMetaData:
+    """Return the footer of a Parquet file: number of rows and column statistics, without reading data."""
+    with open_parquet(location) as file:
         return file.metadata
 
 
 @contextmanager
-def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
-    """A Parquet file, open: its footer is read, and of its columns those that are asked for."""
+def open_parquet(location: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file inside the `with` block; only the footer and requested columns are read."""
     system, path = filesystem(location)
     with system.open_input_file(path) as file:
         yield pq.ParquetFile(file)
 
 
 def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, object] | None:
-    """Minimum and maximum of a column (dotted path) over all row groups, from the footer."""
-    found = [each for each in _statistics(metadata, column) if each is not None and each.has_min_max]
-    return (min(each.min for each in found), max(each.max for each in found)) if found else None
+    """Return minimum and maximum of a column (dotted path) from the footer; None without statistics."""
+    statistics = [each for each in _statistics(metadata, column) if each is not None and each.has_min_max]
+    return (min(each.min for each in statistics), max(each.max for each in statistics)) if statistics else None
 
 
-def constant(metadata: pq.FileMetaData, column: str) -> object | None:
-    """What a column (dotted path) is in every row, as the footer tells; None where it is not, or does not, tell one."""
+def constant_value(metadata: pq.FileMetaData, column: str) -> object | None:
+    """Return the one value that a column (dotted path) has in every row; None if the footer does not prove one."""
     values = set()
     for each in _statistics(metadata, column):
         if each is None or not each.has_min_max or each.null_count != 0 or each.min != each.max:
@@ -42,7 +42,7 @@ def constant(metadata: pq.FileMetaData, column: str) -> object | None:
 
 
 def _statistics(metadata: pq.FileMetaData, column: str) -> Iterator[pq.Statistics | None]:
-    """Those of a column in each row group that has it."""
+    """Yield a column's statistics per row group; None for a row group without them."""
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
             if chunk.path_in_schema == column:

@@ -1,10 +1,10 @@
-"""The files of a revision against what the ledger noted when they were built."""
+"""Compare the files of a revision with those that the ledger noted when it was built."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from include import lake
 
@@ -13,7 +13,7 @@ Damage = Literal["file missing", "wrong size", "extra file", "changed content"]
 
 @dataclass(frozen=True)
 class DamagedFile:
-    """A file of a revision that is not as it was built."""
+    """A file of a revision that differs from the one that was built."""
 
     damage: Damage
     name: str
@@ -24,20 +24,55 @@ class DamagedFile:
 
 
 def damaged_files(
-    location: str, noted: Mapping[str, Any], *, deep: bool, found: Mapping[str, int] | None = None
+    location: str, noted: Mapping[str, Any], *, deep: bool, on_disk: Mapping[str, int] | None = None
 ) -> Iterator[DamagedFile]:
-    """What differs between the directory and the ledger's note; `deep` reads each file and compares its sha256.
+    """Yield the differences between a directory and the ledger's note; `deep` also compares each file's SHA-256.
 
-    `found` spares the listing: bytes by file name.
+    `on_disk`, bytes by file name, replaces a listing of the directory.
     """
-    if found is None:
-        found = {file.name: file.bytes for file in lake.list_files(location)}
-    for name in sorted(found.keys() - noted.keys()):
-        yield DamagedFile("extra file", name, f"{found[name]} bytes")
-    for name, described in sorted(noted.items()):
-        if name not in found:
+    if on_disk is None:
+        on_disk = {file.name: file.bytes for file in lake.list_files(location)}
+    for name in sorted(on_disk.keys() - noted.keys()):
+        yield DamagedFile("extra file", name, f"{on_disk[name]} bytes")
+    for name, facts in sorted(noted.items()):
+        if name not in on_disk:
             yield DamagedFile("file missing", name)
-        elif found[name] != described["bytes"]:
-            yield DamagedFile("wrong size", name, f"{found[name]} bytes, {described['bytes']} when built")
-        elif deep and "sha256" in described and lake.sha256(f"{location}/{name}") != described["sha256"]:
-            yield DamagedFile("changed content", name, "its sha256 is another than when it was built")
+        elif on_disk[name] != facts["bytes"]:
+            yield DamagedFile("wrong size", name, f"{on_disk[name]} bytes, {facts['bytes']} when built")
+        elif deep and "sha256" in facts and lake.sha256(f"{location}/{name}") != facts["sha256"]:
+            yield DamagedFile("changed content", name, "its sha256 differs from the one noted when it was built")
+
+
+class RevisionDirectory(Protocol):
+    """The directory of a revision, and the files noted when it was built."""
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+
+    @property
+    def partition(self) -> str:
+        """Path of the table partition."""
+
+    @property
+    def location(self) -> str:
+        """URI of the directory."""
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        """Files as noted when they were built, by name."""
+
+
+def damage_of(revisions: Sequence[RevisionDirectory], *, records: int) -> str:
+    """Return the first damage of revisions that should hold `records` records; empty when their files are as built."""
+    if records and not revisions:
+        return "its records have rows, but no revision of the archive table is registered"
+    for revision in revisions:
+        for damaged in damaged_files(revision.location, revision.files, deep=True):
+            return described(revision, damaged)
+    return ""
+
+
+def described(revision: RevisionDirectory, damaged: DamagedFile) -> str:
+    """Return one line that names a damaged file and its revision."""
+    return f"{revision.table} {revision.partition}: {damaged} in {revision.location}"

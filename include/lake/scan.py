@@ -1,4 +1,4 @@
-"""What really lies in the lake: revision directories, unfinished folders and strays, from one listing."""
+"""List the lake's folders: revision directories, staging folders and stray files, from one listing each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Folder:
-    """A folder with all it holds."""
+    """A folder with the files in it."""
 
     location: str
     files: dict[str, int] = field(default_factory=dict)
-    """Visible files: name to bytes."""
+    """Bytes of the visible files, by name."""
     bytes: int = 0
     newest: datetime = _BEGINNING
-    """The last change of anything in it."""
+    """Time of the last change in it."""
 
     def add(self, entry: lake.Entry, name: str) -> None:
-        """Count an entry of the folder; `name` is its path inside."""
+        """Add an entry of the folder; `name` is its path inside."""
         self.newest = max(self.newest, entry.modified or _BEGINNING)
         if not entry.is_folder and name:
             self.bytes += entry.bytes
@@ -33,18 +33,18 @@ class Folder:
 
 @dataclass
 class TableScan:
-    """A table's folder."""
+    """Content of a table's folder."""
 
     revisions: dict[str, Folder] = field(default_factory=dict)
     """Revision directories by their location."""
     unfinished: dict[str, Folder] = field(default_factory=dict)
     """Staging folders by their location."""
     strays: dict[str, Folder] = field(default_factory=dict)
-    """Files that lie outside of any revision directory, by their location."""
+    """Files outside of any revision directory, by their location."""
 
 
 def scan_table(table: str) -> TableScan:
-    """Everything in a table's folder, told apart by where it lies: `<name=value>/…/<revision>/<file>`."""
+    """Return the content of a table's folder, classified by its paths: `<name=value>/…/<revision>/<file>`."""
     root = lake.uri("tables", table)
     scan = TableScan()
     for entry in lake.list_entries(root):
@@ -67,7 +67,7 @@ def _folder(folders: dict[str, Folder], root: str, parts: Iterable[str]) -> Fold
 
 
 def scan_landing(pipeline: str) -> dict[str, Folder]:
-    """Landing folders of micro-batches by their location; the folder of compacted files is not among them."""
+    """Return the micro-batches' landing folders by their location, without the folder of compacted files."""
     root = lake.uri("landing", pipeline)
     folders: dict[str, Folder] = {}
     for entry in lake.list_entries(root):
@@ -78,29 +78,27 @@ def scan_landing(pipeline: str) -> dict[str, Folder]:
 
 
 def _with_content(folders: dict[str, Folder]) -> dict[str, Folder]:
-    """Without the bare names that an object store keeps of folders: of no age, and somebody may be about to write."""
+    """Return the folders that have content.
+
+    An object store also lists names of empty folders. They have no age, and a driver may be about to write there.
+    """
     return {location: folder for location, folder in folders.items() if folder.newest > _BEGINNING}
 
 
 def scan_files(*parts: str) -> dict[str, Folder]:
-    """The visible files of a folder below the lake by their location, each as a folder of its own."""
+    """Return the visible files of a folder below the lake by their location, each as a folder with one file."""
     root = lake.uri(*parts)
-    found = {}
+    folders = {}
     for entry in lake.list_entries(root):
         if not entry.is_folder and lake.is_visible(entry.name):
-            found[f"{root}/{entry.name}"] = Folder(
+            folders[f"{root}/{entry.name}"] = Folder(
                 f"{root}/{entry.name}",
                 {entry.name.rsplit("/", 1)[-1]: entry.bytes},
                 entry.bytes,
                 entry.modified or _BEGINNING,
             )
-    return found
-
-
-def below_lake(location: str) -> str:
-    """A location as the ledger writes paths."""
-    return location.removeprefix(lake.root() + "/")
+    return folders
 
 
 COMPACTED = "compacted"
-"""Folder of the compacted landing files, beside those of the micro-batches."""
+"""Name of the folder with compacted landing files, beside those of the micro-batches."""

@@ -110,7 +110,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
     driver_folders.sweep()
     folder = driver_folders.make(job)
     jars = classpath("spark") + (classpath("delta") if delta else [])
-    if object_store.holds(current.lake_uri):
+    if object_store.is_bucket_uri(current.lake_uri):
         ensure_s3_connector(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
         jars += classpath("s3")
     options = " ".join(

@@ -133,7 +133,7 @@ def changed(location: str, noted: tuple[int, datetime], found: tuple[int, dateti
 def check_unchanged(file: NotedFile, pipeline: str) -> None:
     """Raise TidemarkError unless the file is still what was noted."""
     try:
-        size, modified = lake.state(file.location)
+        size, modified = lake.size_and_mtime(file.location)
     except FileNotFoundError:
         raise TidemarkError(
             f"{file.location} was noted and is gone before it was read", remedy="put it back", pipeline=pipeline
@@ -227,7 +227,7 @@ class _Connection:
         del self._buffer[:end]
         location = lake.uri("received", self._lease.pipeline, f"{self._number:06d}-{self._files:09d}.lines")
         lake.write_bytes(location, content)
-        size, modified = lake.state(location)
+        size, modified = lake.size_and_mtime(location)
         count = content.count(b"\n")
         file = NotedFile(location, size, modified, self._name, self._lines + 1)
         lines.note_received(self._lease, self._number, file, count)

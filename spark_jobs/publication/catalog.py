@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from include import lake
-from include.catalog import DATABASE, normalised
+from include.catalog import DATABASE, as_lake_uri
+from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
 from spark_jobs.archive.formats import using
@@ -72,7 +72,7 @@ class Catalog:
             ).collect()
         except AnalysisException:
             return None
-        return normalised(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
+        return as_lake_uri(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
 
 
 def _clause(partition: str) -> str:

@@ -155,7 +155,7 @@ def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
 def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
     if not thrown.kinds[0].startswith(_STORE):
         return None
-    return object_store.unreachable(lake.root(), f"{thrown.kinds[0]}: {thrown.message}")
+    return object_store.unreachable_error(lake.root(), f"{thrown.kinds[0]}: {thrown.message}")
 
 
 def _file_unreadable(thrown: Thrown) -> TidemarkError | None:
@@ -227,7 +227,7 @@ _MEANINGS = (
 
 
 def _meaning_of_system(error: OSError) -> TidemarkError | None:
-    if refused := object_store.unreachable(lake.root(), str(error)):
+    if refused := object_store.unreachable_error(lake.root(), str(error)):
         return refused
     if error.errno == errno.ENOSPC:
         return _full_disk()

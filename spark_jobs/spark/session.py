@@ -37,7 +37,7 @@ def build_session(
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
     )
-    if object_store.holds(lake.root()):
+    if object_store.is_bucket_uri(lake.root()):
         for key, value in object_store.spark_properties().items():
             builder = builder.config(key, value)
     if catalog or metastore:

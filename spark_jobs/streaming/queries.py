@@ -117,7 +117,7 @@ class StreamQueries(ABC):
         self._thrown: dict[str, Exception] = {}
         """What a query's batch function failed with in Spark, by the query's name."""
         self._queries: list[StreamingQuery] = []
-        if object_store.holds(lake.root()):
+        if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
 

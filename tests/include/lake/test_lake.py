@@ -93,7 +93,7 @@ def test_folder_with_a_file_stays_when_empty_ones_are_pruned(root: str) -> None:
     lake.write_text(f"{root}/landing/p/kept/x.parquet", "x")
     lake.write_text(f"{root}/landing/p/emptied/x.parquet", "x")
     lake.delete_file(f"{root}/landing/p/emptied/x.parquet")
-    lake.prune_empty(f"{root}/landing/p", datetime.now(UTC) + timedelta(minutes=1))
+    lake.delete_empty_folders(f"{root}/landing/p", datetime.now(UTC) + timedelta(minutes=1))
     assert lake.read_text(f"{root}/landing/p/kept/x.parquet") == "x"
     assert {file.name for file in lake.list_files(f"{root}/landing/p")} == {"kept/x.parquet"}
 
@@ -109,7 +109,7 @@ def test_store_that_refuses_is_named_without_its_secret(
     for name, value in {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong-canary", "TIDEMARK_LAKE": where}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ServiceUnreachable) as raised:
-        lake.footer(f"{where}/file.parquet")
+        lake.read_footer(f"{where}/file.parquet")
     settings.cache_clear()
     object_store._store.cache_clear()
     error = raised.value
@@ -128,15 +128,15 @@ def test_store_that_refuses_is_named_without_its_secret(
     ],
 )
 def test_lake_is_blamed_when_its_store_does_not_answer(text: str) -> None:
-    error = object_store.unreachable("s3a://b/lake", text)
+    error = object_store.unreachable_error("s3a://b/lake", text)
     assert error is not None
     assert error.exit_code == 6
-    assert object_store.unreachable("file:///srv/lake", text) is None
+    assert object_store.unreachable_error("file:///srv/lake", text) is None
 
 
 def test_damaged_file_is_no_fault_of_the_store() -> None:
     text = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file s3a://b/lake/x.parquet."
-    assert object_store.unreachable("s3a://b/lake", text) is None
+    assert object_store.unreachable_error("s3a://b/lake", text) is None
 
 
 @pytest.mark.parametrize("lake_uri", ["s3://bucket/lake/", "s3a://bucket/lake"])

@@ -31,11 +31,11 @@ def test_delta_and_its_jars_are_there_only_for_applications_that_need_them(delta
 
 
 def test_no_delta_table_is_kept_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert delta_tables.is_kept(load_pipeline("gps_positions"))
-    assert not delta_tables.is_kept(load_pipeline("nest_cameras"))
+    assert delta_tables.has_delta_table(load_pipeline("gps_positions"))
+    assert not delta_tables.has_delta_table(load_pipeline("nest_cameras"))
     monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
     settings.cache_clear()
-    assert not delta_tables.are_kept()
+    assert not delta_tables.any_delta_table()
 
 
 def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(

@@ -60,21 +60,21 @@ def test_records_are_counted_from_the_footer_only_where_it_says_it_all(
     read = pq.ParquetFile.read
     monkeypatch.setattr(pq.ParquetFile, "read", lambda self, **options: reads.append(options) or read(self, **options))
     # Row groups of two: each of them may be of one topic partition, and the file of several.
-    with lake.parquet_file(write(landing / "part.parquet", rows, row_group_size=2).as_uri()) as parquet:
+    with lake.open_parquet(write(landing / "part.parquet", rows, row_group_size=2).as_uri()) as parquet:
         found = {(tp.topic, tp.partition): records for tp, records in records_of(parquet)}
     assert found == expected
     assert bool(reads) == is_read
 
 
 def test_footer_tells_no_constant_where_a_value_is_null_or_untold(landing: Path) -> None:
-    with lake.parquet_file(write(landing / "a.parquet", [("gps", 3, 0), (None, 3, 0)]).as_uri()) as parquet:
-        assert lake.constant(parquet.metadata, "kafka_topic") is None
-        assert lake.constant(parquet.metadata, "kafka_partition") == 3
-        assert lake.constant(parquet.metadata, "no such column") is None
+    with lake.open_parquet(write(landing / "a.parquet", [("gps", 3, 0), (None, 3, 0)]).as_uri()) as parquet:
+        assert lake.constant_value(parquet.metadata, "kafka_topic") is None
+        assert lake.constant_value(parquet.metadata, "kafka_partition") == 3
+        assert lake.constant_value(parquet.metadata, "no such column") is None
     table = pa.table({"kafka_partition": [3, 3]})
     pq.write_table(table, landing / "b.parquet", write_statistics=False)
-    with lake.parquet_file((landing / "b.parquet").as_uri()) as parquet:
-        assert lake.constant(parquet.metadata, "kafka_partition") is None
+    with lake.open_parquet((landing / "b.parquet").as_uri()) as parquet:
+        assert lake.constant_value(parquet.metadata, "kafka_partition") is None
 
 
 def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
