@@ -1,4 +1,4 @@
-"""`pipelines`, `produce`, `ranges`, `explain`, `lag`: what is declared, written, pinned, registered and left."""
+"""The verbs `pipelines`, `produce`, `ranges`, `explain` and `lag`, which need no Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
+    """Add the verbs of this module to the command."""
     app.command()(pipelines)
     app.command()(produce)
     app.command()(ranges)
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def pipelines(as_json: AsJson = False) -> None:
-    """The declared pipelines and where each keeps its things."""
+    """List the declared pipelines with their topics, tables, DAGs and schedule."""
     declared = [
         {
             "name": p.name,
@@ -54,32 +54,44 @@ def pipelines(as_json: AsJson = False) -> None:
 
 def produce(
     pipeline: PipelineName,
-    events: Annotated[int | None, typer.Option("--events", min=1, help="how many messages to make up")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="the same seed and start give the same messages")] = 1,
+    events: Annotated[int | None, typer.Option("--events", min=1, help="how many messages to generate")] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", help="seed of the generator; the same seed and start give the same messages")
+    ] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as it goes")
+        float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as possible")
     ] = None,
-    bad_fraction: Annotated[float, typer.Option("--bad-fraction", min=0, max=1, help="share of bad messages")] = 0.0,
+    bad_fraction: Annotated[
+        float, typer.Option("--bad-fraction", min=0, max=1, help="share of invalid messages, 0 to 1")
+    ] = 0.0,
     start: Annotated[
-        str | None, typer.Option("--start", help="ISO time of the first; default: so that the span ends now")
+        str | None, typer.Option("--start", help="event time of the first message (ISO); default: now minus the span")
     ] = None,
-    span: Annotated[str, typer.Option("--span", help="event times are spread over it: 10s, 50m, 3h")] = "3h",
-    topic: Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: its first")] = "",
+    span: Annotated[str, typer.Option("--span", help="time over which event times are spread: 10s, 50m, 3h")] = "3h",
+    topic: Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: the first")] = "",
     from_stream: Annotated[
-        str | None, typer.Option("--from-stream", metavar="URL", help="follow this stream of server-sent events")
+        str | None,
+        typer.Option("--from-stream", metavar="URL", help="write the events of this stream of server-sent events"),
     ] = None,
-    until: Annotated[int | None, typer.Option("--until", min=1, help="of a stream: end after so many events")] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="of a stream: end after that time")] = None,
+    until: Annotated[
+        int | None, typer.Option("--until", min=1, help="with --from-stream: stop after this many events")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0, help="with --from-stream: stop after this time")
+    ] = None,
 ) -> None:
-    """Write messages to the pipeline's topic, created if missing: generated ones, or those of an event stream.
+    """Write generated messages, or the events of a stream, to the pipeline's topic; create the topic if missing.
 
-    Prints what was written. A stream is followed until SIGTERM or Ctrl-C, and the next time goes on where it was.
+    Print counts of what was written. A stream is followed until SIGTERM or Ctrl-C; the next run resumes after the
+    last event that reached Kafka.
     """
     from include.producing import generate as production
 
     declared = load_pipeline(pipeline)
     if (events is None) == (from_stream is None):
-        raise UsageError("how many messages, or from where?", remedy="either --events N or --from-stream URL")
+        raise UsageError(
+            "exactly one of --events and --from-stream is needed", remedy="--events N or --from-stream URL"
+        )
     if events is None or from_stream:
         from include.producing.follower import follow
 
@@ -95,24 +107,26 @@ def produce(
             bad_fraction=bad_fraction,
             start=first,
             span=parse_duration(span),
-            topic=_own_topic(declared, topic),
+            topic=_checked_topic(declared, topic),
         )
     )
 
 
-def _own_topic(pipeline: Pipeline, topic: str) -> str:
+def _checked_topic(pipeline: Pipeline, topic: str) -> str:
     if topic and not sources.reads(pipeline.source, topic):
-        raise UsageError(f"topic {topic!r} is none of it", remedy=f"it reads {pipeline.source}", pipeline=pipeline.name)
+        raise UsageError(
+            f"the pipeline does not read topic {topic!r}", remedy=f"it reads {pipeline.source}", pipeline=pipeline.name
+        )
     return topic
 
 
 def ranges(
     pipeline: PipelineName,
-    from_time: Annotated[str | None, typer.Option("--from", help="start of the interval")] = None,
-    to_time: Annotated[str | None, typer.Option("--to", help="end of the interval")] = None,
+    from_time: Annotated[str | None, typer.Option("--from", help="only the interval that starts at this time")] = None,
+    to_time: Annotated[str | None, typer.Option("--to", help="only the interval that ends at this time")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pinned offset ranges, of all intervals or of one."""
+    """List the pinned offset ranges of all intervals, or of one."""
     declared = load_pipeline(pipeline)
     pinned = pins.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
     if to_time:
@@ -135,7 +149,7 @@ def ranges(
     elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     else:
-        console.print("nothing is pinned")
+        console.print("no interval is pinned")
 
 
 def explain(
@@ -143,7 +157,7 @@ def explain(
     partition: Annotated[str, typer.Argument(help="e.g. date=2026-11-20/interval=2026-11-20T05")],
     as_json: AsJson = False,
 ) -> None:
-    """A table partition down to its revision, files, interval, offset ranges, counts and verdict."""
+    """Show where a table partition comes from: revision, files, interval, offset ranges, counts and verdict."""
     explained = explanation.explain(table.removeprefix("lake."), partition)
     if as_json:
         print_json(explained)
@@ -159,7 +173,7 @@ def explain(
     print_table(
         ["file", "rows", "bytes", "offsets", "as built"],
         [
-            [f["name"], f["rows"], f["bytes"], _bounds(f.get("kafka_offset")), ", ".join(f["differs"]) or "yes"]
+            [f["name"], f["rows"], f["bytes"], _offset_bounds(f.get("kafka_offset")), ", ".join(f["differs"]) or "yes"]
             for f in explained["files"]
         ],
     )
@@ -177,16 +191,18 @@ def explain(
     print_table(columns, [[r[name] or "" for name in columns] for r in explained["revisions"]])
 
 
-def _bounds(bounds: list[int] | None) -> str:
+def _offset_bounds(bounds: list[int] | None) -> str:
     return f"{bounds[0]} to {bounds[1]}" if bounds else ""
 
 
 def lag(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="default: all pipelines")] = "",
     as_json: AsJson = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead of a table")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="print Prometheus's text format instead of a table")
+    ] = False,
 ) -> None:
-    """How many offsets each query is behind its topics, by the ledger."""
+    """Show how many offsets each query is behind the end of its topics, as committed to the ledger."""
     from include.monitor import lag as lags
 
     declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()

@@ -1,4 +1,4 @@
-"""`demo`: the main job on a fresh machine, through Airflow."""
+"""The verb `demo`: the main job on a fresh machine, through Airflow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_cameras") -> None:
-    """Set everything up, produce records, run stream and interval through Airflow, show the table."""
+def demo(
+    pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "nest_cameras",
+) -> None:
+    """Start all services, produce records, run stream and interval through Airflow, and show the published table."""
     from include.airflow.demo_run import run_demo
 
     declared = load_pipeline(pipeline)
@@ -24,28 +26,28 @@ def demo(pipeline: Annotated[str, typer.Argument(metavar="PIPELINE")] = "nest_ca
     console.print()
     print_table(
         ["registered table", "partition", "rows", "content hash"],
-        [[f"lake.{r.table}", r.partition, r.rows, r.content_hash] for r in result.registered],
+        [[f"lake.{r['table']}", r["partition"], r["rows"], r["content_hash"]] for r in result.verdict["registered"]],
     )
     console.print()
     report = result.verdict["report"]
-    archive = next((r for r in result.registered if r.table == declared.table), None)
+    archive = next((r for r in result.verdict["registered"] if r["table"] == declared.table), None)
     print_facts(
         {
             "Airflow": f"{result.airflow}  (user {result.user}, password {result.password})",
             "Report": report if "://" in report else f"file://{report}",
-            "Records": _sum(result.verdict["records"]),
-            "Reconciled": _classes(result.verdict["reconciliation"]),
-            "Where from": f"./tidemark explain {archive.table} {archive.partition}" if archive else "",
+            "Records": _sum_of_fates(result.verdict["records"]),
+            "Reconciled": _key_counts(result.verdict["reconciliation"]),
+            "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
             "Stop it all": "./tidemark down",
         }
     )
 
 
-def _sum(records: dict[str, int]) -> str:
+def _sum_of_fates(records: dict[str, int]) -> str:
     parts = " + ".join(f"{records[name]} {name}" for name in ("archived", "empty", "quarantined", "gaps"))
     return f"{records['in_ranges']} in ranges = {parts}"
 
 
-def _classes(reconciliation: dict[str, int]) -> str:
+def _key_counts(reconciliation: dict[str, int]) -> str:
     return "keys per window: " + ", ".join(f"{count} {name}" for name, count in sorted(reconciliation.items()))

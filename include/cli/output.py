@@ -1,4 +1,4 @@
-"""How the command talks: JSON for programs, tables and colour for people, progress on standard error."""
+"""Output of the command: JSON for programs, tables and colour for people, progress on standard error."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from rich.table import Table
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-# Not a terminal: nothing is cut or wrapped to a width that nobody has.
+# Without a terminal there is no width to cut or wrap lines to.
 console = Console(width=None if sys.stdout.isatty() else 400)
 progress_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def clean(value: object) -> str:
-    """A value from data, safe to print: control characters go, markup is shown as it is."""
+    """Return a value as text that is safe to print: control characters replaced, rich's markup escaped."""
     return escape(_CONTROL.sub("�", str(value)))
 
 
 def progress(line: str) -> None:
-    """Tell what is being done."""
+    """Print a line of progress on standard error."""
     progress_console.print(f"[dim]tidemark:[/dim] {clean(line)}")
 
 
 def print_json(value: Any) -> None:
-    """A JSON document on standard output."""
+    """Print a JSON document on standard output."""
     print(json.dumps(value, indent=2, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """A table for people."""
+    """Print a table."""
     table = Table(*columns, title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(clean(value) for value in row))
@@ -43,7 +43,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Names and values, aligned."""
+    """Print names and values in two aligned columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         table.add_row(f"[bold]{clean(name)}[/bold]", clean(value))

@@ -1,4 +1,4 @@
-"""`up`, `down`, `status`, `doctor`."""
+"""The verbs `up`, `down`, `status`, `setup-database` and `doctor`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from include.doctor import examine as examination
 from include.services import supervisor
 
 Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, airflow, or all")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
+    """Add the verbs of this module to the command."""
     app.command()(up)
     app.command()(down)
     app.command()(status)
@@ -25,18 +25,18 @@ def register(app: typer.Typer) -> None:
 
 
 def up(names: Names = None) -> None:
-    """Start the embedded services (default: kafka and postgres); those that run are left alone."""
+    """Start embedded services (default: kafka and postgres); running ones are left as they are."""
     supervisor.up(names, progress)
     print_table(["service", "address"], [[n, _masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
 
 
 def down(names: Names = None) -> None:
-    """Stop the embedded services (default: all that run). Data and logs stay."""
+    """Stop embedded services (default: all that are running) and keep their data and logs."""
     supervisor.down(names, progress)
 
 
 def status(as_json: AsJson = False) -> None:
-    """Where the services listen and whether they answer."""
+    """Show where each service listens and whether it answers."""
     services = supervisor.status()
     if as_json:
         print_json({"services": {name: asdict(each) for name, each in services.items()}})
@@ -51,7 +51,7 @@ def status(as_json: AsJson = False) -> None:
 
 
 def setup_database() -> None:
-    """Create what is missing on the PostgreSQL server: databases, ledger tables, catalog schema."""
+    """Create missing databases, ledger tables and catalog schema on the PostgreSQL server."""
     from include.services.postgres import prepare_databases
 
     prepare_databases()
@@ -66,10 +66,12 @@ def _masked(address: str) -> str:
 
 def doctor(
     as_json: AsJson = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Say what will be mended, then mend it")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read all registered files and compare hashes")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="announce each repair, then make it")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="also read all registered files and compare their hashes")
+    ] = False,
 ) -> None:
-    """Check the machine, the jars, the services, and ledger against catalog against files; say how to mend."""
+    """Check machine, jars and services; compare ledger, catalog and files; say how to repair what is wrong."""
     findings = examination.examine(repair=repair, progress=progress, deep=deep)
     if as_json:
         print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})
