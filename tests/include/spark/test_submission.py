@@ -44,7 +44,7 @@ def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
     program = tmp_path / "spark-submit"
     program.write_text("#!/bin/sh\n")
     monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(program))
-    with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_SUBMIT.*name the file"):
+    with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_SUBMIT.*name the"):
         settings()
     program.chmod(0o755)
     assert submission("stream", name="stream").command()[0] == str(program)
