@@ -59,7 +59,7 @@ class Interval:
     def label(self) -> str:
         """The value of the partition column `interval`, e.g. `2026-11-20T05`.
 
-        Minutes are written only where the interval does not begin on an hour (`2026-11-20T0530`).
+        Minutes and seconds are written only where the interval does not begin on an hour (`2026-11-20T053000`).
         """
         on_the_hour = self.from_time.minute == 0 and self.from_time.second == 0
         return self.from_time.strftime("%Y-%m-%dT%H" if on_the_hour else "%Y-%m-%dT%H%M%S")

@@ -14,13 +14,13 @@ _NOT_PIPELINES = frozenset({"spec"})
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """Names of all declared pipelines, sorted."""
+    """Return the names of all declared pipelines, sorted."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _NOT_PIPELINES))
 
 
 @cache
 def load_pipeline(name: str) -> Pipeline:
-    """The declared pipeline of that name. Raises UsageError when there is none, or it is one read from lines."""
+    """Return the declared pipeline of that name. Raises UsageError when there is none, or it reads lines."""
     if name not in pipeline_names():
         if declared := declared_name(name, pipeline_names()):
             raise no_offsets(name, declared)
@@ -32,11 +32,11 @@ def load_pipeline(name: str) -> Pipeline:
 
 
 def load_line_pipeline(name: str) -> Pipeline | None:
-    """The pipeline that runs under this name when it reads lines, e.g. `isp_hits_files`; None for other names."""
+    """Return the pipeline that runs under this name when it reads lines, e.g. `isp_hits_files`; else None."""
     declared = None if name in pipeline_names() else declared_name(name, pipeline_names())
     return read_from_lines(load_pipeline(declared), name.removeprefix(f"{declared}_")) if declared else None
 
 
 def all_pipelines() -> tuple[Pipeline, ...]:
-    """All declared pipelines, by name."""
+    """Return all declared pipelines, sorted by name."""
     return tuple(load_pipeline(name) for name in pipeline_names())

@@ -33,7 +33,7 @@ _GENERATED = 20
 
 @dataclass(frozen=True)
 class NewPipeline:
-    """What was written, and what was concluded from the sample."""
+    """The files that were written, and what was taken from the sample."""
 
     name: str
     topic: str
@@ -50,8 +50,8 @@ def write_pipeline(
 ) -> NewPipeline:
     """Write a pipeline's files from a sample of its messages; nothing is overwritten.
 
-    `topic`, `event_time` (path) and `key` (column to count by; empty for none) are concluded where they are not
-    given. Raises UsageError when the sample is none, when no field of it is a time, or when a file exists.
+    `topic`, `event_time` (path) and `key` (column to count by; empty for none) are taken from the sample unless they
+    are given. Raises UsageError when the file is no sample, when no field is a time, or when a file to write exists.
     """
     _check_name(name)
     sample = read_sample(sample_file)
@@ -102,7 +102,7 @@ def _event_field(sample: Sample, file: Path, wanted: str) -> str:
 
 
 def _column(sample: Sample, path: str) -> str:
-    """The path in an archive row of what is at a path of a message."""
+    """Return the path in an archive row of the field at a path of a message."""
     top, _, rest = path.partition(".")
     column = next(field.column for field in sample.fields if field.name == top)
     return f"{column}.{rest}" if rest else column
@@ -144,7 +144,7 @@ def _rendered(chosen: NewPipeline, sample: Sample) -> dict[str, str]:
 
 
 def _formatted(text: str) -> str:
-    """The source as the project formats it; as it is where the formatter is not installed."""
+    """Return the source as the project formats it; unchanged where the formatter is not installed."""
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "generated.py", "-"],
         input=text,

@@ -39,7 +39,7 @@ class Field:
 
     @property
     def column(self) -> str:
-        """Its column in the archive table: its name, if that is a plain one and not of a column of Tidemark's."""
+        """Its column in the archive table: its name, made plain and apart from Tidemark's own columns."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", self.name)
         plain = f"_{plain}" if plain[0].isdigit() else plain
         return f"{plain}_" if plain.lower() in _TAKEN else plain
@@ -53,19 +53,19 @@ class Sample:
     fields: tuple[Field, ...]
 
     def times(self) -> list[str]:
-        """Paths of the fields that are times in every message, those at the top first."""
+        """Return the paths of the fields that are times in every message, those at the top first."""
         found = [path for path, kind in _leaves(self.fields) if kind == "TIMESTAMP"]
         always = [path for path in found if all(isinstance(value_at(m, path), str) for m in self.messages)]
         return sorted(always, key=lambda path: path.count("."))
 
     def keys(self) -> list[str]:
-        """Columns to count by: text that every message has, that which repeats most first."""
+        """Return the columns to count by: text that every message has, the most repetitive first."""
         texts = [field for field in self.fields if field.ddl == "STRING" and field.always]
         return [f.column for f in sorted(texts, key=lambda f: len({m[f.name] for m in self.messages}))]
 
 
 def read_sample(path: Path) -> Sample:
-    """The sample of a file: a JSON object a line, one object, or an array of objects.
+    """Return the sample in a file: a JSON object a line, one object, or an array of objects.
 
     Raises UsageError when it is none of these, when it is empty, or when its fields cannot be columns.
     """
@@ -145,7 +145,7 @@ def _check_names(path: Path, schema: Iterable[pa.Field]) -> None:
 
 
 def _ddl(kind: pa.DataType, values: list[Any]) -> str:
-    """A type of Arrow's as Spark's DDL. `values`: all that the field holds in the sample."""
+    """Return Arrow's type as Spark's DDL. `values`: all values of the field in the sample."""
     held = [value for value in values if value is not None]
     if pa.types.is_struct(kind):
         parts = (f"{quoted(f.name)}: {_ddl(f.type, [value.get(f.name) for value in held])}" for f in kind)
@@ -172,7 +172,7 @@ def _is_time(value: object) -> bool:
 
 
 def _leaves(fields: Iterable[Field]) -> Iterator[tuple[str, str]]:
-    """Paths and types of the fields outside arrays whose names need no quotes."""
+    """Yield paths and types of the fields outside arrays whose names need no quotes."""
     for field in fields:
         if _SIMPLE.fullmatch(field.name):
             yield from _leaves_of(field.name, field.ddl)
@@ -189,7 +189,7 @@ def _leaves_of(path: str, ddl: str) -> Iterator[tuple[str, str]]:
 
 
 def _split(fields: str) -> Iterator[str]:
-    """Fields of a struct's DDL, parted at its own commas."""
+    """Yield the fields of a struct's DDL, split at the struct's own commas."""
     depth = begun = 0
     for at, character in enumerate(fields):
         depth += (character == "<") - (character == ">")
@@ -200,7 +200,7 @@ def _split(fields: str) -> Iterator[str]:
 
 
 def value_at(message: dict[str, Any], path: str) -> Any:
-    """The value at a dotted path of a message; None where there is none."""
+    """Return the value at a dotted path of a message; None where there is none."""
     found: Any = message
     for part in path.split("."):
         found = found.get(part) if isinstance(found, dict) else None
@@ -208,5 +208,5 @@ def value_at(message: dict[str, Any], path: str) -> Any:
 
 
 def quoted(name: str) -> str:
-    """A column's name as DDL takes it."""
+    """Return a column's name as DDL takes it."""
     return name if _SIMPLE.fullmatch(name) else f"`{name}`"

@@ -19,12 +19,12 @@ _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def folder() -> Path:
-    """Where class archives lie."""
+    """Return the folder of class archives."""
     return REPOSITORY / ".tidemark" / "classes"
 
 
 def find() -> Path | None:
-    """The archive of this Java with these jars; None where there is none, or not the whole of it."""
+    """Return the archive of this Java with these jars; None where there is none, or it is incomplete."""
     for file in folder().glob(f"spark-{_key()}-*.jsa"):
         # The JVM checks the head of the file only, and dies of a page that is not there.
         if file.stem.endswith(f"-{file.stat().st_size}"):
@@ -33,7 +33,7 @@ def find() -> Path | None:
 
 
 def keep(made: Path) -> Path:
-    """Give a complete archive its name, in place of all others; its path."""
+    """Name a complete archive, remove all others, and return its path."""
     target = folder() / f"spark-{_key()}-{made.stat().st_size}.jsa"
     for old in folder().glob("spark-*.jsa"):
         old.unlink()
@@ -55,15 +55,15 @@ def _what_it_holds_for() -> Iterator[Path]:
 
 
 def driver_jar() -> Path:
-    """The jar on the class path of every driver: PostgreSQL's, which the catalog needs there.
+    """Return the jar on the class path of every driver: PostgreSQL's, which the catalog needs there.
 
-    Where it really lies, so that checkouts that share their jars share the archive.
+    The path is resolved, so that checkouts that share their jars share the archive.
     """
     return next(jar for jar in classpath("spark") if jar.name.startswith("postgresql-")).resolve()
 
 
 def options() -> tuple[str, ...]:
-    """What lets a driver's JVM use the archive; nothing where there is none."""
+    """Return the JVM options that use the archive; none where there is none."""
     archive = find()
     # Quoted for Spark, which splits its options at blanks.
     return (f'"-XX:SharedArchiveFile={archive}"', *_QUIET) if archive else ()

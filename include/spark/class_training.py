@@ -26,7 +26,7 @@ _TRAIN = "train"
 
 
 def ensure_class_archive(progress: Callable[[str], None]) -> bool:
-    """Make the archive unless it is there; whether it is there now."""
+    """Make the archive unless it exists, and return whether it exists now."""
     if class_archive.find():
         return True
     progress("preparing Spark's classes, once: a quarter off every later start of Spark")
@@ -45,7 +45,7 @@ def ensure_class_archive(progress: Callable[[str], None]) -> bool:
 
 
 def _train(folder: Path, archive: Path) -> bool:
-    """Run Spark over generated records in a process of its own; whether it ended well."""
+    """Run Spark over generated records in a process of its own, and return whether it succeeded."""
     environment = {
         **os.environ,
         # In a folder of its own: whatever the home holds is neither read nor written.
@@ -78,7 +78,7 @@ def _become_training() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Make the archive, or with `train` be what makes it; 0 without it too, for everything works without it."""
+    """Make the archive, or with `train` run the training; return 0 also on failure, as all works without it."""
     try:
         if argv == [_TRAIN]:
             _become_training()

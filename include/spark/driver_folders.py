@@ -1,8 +1,8 @@
 """Temporary folders of Spark drivers: one each below the home folder, gone when its driver is.
 
-Spark removes what it put there when it ends, and nothing when it is killed. So a driver holds a lock on its folder,
-which the system lets go of however the driver dies, and the folders that nobody holds are removed when the next driver
-is submitted, when one has ended, and by housekeeping.
+Spark removes its files when it ends, but not when it is killed. So a driver locks its folder; the system releases the
+lock however the driver ends. Folders without a lock are removed when a driver is submitted, when one has ended, and
+by housekeeping.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LOCK = ".driver"
 
 
 def make(job: str) -> Path:
-    """A new folder for a driver that is about to be submitted."""
+    """Make a folder for a driver that is about to be submitted, and return it."""
     folder = _root() / f"{job}-{uuid.uuid4().hex[:12]}"
     folder.mkdir(mode=0o700, parents=True)
     return folder
 
 
 def hold() -> None:
-    """Hold the folder of this process until it ends; nothing where it was given none."""
+    """Lock the folder of this process until it ends; do nothing where it was given none."""
     if not (given := os.environ.get(VARIABLE)):
         return
     folder = Path(given)
@@ -45,7 +45,7 @@ def hold() -> None:
 
 
 def sweep() -> list[Path]:
-    """Remove the folders whose drivers are no more; which these were."""
+    """Remove dead drivers' folders and return them."""
     dead = [folder for folder in _root().glob("*") if not _is_in_use(folder)]
     for folder in dead:
         # Another sweep may be at it.

@@ -44,7 +44,7 @@ CHECKSUMS = Path(__file__).with_name("jars.sha256")
 
 @cache
 def pyspark_home() -> Path:
-    """The folder of the installed PySpark, found without importing it."""
+    """Return the folder of the installed PySpark without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise UsageError("PySpark is not installed", remedy="start ./tidemark, which installs it")
@@ -52,12 +52,12 @@ def pyspark_home() -> Path:
 
 
 def folder() -> Path:
-    """Where the jars of this `ivy.xml` lie."""
+    """Return the folder of the jars of this `ivy.xml`."""
     return REPOSITORY / ".tidemark" / "jars" / hashlib.sha256(IVY.read_bytes()).hexdigest()[:12]
 
 
 def java() -> str:
-    """Path of the Java launcher. Raises UsageError when there is none."""
+    """Return the path of the Java launcher. Raises UsageError when there is none."""
     import os
 
     home = os.environ.get("JAVA_HOME")
@@ -69,7 +69,7 @@ def java() -> str:
 
 
 def classpath(conf: Conf) -> list[Path]:
-    """The jars of a configuration. Raises UsageError when they were never fetched."""
+    """Return the jars of a configuration. Raises UsageError when they were never fetched."""
     found = sorted((folder() / conf).glob("*.jar"))
     if not found:
         raise UsageError(f"the {conf} jars are missing in {folder()}", remedy="./tidemark doctor --repair")
@@ -77,19 +77,19 @@ def classpath(conf: Conf) -> list[Path]:
 
 
 def checksums() -> dict[str, str]:
-    """Expected SHA-256 by `conf/file name`."""
+    """Return the expected SHA-256 by `conf/file name`."""
     lines = CHECKSUMS.read_text().splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
 
 def wanted() -> dict[str, str]:
-    """The checksums of what must be there: everything of the set-up, and what was fetched since."""
+    """Return the checksums of the jars that must exist: those of the set-up, and what was fetched since."""
     confs = {conf for conf in ("registry", "s3") if (folder() / conf).exists()} | set(SET_UP)
     return {name: digest for name, digest in checksums().items() if name.split("/")[0] in confs}
 
 
 def damaged() -> list[str]:
-    """Files of `wanted` that are missing or differ from their checksum."""
+    """Return the files of `wanted` that are missing or differ from their checksum."""
     return [name for name, digest in wanted().items() if _digest(folder() / name) != digest]
 
 
@@ -109,7 +109,7 @@ def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> No
 
 
 def registry_application(progress: Callable[[str], None]) -> Path:
-    """The folder of the schema registry's application, fetched and unpacked if need be; raises as `ensure_jars`."""
+    """Return the folder of the schema registry, fetched and unpacked if need be; raises as `ensure_jars`."""
     (packed,) = (name for name in checksums() if name.startswith("registry/"))
     if _digest(folder() / packed) != checksums()[packed]:
         progress(f"fetching, once: {_CONTENTS['registry']}")
@@ -162,7 +162,7 @@ def _fetch(conf: str) -> None:
 
 
 def main(confs: Sequence[str]) -> int:
-    """Fetch the jars of these configurations, without any of all; 0 or the error's exit code."""
+    """Fetch the jars of these configurations, or of all; return 0 or the error's exit code."""
     try:
         ensure_jars(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True), confs)
     except TidemarkError as error:

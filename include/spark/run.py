@@ -50,7 +50,7 @@ def _pass_on(process: subprocess.Popen[str]) -> None:
 
 
 def run_job(job: SparkSubmission) -> int:
-    """Run a Spark application to its end; its exit code. Its messages go to standard error."""
+    """Run a Spark application to its end and return its exit code. Its messages go to standard error."""
     process = _start(job)
     try:
         _pass_on(process)
@@ -64,7 +64,7 @@ def run_job(job: SparkSubmission) -> int:
 
 
 def run_attached(job: SparkSubmission) -> int:
-    """Run a driver that talks with the terminal; its exit code. Ctrl-C is the driver's to understand."""
+    """Run a driver that talks with the terminal and return its exit code. Ctrl-C goes to the driver alone."""
     command, environment = job.attached()
     process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=_die_with_parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -88,13 +88,13 @@ class _StopOnSignal:
         _forward(self._process)
 
     def code(self, code: int) -> int:
-        """The exit code of a driver that ended with `code`."""
+        """Return the exit code of a driver that ended with `code`."""
         # One that was still starting when asked has nothing to finish: ended by the signal is stopped.
         return 0 if self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
 
 
 def run_stream_job(job: SparkSubmission) -> int:
-    """Run a stream; SIGTERM and SIGINT ask its driver to stop after the micro-batch. Its exit code."""
+    """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after the micro-batch."""
     process = _start(job)
     stop = _StopOnSignal(process)
     _pass_on(process)
@@ -104,9 +104,9 @@ def run_stream_job(job: SparkSubmission) -> int:
 
 
 def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
-    """Run a Spark application and `look` twice a second, and once more behind its end; its exit code.
+    """Run a Spark application, `look` twice a second and once after its end, and return its exit code.
 
-    SIGTERM and SIGINT ask it to stop, which then is 0.
+    SIGTERM and SIGINT ask it to stop; the code is 0 then.
     """
     process = _start(job)
     stop = _StopOnSignal(process)

@@ -15,7 +15,7 @@ from include.times import parse_duration
 
 @dataclass(frozen=True)
 class Required:
-    """A column of an archive row that must not be null, nor an empty text."""
+    """A column of an archive row that must be neither null nor an empty text."""
 
     column: str
 
@@ -24,7 +24,7 @@ class Required:
 class SafeValue:
     """A column of an archive row that becomes a folder name: its values must be safe as one (`lake.SAFE_VALUE`).
 
-    Null is not: Spark's name for it is a value that data can carry too.
+    Null is not safe: Spark's folder name for it is a value that data can carry, too.
     """
 
     column: str
@@ -32,7 +32,7 @@ class SafeValue:
 
 @dataclass(frozen=True)
 class MaxBytes:
-    """A text column of an archive row that must not be longer, in UTF-8; null is not."""
+    """A text column of an archive row that must not be longer than that in UTF-8; null passes."""
 
     column: str
     limit: int
@@ -60,7 +60,7 @@ class EventTimeWithin:
 
 @dataclass(frozen=True)
 class Between:
-    """Bounds of a number, both included: neither NaN nor an infinite one lies within. Null does."""
+    """Bounds of a number, both included: NaN and infinity break them, null does not."""
 
     column: str
     low: float
@@ -69,7 +69,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Fits:
-    """All values of an archive row come back from files of the format as they were."""
+    """Every value of an archive row can be read from files of the format as it was written."""
 
     file_format: FileFormat
 
@@ -97,8 +97,7 @@ class Archive:
     file_format: FileFormat = field(default="parquet", kw_only=True)
     """Of the registered table's files: parquet, orc, avro, csv or json. Landing, quarantine and views are Parquet."""
     description: str = ""
-    # Not in the repr, of which the decoder's version is made: it changes no row.
-    delta: bool = field(default=False, kw_only=True, repr=False)
+    delta: bool = field(default=False, kw_only=True)
     """Also kept as the Delta table `<lake>/delta/<pipeline>`; the view `<pipeline>_delta` shows its validated rows."""
 
     def __post_init__(self) -> None:

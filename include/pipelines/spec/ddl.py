@@ -21,7 +21,7 @@ class Field:
 
 
 def fields_of(columns: str) -> tuple[Field, ...]:
-    """The declared columns. Raises UsageError for text that is no list of columns."""
+    """Return the declared columns. Raises UsageError for text that is no list of columns."""
     reader = _Reader(columns)
     found = reader.fields()
     reader.expect("")
@@ -37,7 +37,7 @@ class _Reader:
         self.step()
 
     def step(self) -> str:
-        """The current token; the next one becomes current, empty at the end."""
+        """Return the current token and move to the next one, which is empty at the end."""
         before = self.current
         if self._at == len(self._text):
             self.current, self.is_word = "", False
@@ -98,7 +98,7 @@ class _Reader:
         return tuple(found)
 
     def rest(self) -> list[str]:
-        """What follows a type, e.g. DAY TO SECOND, without NOT NULL and COMMENT '…'."""
+        """Return the words after a type, e.g. DAY TO SECOND, without NOT NULL and COMMENT '…'."""
         found = []
         while self.is_word:
             word = self.step().upper()

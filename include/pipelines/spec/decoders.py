@@ -12,7 +12,7 @@ from include.errors import UsageError
 
 @dataclass(frozen=True)
 class Json:
-    """One JSON object a message, decoded strictly (`spark_jobs/decoding/json.py`)."""
+    """One JSON object a message, decoded strictly (`spark_jobs/decoding/strict_json.py`)."""
 
     schema: str
     """DDL of the object; fields that it does not name are ignored."""

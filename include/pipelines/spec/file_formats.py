@@ -31,7 +31,7 @@ _HOLDS: dict[FileFormat, frozenset[str]] = {
     "json": _NESTED,
     "csv": _PLAIN,
 }
-"""Types whose values come back from a file as they were; of Parquet nothing is asked, Spark keeps all in it."""
+"""Types whose values come back from a file as they were; Parquet is not checked, it holds all of Spark's."""
 
 CHANGING: frozenset[FileFormat] = frozenset({"orc", "csv", "json"})
 """Formats that would change some values of types that they hold; records with such a value go to quarantine."""
@@ -40,7 +40,7 @@ _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def format_of(name: str) -> FileFormat:
-    """The format of a file, by the end of its name."""
+    """Return the format of a file by the end of its name."""
     ending = name.removesuffix(".gz").rsplit(".", 1)[-1]
     for file_format in FILE_FORMATS:
         if ending == file_format:

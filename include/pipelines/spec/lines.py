@@ -53,7 +53,7 @@ LineSource = TextFiles | SocketLines
 
 
 def parse_line_source(text: str) -> LineSource:
-    """`socket://host:port`, or the URI of a folder. Raises UsageError."""
+    """Return the source of `socket://host:port` or of a folder's URI. Raises UsageError for other text."""
     wrong = UsageError(
         f"{text!r} is no source of lines", remedy="write it like socket://127.0.0.1:9999 or file:///some/folder"
     )
@@ -74,13 +74,13 @@ def parse_line_source(text: str) -> LineSource:
 
 
 def read_from_lines(pipeline: Pipeline, kind: str) -> Pipeline:
-    """The pipeline as it is run over lines: its decoder, rules, transforms and views, under names of its own.
+    """Return the pipeline as it runs over lines: its decoder, rules, transforms and views, under names of its own.
 
-    Raises UsageError where a message is no line, or its rows need what only a Kafka record has.
+    Raises UsageError when its messages cannot be read from lines, or its rows need what only a Kafka record has.
     """
     needs = "what only Kafka records have" if pipeline.archive.takes_record else ""
     if isinstance(pipeline.decoder, Avro):
-        needs = "binary messages, which are no lines"
+        needs = "binary messages, which cannot be read from lines"
     if needs:
         raise UsageError(
             f"it reads {needs}", remedy=f"./tidemark stream {pipeline.name}, from Kafka", pipeline=pipeline.name
@@ -103,13 +103,13 @@ def _renamed(view: AdditiveView, kind: str) -> AdditiveView:
 
 
 def declared_name(name: str, declared: Collection[str]) -> str | None:
-    """The declared pipeline that runs under this name when it reads lines; None for every other name."""
+    """Return the declared pipeline that runs under this name when it reads lines; None for every other name."""
     base, _, kind = name.rpartition("_")
     return base if base in declared and kind in (TextFiles.kind, SocketLines.kind) else None
 
 
 def no_offsets(name: str, declared: str) -> UsageError:
-    """What to say where offsets are needed and the pipeline was read from lines."""
+    """Return the error of a command that needs offsets when the pipeline reads lines."""
     return UsageError(
         f"{name} is {declared} read from lines, not from Kafka: its records have no offsets, so no interval can be "
         "pinned over them, and there are no ranges, verdicts or registered partitions",

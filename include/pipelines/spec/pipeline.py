@@ -76,16 +76,16 @@ class Pipeline:
         raise UsageError(f"{self.name} declares no report of the kind Top", remedy="add one to its reports")
 
     def file_format(self, table: str) -> FileFormat:
-        """The format of a table's files."""
+        """Return the format of a table's files."""
         return self.archive.file_format if table == self.table else "parquet"
 
     def view_table(self, view: AdditiveView) -> str:
-        """Name of a batch view's table in the catalog database `lake`."""
+        """Return the name of a batch view's table in the catalog database `lake`."""
         return f"{self.name}_{view.name}"
 
     @property
     def delta_view(self) -> str:
-        """Name in the catalog database `lake` of what is validated of the Delta archive."""
+        """Name of the view of the Delta archive's validated rows in the catalog database `lake`."""
         return f"{self.name}_delta"
 
     @property

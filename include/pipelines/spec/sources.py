@@ -53,7 +53,7 @@ class KafkaTopics:
     """Or at the first record of this time or later, e.g. `2026-11-20T05:00:00Z`."""
     fail_on_data_loss: bool = True
     """Whether offsets that Kafka removed before they were read stop the stream until somebody accepts the loss;
-    else it is accepted, recorded and told by the stream itself."""
+    else the stream accepts, records and reports it by itself."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of Kafka's client, of those in `CLIENT_OPTIONS`, e.g. `{"kafka.fetch.max.wait.ms": "100"}`."""
     topic_partitions: int = 4
