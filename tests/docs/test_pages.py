@@ -1,0 +1,468 @@
+"""README and pages against the code: commands, settings, exit codes, messages, links, paths, declarations, names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+from xml.etree import ElementTree
+
+import pytest
+import typer
+
+from include import errors
+from include.intervals.verdict import Verdict
+from include.monitor.lag import as_metrics
+from include.pipelines import load_pipeline, nest_cameras, pipeline_names, spec
+from include.pipelines.spec.file_formats import FILE_FORMATS
+from include.pipelines.spec.lines import declared_name
+from include.reconciliation import DifferenceClass
+from include.scaffold import new_pipeline
+from include.services.supervisor import SERVICES
+from include.settings import Settings
+from tests.benchmarks import __main__ as benchmarks
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = {
+    path.relative_to(REPOSITORY).as_posix(): path.read_text(encoding="utf-8")
+    for path in (REPOSITORY / "README.md", *sorted((REPOSITORY / "include" / "docs").glob("*.md")))
+}
+README = PAGES["README.md"]
+CHANGELOG = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+
+EXAMPLES = ("door_events", "door_bells")
+"""Pipelines that the pages invent; their files are those that `./tidemark new` writes."""
+
+MOST_LINES, MOST_WORDS = 170, 1500
+"""Of the README."""
+
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+def docs(name: str) -> str:
+    """The text of a page below include/docs."""
+    return PAGES[f"include/docs/{name}.md"]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one of its level or above. Raises IndexError without it."""
+    level = heading.split(" ", 1)[0]
+    below = f"\n{text}\n".split(f"\n{heading}\n", 1)[1]
+    return re.split(rf"^#{{1,{len(level)}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all rows of tables whose header is left out."""
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    rules = {number for number, line in enumerate(cells) if all(re.fullmatch(r":?-+:?", cell) for cell in line)}
+    return [line for number, line in enumerate(cells) if number not in rules and number + 1 not in rules]
+
+
+def code_spans(text: str) -> list[str]:
+    """The inline code of a text without its fenced blocks."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def fenced_lines(text: str) -> list[str]:
+    """The lines of fenced blocks."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+# Commands
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A `./tidemark …` as a page writes it."""
+
+    verb: str
+    arguments: tuple[str, ...]
+    options: frozenset[str]
+
+    def __str__(self) -> str:
+        return " ".join(("./tidemark", self.verb, *self.arguments, *sorted(self.options)))
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the command."""
+
+    parameters: tuple[str, ...]
+    """Names of its arguments."""
+    options: frozenset[str]
+
+
+@cache
+def verbs() -> dict[str, Verb]:
+    """All verbs by their name, those of a group as `quarantine list`; the command itself under an empty name."""
+    from include.cli.__main__ import app
+
+    root: Any = typer.main.get_command(app)
+    found = {"": root}
+    for name, command in root.commands.items():
+        found |= {f"{name} {part}": each for part, each in getattr(command, "commands", {name: command}).items()}
+    read = {
+        " ".join(dict.fromkeys(name.split(" "))): Verb(
+            tuple(p.name for p in each.params if p.param_type_name == "argument"),
+            frozenset(opt for p in each.params if p.param_type_name == "option" for opt in p.opts),
+        )
+        for name, each in found.items()
+    }
+    bench = frozenset(option for option in benchmarks._parser()._option_string_actions if option.startswith("--"))
+    return {**read, "bench": Verb(("name",), bench - {"--help"})}
+
+
+def usages(text: str) -> list[Usage]:
+    """Every command that a page writes as code; `./tidemark VERB` is none."""
+    found = [usage for code in (*code_spans(text), *fenced_lines(text)) for usage in _usages(code)]
+    return [usage for usage in found if usage.verb and not usage.verb.isupper()]
+
+
+def _usages(code: str) -> Iterator[Usage]:
+    if "./tidemark" not in code:
+        return
+    lexer = shlex.shlex(code, posix=True, punctuation_chars=";|&")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = []
+    for token in lexer:
+        if token == "./tidemark":
+            commands.append([])
+        elif set(token) <= set(";|&"):
+            commands.append(["end"])
+        elif commands:
+            commands[-1].append(token.strip("[]"))
+    for words in commands:
+        if words[:1] != ["end"]:
+            yield _usage(words)
+
+
+def _usage(words: Sequence[str]) -> Usage:
+    options = frozenset(word.split("=", 1)[0] for word in words if word.startswith("--"))
+    plain = [word for word in words if not word.startswith("-")]
+    verb = " ".join(plain[:2]) if " ".join(plain[:2]) in verbs() else " ".join(plain[:1])
+    arguments = plain[len(verb.split()) :]
+    return Usage(verb, tuple(arguments), options)
+
+
+def wrong_in(usage: Usage) -> str:
+    """What of a command does not exist; empty if nothing."""
+    groups = {name.split(" ")[0] for name in verbs() if " " in name}
+    if usage.verb not in verbs():
+        return "" if usage.verb in groups and not usage.options else "no such verb"
+    verb = verbs()[usage.verb]
+    if usage.verb == "test":
+        paths = [each for each in usage.arguments if each.startswith("tests/")]
+        return ", ".join(path for path in paths if not is_there(path))
+    if unknown := usage.options - verb.options - verbs()[""].options - {"--help"}:
+        return f"no {', '.join(sorted(unknown))}"
+    first = next(iter(usage.arguments), "").rstrip("…")
+    if not first or not first.islower():
+        return ""
+    known: Mapping[str, Sequence[str]] = {
+        "pipeline": (*pipeline_names(), *EXAMPLES),
+        "names": (*SERVICES, "all"),
+        "name": (*benchmarks.BENCHMARKS, *EXAMPLES),
+    }
+    kind = next(iter(verb.parameters), "")
+    is_known = first in known.get(kind, (first,)) or declared_name(first, pipeline_names())
+    return "" if is_known else f"no {kind} {first}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_every_command_exists_when_a_page_names_it(page: str) -> None:
+    written = usages(PAGES.get(page, CHANGELOG))
+    assert [f"{usage}: {wrong}" for usage in written if (wrong := wrong_in(usage))] == []
+
+
+def test_every_verb_has_all_its_options_when_commands_are_documented() -> None:
+    documented: dict[str, set[str]] = {}
+    for usage in usages(docs("commands")):
+        documented.setdefault(usage.verb, set()).update(usage.options)
+    wanted = {name: set(verb.options) for name, verb in verbs().items() if name and name != "test"}
+    assert {name: documented.get(name) for name in wanted} == wanted
+    assert "test" in documented
+
+
+def test_every_option_exists_when_a_page_names_it_alone() -> None:
+    known = {option for verb in verbs().values() for option in verb.options}
+    named = {code.split()[0].split("=")[0] for text in PAGES.values() for code in code_spans(text) if code[:2] == "--"}
+    assert named - known == set()
+
+
+# Settings
+
+
+def test_settings_equal_the_code_when_documented() -> None:
+    table = {row[0].strip("`"): row[2] for row in rows(section(docs("deployment"), "## Settings")) if len(row) == 3}
+    assert set(table) == {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields}
+    for name, field in Settings.model_fields.items():
+        if field.default and isinstance(field.default, str | float):
+            default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+            assert table[f"TIDEMARK_{name.upper()}"] == f"`{default}`"
+
+
+def test_every_setting_is_documented_in_one_page() -> None:
+    found = [row[0].strip("`") for text in PAGES.values() for row in rows(text) if row[0].startswith("`TIDEMARK_")]
+    assert {name for name in found if found.count(name) > 1} == set()
+
+
+def test_every_variable_is_a_setting_or_said_not_to_be_one_when_a_page_names_it() -> None:
+    settings = {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields}
+    others = {
+        name
+        for row in rows(section(docs("deployment"), "## Settings"))
+        if len(row) == 2
+        for name in re.findall(r"TIDEMARK_\w+", row[0])
+    }
+    sources = "".join(_text(path) for path in (*_sources("include", "tests"), REPOSITORY / "docker-compose.yml"))
+    assert {name for name in others if name not in sources} == set()
+    named = {name for text in (*PAGES.values(), CHANGELOG) for name in re.findall(r"TIDEMARK_[A-Z_]*[A-Z]", text)}
+    assert named - settings - others == set()
+
+
+# Exit codes and messages
+
+
+def _kinds() -> Iterator[type[errors.TidemarkError]]:
+    kinds = [errors.TidemarkError]
+    while kinds:
+        kind = kinds.pop()
+        yield kind
+        kinds += [each for each in kind.__subclasses__() if each.__module__ == errors.__name__]
+
+
+def test_exit_codes_equal_the_errors_when_documented() -> None:
+    raised: dict[int, tuple[set[str], set[str]]] = {0: (set(), {""})}
+    for kind in _kinds():
+        names, may_pass = raised.setdefault(kind.exit_code, (set(), set()))
+        names.add(kind.__name__)
+        may_pass.add("yes" if kind.retryable else "no")
+    table = rows(section(docs("runbook"), "## Exit codes").split("\n### ", 1)[0])
+    codes = [code.strip("[").split("]")[0] for code, *_ in table]
+    documented = {code: (set(code_spans(row[2])), {row[3]}) for code, row in zip(codes, table, strict=True)}
+    assert {int(code): of for code, of in documented.items()} == raised
+    sections = re.findall(r"^### Exit code (\d+):", docs("runbook"), re.MULTILINE)
+    assert {int(code) for code in sections} == raised.keys() - {0}
+    mentioned = {int(code) for text in PAGES.values() for code in re.findall(r"exit code\s+(\d+)", text, re.IGNORECASE)}
+    assert mentioned - raised.keys() == set()
+
+
+def _sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
+
+
+@cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def _nodes(*folders: str) -> list[ast.AST]:
+    trees = (ast.parse(_text(path)) for path in _sources(*folders))
+    return [node for tree in trees for node in ast.walk(tree)]
+
+
+def _literal(node: ast.AST) -> str:
+    """The text of a string in the source, `…` for what it fills in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_literal(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_every_symptom_of_the_runbook_is_a_message_of_the_code() -> None:
+    messages = [text for node in _nodes("include", "spark_jobs") if (text := _literal(node))]
+    parts = re.findall(r"^### Exit code .*?(?=^##)", docs("runbook"), re.MULTILINE | re.DOTALL)
+    cells = [row[0] for part in parts for row in rows(part)]
+    symptoms = [
+        code for cell in cells for code in code_spans(cell) if " " in code and not code.startswith("./tidemark")
+    ]
+    assert len(symptoms) > 40
+    patterns = {symptom: re.compile(".*".join(map(re.escape, symptom.split("…")))) for symptom in symptoms}
+    assert [each for each, pattern in patterns.items() if not any(map(pattern.search, messages))] == []
+
+
+def test_reasons_equal_the_code_when_documented() -> None:
+    raised = {"poison", "unknown_schema"}
+    for node in _nodes("spark_jobs/decoding"):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            reason = _literal(node.args[0])
+            if node.func.id in {"because", "_because", "failure", "Unusable"} and re.fullmatch(r"[a-z_0-9]+", reason):
+                raised.add(reason)
+    table = rows(section(docs("interface"), "## Quarantine"))
+    assert {reason for cell, _ in table for reason in code_spans(cell)} == raised
+
+
+def test_columns_of_the_quarantine_equal_the_code_when_documented() -> None:
+    module = ast.parse(_text(REPOSITORY / "spark_jobs" / "sinks" / "landing.py"))
+    written = next(
+        ast.literal_eval(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "QUARANTINE_COLUMNS"
+    )
+    columns = next(line for line in docs("interface").splitlines() if line.startswith("Columns: "))
+    assert code_spans(columns) == written
+
+
+def test_every_field_of_the_verdict_is_documented() -> None:
+    text = section(docs("interface"), "## Verdict")
+    named = {*re.findall(r'"(\w+)"', text), *code_spans(text)}
+    assert Verdict(pipeline="", interval={}, code_version="").as_json().keys() - named == set()
+    classes = rows(text.split("one of these classes", 1)[1])
+    assert {code_spans(name)[0] for name, _ in classes} == {*_members(DifferenceClass), "matched"}
+
+
+def _members(closed: Any) -> set[str]:
+    """The members of a closed set, a Literal or an Enum of texts."""
+    return {str(each) for each in get_args(closed) or closed}
+
+
+def test_metrics_equal_the_code_when_documented() -> None:
+    gauges = set(re.findall(r"^# TYPE (\w+) gauge", as_metrics([]), re.MULTILINE))
+    assert set(re.findall(r"`(tidemark_\w+)`", docs("interface"))) == gauges
+
+
+# Declarations
+
+
+def _declared(text: str, **names: Any) -> Any:
+    code = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert code is not None
+    known = {name: getattr(spec, name) for name in spec.__all__} | names
+    exec(compile(code[1], "page", "exec"), known)
+    return known["PIPELINE"]
+
+
+def is_part_of(shown: Any, declared: Any) -> bool:
+    """Whether a declaration says nothing that another does not; parts may be left out."""
+    if isinstance(shown, tuple) and any(is_dataclass(each) for each in shown):
+        rest = iter(declared)
+        return all(any(is_part_of(each, other) for other in rest) for each in shown)
+    if not is_dataclass(shown):
+        return bool(shown == declared)
+    values = ((field, getattr(shown, field.name)) for field in fields(shown))
+    return type(shown) is type(declared) and all(
+        value == _default(field) or is_part_of(value, getattr(declared, field.name)) for field, value in values
+    )
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def test_declaration_of_the_readme_is_the_shipped_one_with_parts_left_out() -> None:
+    shown = _declared(README, NEST_LOG=nest_cameras.NEST_LOG, CAMERA=nest_cameras.CAMERA)
+    assert is_part_of(shown, nest_cameras.PIPELINE)
+
+
+def test_example_is_valid_when_copied() -> None:
+    assert _declared(docs("declaring")).tables == ("door_bells",)
+
+
+def test_every_word_of_a_declaration_is_documented() -> None:
+    words = {name for name in spec.__all__ if isinstance(getattr(spec, name), type)}
+    # The format of the files adds it by itself.
+    assert words - set(code_spans(docs("declaring"))) == {"Fits"}
+
+
+def test_pipelines_and_topics_equal_the_code_when_documented() -> None:
+    table = {code_spans(name)[0]: reads for name, reads, *_ in rows(docs("pipelines").split("\n## ", 1)[0])}
+    assert tuple(sorted(table)) == pipeline_names()
+    for name, reads in table.items():
+        assert set(load_pipeline(name).source.named) <= set(code_spans(reads))
+
+
+def test_formats_equal_the_code_when_documented() -> None:
+    text = section(docs("formats"), "## Files of an archive table")
+    assert {each for name, *_ in rows(text) for each in code_spans(name)} == set(FILE_FORMATS)
+
+
+# Links and paths
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        again = sum(bool(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", each)) for each in found)
+        found.append(f"{slug}-{again}" if again else slug)
+    return set(found)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_every_relative_link_leads_somewhere(page: str) -> None:
+    text = PAGES.get(page, CHANGELOG)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (REPOSITORY / page).parent / path if path else REPOSITORY / page
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    linked = {target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", README)}
+    assert PAGES.keys() - linked == {"README.md"}
+
+
+def is_there(path: str) -> bool:
+    """Whether a cited path of the repository exists; those of the invented pipelines as `./tidemark new` names them."""
+    scaffolded = (*new_pipeline._FILES.values(), new_pipeline._SAMPLE)
+    if path in {pattern.format(name) for pattern in scaffolded for name in EXAMPLES}:
+        return True
+    return any(REPOSITORY.glob(path)) if "*" in path else (REPOSITORY / path).exists()
+
+
+@each_page
+def test_every_path_exists_when_a_page_cites_it(page: str) -> None:
+    pattern = r"(?<![\w/.<-])(?:include|spark_jobs|tests|dags|expectations)/[\w./*-]*"
+    cited = {path.rstrip(".") for path in re.findall(pattern, PAGES[page])}
+    assert {path for path in cited if not is_there(path)} == set()
+
+
+def test_contract_that_is_not_shipped_is_not_cited() -> None:
+    assert [page for page, text in PAGES.items() if "CONTRACT" in text] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_no_path_of_a_machine_is_named(page: str) -> None:
+    assert not re.search(r"(?<![\w.])/(?:home|root|work|Users)/", PAGES.get(page, CHANGELOG))
+
+
+# The README itself, and what lies beside it
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+    assert len(README.split()) <= MOST_WORDS
+
+
+def test_picture_is_self_contained_when_shown() -> None:
+    picture = ElementTree.parse(REPOSITORY / "include" / "docs" / "images" / "data-way.svg")
+    assert picture.getroot().get("viewBox")
+    text = ElementTree.tostring(picture.getroot(), encoding="unicode")
+    assert "prefers-color-scheme: dark" in text
+    assert not re.search(r"<[^>]*(href|src)=|<script|@import", text.replace("xmlns:href", ""))
+
+
+def test_changelog_names_the_version_of_the_project() -> None:
+    version = re.search(r'^version = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"## [{version[1]}]" in CHANGELOG
+
+
+def test_license_is_the_unmodified_text() -> None:
+    text = (REPOSITORY / "LICENSE").read_text(encoding="utf-8")
+    assert text.lstrip().startswith("Apache License\n                           Version 2.0, January 2004")
+    assert text.rstrip().endswith("limitations under the License.")
+    assert len(text.splitlines()) == 202
