@@ -91,7 +91,7 @@ class _Reached:
         return self._numbers.setdefault(definition, len(self._numbers))
 
     def texts(self) -> Iterator[str]:
-        """The text of each definition; what it reaches is numbered meanwhile."""
+        """Yield the text of each definition; what it reaches is numbered meanwhile."""
         at = 0
         while at < len(self._numbers):
             definition = list(self._numbers)[at]
@@ -101,7 +101,7 @@ class _Reached:
             at += 1
 
     def reference(self, target: _Target) -> tuple[object, ...]:
-        """What stands in a text for a reference to the target."""
+        """Return what stands in a text for a reference to the target."""
         match target:
             case _Definition(module, name) if self._is_outside(module, name) and not self._is_constant(target):
                 return ("outside",)
@@ -115,7 +115,7 @@ class _Reached:
         return ("foreign", target.name)
 
     def target(self, module: str, name: str) -> _Target | None:
-        """What a global name of a module stands for; None for a name of Python's own."""
+        """Return what a global name of a module stands for; None for a name of Python's own."""
         source = self._source(module)
         if name in source.statements:
             return _Definition(module, name)
@@ -160,7 +160,7 @@ class _Text:
     """The global names that the definition loads."""
 
     def of(self, node: object) -> Any:
-        """The tree as nested lists."""
+        """Return the tree as nested lists."""
         if isinstance(node, list):
             return [self.of(each) for each in node if not _says_nothing(each)]
         if not isinstance(node, ast.AST):
@@ -195,7 +195,7 @@ class _Text:
 
 
 def _says_nothing(node: object) -> bool:
-    """Whether a statement does nothing by itself: a docstring, an import, which counts where it is used, `pass`."""
+    """Return whether a statement does nothing by itself: a docstring, `pass`, an import (it counts where used)."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_text or isinstance(node, ast.Import | ast.ImportFrom | ast.Pass)
 
@@ -206,7 +206,8 @@ def _read(text: str) -> _Source:
     tables = {(table.get_name(), table.get_lineno()): table for table in _tables(text)}
     source = _Source({}, {}, dict(each for node in ast.walk(tree) for each in _imported(node)))
     for statement in tree.body:
-        loaded = {node.id for node in _evaluated(statement) if isinstance(node, ast.Name)}
+        names = (node for node in _evaluated(statement) if isinstance(node, ast.Name))
+        loaded = {name.id for name in names if isinstance(name.ctx, ast.Load)}
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             loaded |= _globals(tables[statement.name, statement.lineno])
         for name in _defined(statement):
@@ -220,14 +221,18 @@ def _tables(text: str) -> list[symtable.SymbolTable]:
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:
-    """The global names that a function or a class loads, those of annotations left out."""
-    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+    """Return the names that a function or a class loads from its module or imports, those of annotations left out."""
+    names = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_imported() or (symbol.is_global() and symbol.is_referenced())
+    }
     inner = (child for child in table.get_children() if "annotation" not in str(child.get_type()).lower())
     return names.union(*map(_globals, inner))
 
 
 def _evaluated(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement that are evaluated in the module's own scope; of most statements all."""
+    """Return the nodes of a statement that are evaluated in the module's own scope."""
     match statement:
         case ast.ClassDef(bases=bases, keywords=keywords, decorator_list=decorators):
             parts: list[ast.AST] = [*bases, *keywords, *decorators]
@@ -244,7 +249,7 @@ def _evaluated(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _defined(statement: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a module defines."""
+    """Return the names that a statement at the top of a module defines."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom | ast.Expr):
@@ -255,7 +260,7 @@ def _defined(statement: ast.stmt) -> set[str]:
 
 
 def _imported(node: ast.AST) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What an import binds: the local name to a module and a name in it, empty for the module itself."""
+    """Yield what an import binds: a local name, the module, and the name in it, empty for the module itself."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             top = alias.name.split(".")[0]

@@ -9,23 +9,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from include import versions
 from include.errors import TidemarkError
 from include.pipelines import load_pipeline, pipeline_names
-from include.pipelines.spec import Between, EventTimeWithin, Pipeline, Required, TimeWindow, UserDefined
-from include.times import hourly
+from include.pipelines.spec import UserDefined
 from tests.conftest import REPOSITORY
-
-CACHED = (versions.code_version, versions.decoder_version, versions.view_version, versions.rules_version)
-
-
-def clear() -> None:
-    for each in CACHED:
-        each.cache_clear()
+from tests.support.versions import ALL, all_versions, clear, differing
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +25,6 @@ def _fresh() -> Iterator[None]:
     clear()
     yield
     clear()
-
-
-def all_versions(name: str) -> dict[str, str]:
-    clear()
-    return {
-        "decoder": versions.decoder_version(name),
-        "code": versions.code_version(name),
-        "rules": versions.rules_version(name),
-        **{view.name: versions.view_version(name, view.name) for view in versions.load_pipeline(name).views},
-    }
 
 
 @pytest.fixture
@@ -66,11 +48,8 @@ def edit(tree: Path, old: str, new: str) -> None:
 def changed(tree: Path, name: str, old: str, new: str) -> set[str]:
     before = all_versions(name)
     edit(tree, old, new)
-    after = all_versions(name)
-    return {each for each in before if before[each] != after[each]}
+    return differing(before, all_versions(name))
 
-
-ALL = {"decoder", "code", "rules", "hourly_counts"}
 
 DECIDING = {
     "a constant of decoding": ("_GENERATED = 4", "_GENERATED = 5"),
@@ -181,97 +160,6 @@ def test_error_names_what_is_missing_when_a_root_is_gone(tree: Path) -> None:
         versions.code_version("nest_cameras")
 
 
-def with_archive(pipeline: Pipeline, **changes: Any) -> Pipeline:
-    return replace(pipeline, archive=replace(pipeline.archive, **changes))
-
-
-def with_view(pipeline: Pipeline, **changes: Any) -> Pipeline:
-    return replace(pipeline, views=(replace(pipeline.views[0], **changes), *pipeline.views[1:]))
-
-
-def with_decoder(pipeline: Pipeline, **changes: Any) -> Pipeline:
-    return replace(pipeline, decoder=replace(pipeline.decoder, **changes))  # type: ignore[type-var]
-
-
-NEST = load_pipeline("nest_cameras")
-GPS = load_pipeline("gps_positions")
-RULES = NEST.archive.rules
-OTHER_BOUNDS = tuple(EventTimeWithin("31d", "1h") if isinstance(each, EventTimeWithin) else each for each in RULES)
-
-DECLARED = {
-    "a rule": (with_archive(NEST, rules=(*RULES, Required("name"))), ALL),
-    "a rule's bound": (with_archive(NEST, rules=OTHER_BOUNDS), ALL),
-    "the order of rules": (with_archive(NEST, rules=RULES[::-1]), ALL),
-    "a column": (with_archive(NEST, columns=f"{NEST.archive.columns}, more INT"), ALL),
-    "a partition column, which must be safe": (with_archive(NEST, partition_by={"w": "where_id"}), ALL),
-    "a format that changes values": (with_archive(NEST, file_format="orc"), ALL),
-    "the decoder's limit": (with_decoder(NEST, max_bytes=1), ALL),
-    "the decoder's schema": (with_decoder(NEST, schema="a INT"), ALL),
-    "the decoder": (replace(NEST, decoder=UserDefined("os.path:join", "a INT")), ALL),
-    "a view's key": (with_view(NEST, key=("window",)), {"code", "hourly_counts"}),
-    "a view's windows": (with_view(NEST, windows=TimeWindow("2h")), {"code", "hourly_counts"}),
-    "a description": (replace(NEST, description="Other words"), set()),
-    "the archive's description": (with_archive(NEST, description="other words"), set()),
-    "a view's description": (with_view(NEST, description="other words"), set()),
-    "the layout of columns": (with_archive(NEST, columns=" ".join(NEST.archive.columns.split())), set()),
-    "the reports": (replace(NEST, reports=()), set()),
-    "the schedule": (replace(NEST, schedule=hourly()), set()),
-    "the topics": (replace(NEST, source=replace(NEST.source, subscribe=("others",))), set()),
-    "the Delta archive": (with_archive(NEST, delta=True), set()),
-    "where a view goes": (with_view(NEST, speed=replace(NEST.views[0].speed, topic="others", watermark="2h")), set()),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", DECLARED)
-def test_versions_change_with_the_declared_facts_that_decide_about_rows(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    pipeline, expected = DECLARED[kind]
-    before = all_versions("nest_cameras")
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
-    after = all_versions("nest_cameras")
-    assert {each for each in before if before[each] != after[each]} == expected
-
-
-def test_code_alone_changes_when_a_file_format_that_every_value_fits_is_declared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pipeline = with_archive(NEST, columns="device_id STRING")
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
-    before = all_versions("nest_cameras")
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: with_archive(pipeline, file_format="avro"))
-    after = all_versions("nest_cameras")
-    assert {each for each in before if before[each] != after[each]} == {"code"}
-
-
-def test_avro_schema_counts_without_its_documentation_and_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = versions.decoder_version("gps_positions")
-    clear()
-    schema = GPS.decoder.schema.replace('"type": "record",', '"type":   "record", "doc": "Words.",', 1)  # type: ignore[union-attr]
-    assert "Words" in schema
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: with_decoder(GPS, schema=schema))
-    assert versions.decoder_version("gps_positions") == before
-    clear()
-    failing = with_decoder(GPS, mode="FAILFAST")
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: failing)
-    assert versions.decoder_version("gps_positions") != before
-
-
-def test_code_and_view_change_with_the_content_of_a_reference_and_not_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = all_versions("nest_cameras")
-    reference = NEST.references["device_locations"]
-    moved = tmp_path / "elsewhere.csv"
-    moved.write_bytes(reference.path.read_bytes())
-    pipeline = replace(NEST, references={"device_locations": replace(reference, path=moved)})
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
-    assert all_versions("nest_cameras") == before
-    moved.write_bytes(reference.path.read_bytes() + b"d-1,12345\n")
-    after = all_versions("nest_cameras")
-    assert {each for each in before if before[each] != after[each]} == {"code", "hourly_counts"}
-
-
 def test_every_version_changes_with_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
     before = all_versions("nest_cameras")
     monkeypatch.setattr(versions, "version", lambda package: "4.2.1")
@@ -279,25 +167,12 @@ def test_every_version_changes_with_sparks(monkeypatch: pytest.MonkeyPatch) -> N
     assert not set(before.values()) & set(after.values())
 
 
-def test_flags_change_with_the_columns_they_carry_and_not_with_how_limits_are_learned(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bids = load_pipeline("auction_bids")
-    assert bids.flags is not None
-    before = versions.rules_version("auction_bids")
-    for flags, is_same in (
-        (replace(bids.flags, columns=("bid_id",)), False),
-        (replace(bids.flags, learned_over="8d", learned_from=("pair_hours",), topic="others"), True),
-    ):
-        monkeypatch.setattr(versions, "load_pipeline", lambda name, flags=flags: replace(bids, flags=flags))
-        clear()
-        assert (versions.rules_version("auction_bids") == before) is is_same
-
-
 def test_function_of_a_user_counts_where_it_is_the_repositorys(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tree / "spark_jobs" / "transforms" / "meters.py"
     file.write_text("def decode(value):\n    return {'a': len(value)}\n")
-    pipeline = replace(NEST, decoder=UserDefined("spark_jobs.transforms.meters:decode", "a INT"))
+    pipeline = replace(
+        load_pipeline("nest_cameras"), decoder=UserDefined("spark_jobs.transforms.meters:decode", "a INT")
+    )
     monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
     before = versions.decoder_version("nest_cameras")
     clear()
@@ -332,12 +207,3 @@ def test_versions_are_the_same_in_every_process() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(found) == 1
-
-
-def test_bounds_of_a_number_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = versions.decoder_version("gps_positions")
-    clear()
-    wider = (replace(each, high=each.high + 1) if isinstance(each, Between) else each for each in GPS.archive.rules)
-    pipeline = with_archive(GPS, rules=tuple(wider))
-    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
-    assert versions.decoder_version("gps_positions") != before

@@ -1,0 +1,134 @@
+"""Versions change with the declared facts that decide about rows, and with no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include import versions
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Between, EventTimeWithin, Pipeline, Required, TimeWindow, UserDefined, every
+from tests.support.versions import ALL, all_versions, clear, differing
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    clear()
+    yield
+    clear()
+
+
+def with_archive(pipeline: Pipeline, **changes: Any) -> Pipeline:
+    return replace(pipeline, archive=replace(pipeline.archive, **changes))
+
+
+def with_view(pipeline: Pipeline, **changes: Any) -> Pipeline:
+    return replace(pipeline, views=(replace(pipeline.views[0], **changes), *pipeline.views[1:]))
+
+
+def with_decoder(pipeline: Pipeline, **changes: Any) -> Pipeline:
+    return replace(pipeline, decoder=replace(pipeline.decoder, **changes))  # type: ignore[type-var]
+
+
+NEST = load_pipeline("nest_cameras")
+GPS = load_pipeline("gps_positions")
+RULES = NEST.archive.rules
+OTHER_BOUNDS = tuple(EventTimeWithin("31d", "1h") if isinstance(each, EventTimeWithin) else each for each in RULES)
+
+DECLARED = {
+    "a rule": (with_archive(NEST, rules=(*RULES, Required("name"))), ALL),
+    "a rule's bound": (with_archive(NEST, rules=OTHER_BOUNDS), ALL),
+    "the order of rules": (with_archive(NEST, rules=RULES[::-1]), ALL),
+    "a column": (with_archive(NEST, columns=f"{NEST.archive.columns}, more INT"), ALL),
+    "a partition column, which must be safe": (with_archive(NEST, partition_by={"w": "where_id"}), ALL),
+    "a format that changes values": (with_archive(NEST, file_format="orc"), ALL),
+    "the decoder's limit": (with_decoder(NEST, max_bytes=1), ALL),
+    "the decoder's schema": (with_decoder(NEST, schema="a INT"), ALL),
+    "the decoder": (replace(NEST, decoder=UserDefined("os.path:join", "a INT")), ALL),
+    "a view's key": (with_view(NEST, key=("window",)), {"code", "hourly_counts"}),
+    "a view's windows": (with_view(NEST, windows=TimeWindow("2h")), {"code", "hourly_counts"}),
+    "a description": (replace(NEST, description="Other words"), set()),
+    "the archive's description": (with_archive(NEST, description="other words"), set()),
+    "a view's description": (with_view(NEST, description="other words"), set()),
+    "the layout of columns": (with_archive(NEST, columns=" ".join(NEST.archive.columns.split())), set()),
+    "the reports": (replace(NEST, reports=()), set()),
+    "the schedule": (replace(NEST, schedule=every("15m")), set()),
+    "the topics": (replace(NEST, source=replace(NEST.source, subscribe=("others",))), set()),
+    "the Delta archive": (with_archive(NEST, delta=True), set()),
+    "where a view goes": (with_view(NEST, speed=replace(NEST.views[0].speed, topic="others", watermark="2h")), set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_versions_change_with_the_declared_facts_that_decide_about_rows(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pipeline, expected = DECLARED[kind]
+    before = all_versions("nest_cameras")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    assert differing(before, all_versions("nest_cameras")) == expected
+
+
+def test_code_alone_changes_when_a_file_format_that_every_value_fits_is_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = with_archive(NEST, columns="device_id STRING")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    before = all_versions("nest_cameras")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: with_archive(pipeline, file_format="avro"))
+    assert differing(before, all_versions("nest_cameras")) == {"code"}
+
+
+def test_avro_schema_counts_without_its_documentation_and_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions.decoder_version("gps_positions")
+    clear()
+    schema = GPS.decoder.schema.replace('"type": "record",', '"type":   "record", "doc": "Words.",', 1)  # type: ignore[union-attr]
+    assert "Words" in schema
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: with_decoder(GPS, schema=schema))
+    assert versions.decoder_version("gps_positions") == before
+    clear()
+    failing = with_decoder(GPS, mode="FAILFAST")
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: failing)
+    assert versions.decoder_version("gps_positions") != before
+
+
+def test_code_and_view_change_with_the_content_of_a_reference_and_not_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = all_versions("nest_cameras")
+    reference = NEST.references["device_locations"]
+    moved = tmp_path / "elsewhere.csv"
+    moved.write_bytes(reference.path.read_bytes())
+    pipeline = replace(NEST, references={"device_locations": replace(reference, path=moved)})
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    assert all_versions("nest_cameras") == before
+    moved.write_bytes(reference.path.read_bytes() + b"d-1,12345\n")
+    assert differing(before, all_versions("nest_cameras")) == {"code", "hourly_counts"}
+
+
+def test_flags_change_with_the_columns_they_carry_and_not_with_how_limits_are_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bids = load_pipeline("auction_bids")
+    assert bids.flags is not None
+    before = versions.rules_version("auction_bids")
+    for flags, is_same in (
+        (replace(bids.flags, columns=("bid_id",)), False),
+        (replace(bids.flags, learned_over="8d", learned_from=("pair_hours",), topic="others"), True),
+    ):
+        monkeypatch.setattr(versions, "load_pipeline", lambda name, flags=flags: replace(bids, flags=flags))
+        clear()
+        assert (versions.rules_version("auction_bids") == before) is is_same
+
+
+def test_bounds_of_a_number_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = versions.decoder_version("gps_positions")
+    clear()
+    wider = (replace(each, high=each.high + 1) if isinstance(each, Between) else each for each in GPS.archive.rules)
+    pipeline = with_archive(GPS, rules=tuple(wider))
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    assert versions.decoder_version("gps_positions") != before
