@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import TidemarkError
-from include.executed_code import executed_code
+from include.versions.executed_code import executed_code
 
 ROOT = """
 from include import tools

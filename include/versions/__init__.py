@@ -1,8 +1,8 @@
 """Versions of code: a hash of what a pipeline's rows are a function of, and of nothing else.
 
-Two things are hashed. The *code* that is executed: all definitions that the roots below reach
-(`include/executed_code.py`), whatever their files are called. And the *facts* of the declaration that decide about
-rows; names of transforms are among the roots instead.
+Two things are hashed. The *code* that is executed: all definitions that the roots below reach, whatever their files
+are called (`include/versions/executed_code.py`). And the *facts* of the declaration that decide about rows; names of
+transforms are among the roots instead.
 
 | version         | code                                            | facts                                          |
 |-----------------|-------------------------------------------------|------------------------------------------------|
@@ -29,10 +29,10 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from include.executed_code import executed_code
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Csv, Json, Pipeline, Text, UserDefined
 from include.settings import REPOSITORY
+from include.versions.executed_code import executed_code
 
 DECODING_MODULES: Mapping[type, str] = {
     Json: "spark_jobs.decoding.strict_json",

@@ -38,7 +38,7 @@ def executed_code(roots: Sequence[str], boundary: Collection[str], repository: P
     for name in (*roots, *boundary):
         if not reached.exists(name):
             raise TidemarkError(
-                f"include/versions.py names {name}, which is not there", remedy="name what decides about rows now"
+                f"include/versions names {name}, which is not there", remedy="name what decides about rows now"
             )
     for root in roots:
         reached.number(_Definition(*root.split(":")))
