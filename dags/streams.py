@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
+from include.airflow.backoff import ALERT_AFTER, GIVE_UP_AFTER, RETRIES, StreamBackoff
 from include.airflow.notifier import ALERTS, AlertNotifier
+from include.airflow.progress import STALLED_AFTER
 from include.airflow.streams import StreamOperator
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
@@ -20,11 +22,13 @@ DOC = """
 
 **Reads** {topics}. **Writes** landing files, quarantine, {views}; commits every micro-batch in the ledger.
 
-**A failure** means that the driver died or stopped with an error; the log of the task ends with the driver's last lines.
-It is started again (three times, then by the next run); whatever it had not committed is read again, nothing is doubled.
-The last failure leaves an alert in the Kafka topic `{alerts}`.
+**A failure** means that the driver died, stopped with an error, or is stalled: input waits for a query that has committed
+nothing for {stalled}. The log of the task ends with the driver's last lines. It is started again after 5 seconds, later after each
+further failure in a row, at last every 5 minutes; whatever it had not committed is read again, nothing is doubled. The
+{alert_after}rd failure in a row, and every stall, leaves an alert in the Kafka topic `{alerts}`.
 
-- *offsets lost, topic recreated* (exit code 4): a restart does not help; the message names topic partition and offsets.
+- *offsets lost, topic recreated* (exit code 4), *wrong settings* (64), *a record cannot be decoded* (2): a restart does not help.
+  After {give_up_after} in a row the run fails, the DAG is paused, and the alert says what to do; then unpause it.
 - *another writer* (5): a driver started elsewhere holds the pipeline. Stop one: `./tidemark stream {name} --stop`.
 - *service unreachable* (6): `./tidemark status`.
 
@@ -42,6 +46,8 @@ def stream_dag(pipeline: Pipeline) -> DAG:
         start_date=datetime(2026, 1, 1),
         catchup=False,
         max_active_runs=1,
+        # A run fails only when a restart cannot help, or a person ends it: then none follows by itself.
+        max_consecutive_failed_dag_runs=1,
         is_paused_upon_creation=True,
         tags=["tidemark", "stream", pipeline.name],
         doc_md=DOC.format(
@@ -50,13 +56,18 @@ def stream_dag(pipeline: Pipeline) -> DAG:
             topics=str(pipeline.source),
             views=", ".join(view.speed.topic for view in pipeline.views) or "no speed view",
             alerts=ALERTS,
+            alert_after=ALERT_AFTER,
+            give_up_after=GIVE_UP_AFTER,
+            stalled=f"{STALLED_AFTER.total_seconds() / 60:.0f} minutes",
         ),
     ) as dag:
         StreamOperator(
             task_id="stream",
             pipeline=pipeline.name,
-            retries=3,
-            retry_delay=timedelta(seconds=5),
+            retries=RETRIES,
+            retry_policy=StreamBackoff(pipeline.name),
+            # While the ledger cannot be asked how often it failed.
+            retry_delay=timedelta(seconds=30),
             on_failure_callback=AlertNotifier(pipeline.name),
         )
     return dag

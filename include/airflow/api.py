@@ -41,6 +41,10 @@ class AirflowApi:
         """Pause or unpause a DAG."""
         self._call("PATCH", f"/api/v2/dags/{dag}", json={"is_paused": paused})
 
+    def is_paused(self, dag: str) -> bool:
+        """Return whether a DAG is paused, by a person or by Airflow."""
+        return bool(self._call("GET", f"/api/v2/dags/{dag}")["is_paused"])
+
     def runs(self, dag: str) -> list[dict[str, Any]]:
         """The DAG's runs, newest first."""
         parameters = {"limit": 100, "order_by": "-run_after"}
@@ -86,6 +90,10 @@ class AirflowApi:
         """Asset events that a run's tasks emitted, newest first: name, partition_key, extra and more."""
         parameters: dict[str, Any] = {"source_run_id": run, "order_by": "-timestamp", "limit": 100}
         return list(self._call("GET", "/api/v2/assets/events", params=parameters)["asset_events"])
+
+    def emit(self, asset_id: int, partition_key: str) -> None:
+        """Emit a keyed event of an asset by hand."""
+        self._call("POST", "/api/v2/assets/events", json={"asset_id": asset_id, "partition_key": partition_key})
 
     def clear(self, dag: str, run: str, task: str, *, downstream: bool = True) -> None:
         """Clear a task of an ended run, which runs again with what follows it, unless `downstream` is false."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
 
 from include.airflow.tasks import task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
-from include.spark.submission import JOBS
+from include.settings import Settings
+from include.spark import driver_folders
+from include.spark.submission import JOBS, SparkSubmission
 
 
 class JobOperator(SparkSubmitOperator):
@@ -33,10 +37,7 @@ class JobOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> None:
         """Submit, wait, and say what a failure means."""
-        resolved = submit(self.job, self.pipeline, int(self.attempt))
-        self.application_args = list(resolved.arguments)
-        self.conf = resolved.conf
-        self.env_vars = resolved.env
+        self.take(submit(self.job, self.pipeline, int(self.attempt)))
         try:
             super().execute(context)
         except AirflowException as error:
@@ -47,6 +48,27 @@ class JobOperator(SparkSubmitOperator):
             raise task_failure(
                 failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}"
             ) from None
+
+    def take(self, resolved: SparkSubmission) -> None:
+        """Take over what is submitted: arguments, configuration, and an environment without secrets."""
+        self.application_args = list(resolved.arguments)
+        self.conf = resolved.conf
+        self.env_vars = without_secrets(resolved.env)
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of Tidemark that are secret, or not known.
+
+    On YARN and Kubernetes the stock hook turns each variable into an argument, and logs it. A driver on this host
+    inherits the secrets from the worker that starts it; one elsewhere gets them as the cluster hands out secrets.
+    """
+    shown = {f"TIDEMARK_{name.upper()}" for name, each in Settings.model_fields.items() if not _is_secret(each)}
+    shown.add(driver_folders.VARIABLE)
+    return {name: value for name, value in environment.items() if not name.startswith("TIDEMARK_") or name in shown}
+
+
+def _is_secret(setting: FieldInfo) -> bool:
+    return SecretStr in (setting.annotation, *get_args(setting.annotation))
 
 
 def _validation(attempt: int) -> str:

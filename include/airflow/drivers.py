@@ -1,0 +1,160 @@
+"""Drivers of streams, launched detached: what became of one, and how it is stopped.
+
+The ledger tells, so that every host can: a process that can be seen here only makes the answer come sooner.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
+
+from include.lake import delta_tables
+from include.ledger.streams import launches, restarts, writers
+from include.pipelines import load_pipeline
+from include.processes import ProcessIdentity
+from include.settings import settings
+from include.spark.submission import submission
+
+STARTING = timedelta(seconds=180)
+"""How long a driver may take until it holds its lease."""
+
+TAIL = 15
+"""Lines of a driver's log that are told when it failed."""
+
+
+def this_host() -> str:
+    """Return where processes are counted as they are here: host name, boot and pid namespace.
+
+    Containers may share a host's name, and a pid means another process in each.
+    """
+    here = ProcessIdentity.of(os.getpid())
+    return f"{socket.gethostname()}/{here.boot_id}/{here.pid_namespace}"
+
+
+def launch_driver(pipeline: str) -> launches.Launch:
+    """Note the intent in the ledger, start the pipeline's driver in a session of its own, and return its launch."""
+    launch = uuid.uuid4().hex
+    log = settings().home / "logs" / "streams" / f"{pipeline}-{launch[:8]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    launches.note_intent(launch, pipeline, this_host(), str(log))
+    delta = delta_tables.has_delta_table(load_pipeline(pipeline))
+    resolved = submission("stream", "--pipeline", pipeline, name=f"stream {pipeline}", delta=delta)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            resolved.command(),
+            env={**os.environ, **resolved.env, "TIDEMARK_LAUNCH": launch},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    launches.note_pid(launch, process.pid)
+    noted = launches.find(launch)
+    assert noted is not None
+    return noted
+
+
+def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
+    """Return what became of a driver: finished (with its exit code), released, or died; None while it is well.
+
+    An empty `launch` is a driver that somebody started by hand: nobody noted its end, its lease tells.
+    """
+    if not launch:
+        return None if writers.live_writer(pipeline) is not None else {"event": "released"}
+    noted = launches.find(launch)
+    if noted is not None and noted.exit_code is not None:
+        return {"event": "finished", "exit_code": noted.exit_code}
+    if writers.live_writer(pipeline) is not None:
+        return None
+    ended_here = noted is not None and noted.host == this_host() and process_of(noted) is None
+    if noted is None or ended_here or datetime.now(UTC) - noted.launched_at > STARTING:
+        return {"event": "died"}
+    return None
+
+
+def process_of(launch: launches.Launch) -> psutil.Process | None:
+    """Return the launch's process on this host; None when it ended, though its pid may belong to another by now."""
+    if launch.pid is None or launch.host != this_host():
+        return None
+    try:
+        process = psutil.Process(launch.pid)
+        return process if process.environ().get("TIDEMARK_LAUNCH") == launch.id else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
+    """Whether the live lease is of the launch's driver, wherever that runs, and not of one started by hand."""
+    if launch.exit_code is not None:
+        return False
+    if launch.host == this_host():
+        return process_of(launch) is not None
+    return live.holder.split(":")[0] == launch.host.split("/")[0] and live.acquired_at >= launch.launched_at
+
+
+def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
+    """Stop a driver after its micro-batch; one that does not end in time is killed here, and shut out elsewhere.
+
+    A driver of another host that is still starting is waited for until it can be asked. Raises ServiceUnreachable.
+    """
+    noted = launches.find(launch) if launch else None
+    process = process_of(noted) if noted is not None else None
+    live = writers.live_writer(pipeline)
+    if process is None and live is None and noted is not None and noted.exit_code is None:
+        left = STARTING - (datetime.now(UTC) - noted.launched_at)
+        _wait(lambda: writers.live_writer(pipeline) is not None or _ended(launch), left.total_seconds())
+        live = writers.live_writer(pipeline)
+    writers.request_stop(pipeline)
+    if process is not None:
+        _end(process, patience)
+    if live is not None and not _wait(lambda: not _holds(pipeline, live.token), patience):
+        restarts.shut_out(pipeline, live.token)
+
+
+def _holds(pipeline: str, token: int) -> bool:
+    live = writers.live_writer(pipeline)
+    return live is not None and live.token == token
+
+
+def _ended(launch: str) -> bool:
+    noted = launches.find(launch)
+    return noted is None or noted.exit_code is not None
+
+
+def _end(process: psutil.Process, patience: float) -> None:
+    """Wait for a process that was asked to stop; end it with all of its session by signals when it does not."""
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                os.killpg(process.pid, number)
+            with suppress(psutil.TimeoutExpired):
+                process.wait(patience)
+                return
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether the condition came true in time."""
+    asking = Retrying(stop=stop_after_delay(max(0.0, seconds)), wait=wait_fixed(1), retry=retry_if_not_result(bool))
+    try:
+        return bool(asking(condition))
+    except RetryError:
+        return False
+
+
+def tail(launch: launches.Launch | None) -> list[str]:
+    """Return the last lines of a driver's log; none where it cannot be read on this host."""
+    try:
+        return Path(launch.log).read_text(errors="replace").splitlines()[-TAIL:] if launch else []
+    except OSError:
+        return []

@@ -1,0 +1,36 @@
+"""Whether a stream makes progress: a driver whose queries hang renews its lease like one that works."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from include.monitor.lag import Lag
+
+STALLED_AFTER = timedelta(minutes=10)
+"""How long a query may commit nothing while input waits for it."""
+
+
+@dataclass
+class Progress:
+    """What each query of a stream had committed when it was looked at before."""
+
+    after: timedelta = STALLED_AFTER
+    _committed: dict[str, int] = field(default_factory=dict)
+    _since: dict[str, float] = field(default_factory=dict)
+    """When the query last moved, or last had nothing before it; seconds of a clock that does not step."""
+
+    def stalled(self, lags: Iterable[Lag], now: float) -> str | None:
+        """Return the first query that has had input before it, and has committed nothing, for longer than `after`."""
+        committed: dict[str, int] = defaultdict(int)
+        waiting: dict[str, int] = defaultdict(int)
+        for each in lags:
+            committed[each.query] += each.committed
+            waiting[each.query] += each.lag
+        for query, at in committed.items():
+            if not waiting[query] or self._committed.get(query) != at:
+                self._since[query] = now
+            self._committed[query] = at
+        return next((query for query in committed if now - self._since[query] > self.after.total_seconds()), None)

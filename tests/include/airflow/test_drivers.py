@@ -1,0 +1,140 @@
+"""Drivers of streams as any host sees them: by the ledger, whether their process can be seen or not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import psycopg2
+import pytest
+
+from include.airflow import drivers
+from include.airflow.progress import Progress
+from include.airflow.streams import look_at_progress
+from include.errors import AnotherWriter
+from include.ledger.streams import launches, writers
+from include.ledger.streams.restarts import failures_in_a_row
+from tests.conftest import Home, wait_for
+
+pytestmark = [pytest.mark.services]
+
+NAME = "nest_cameras"
+HOUR = timedelta(hours=1)
+
+
+def change(home: Home, statement: str) -> None:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.fixture(autouse=True)
+def empty(in_process: Home) -> Iterator[Home]:
+    yield in_process
+    change(in_process, "DELETE FROM stream_launches; DELETE FROM writers")
+
+
+@pytest.fixture
+def elsewhere() -> str:
+    """A launch on a host that is not this one."""
+    launches.note_intent("far", NAME, "elsewhere", "/nowhere/stream.log")
+    launches.note_pid("far", 1)
+    return "far"
+
+
+class Driver(threading.Thread):
+    """Holds the lease as a driver does, and commits nothing; ends when asked to, unless it hangs."""
+
+    def __init__(self, *, hangs: bool = False, starts_after: float = 0.0) -> None:
+        super().__init__(daemon=True)
+        self.hangs, self.starts_after = hangs, starts_after
+        self.was_asked = self.was_shut_out = False
+        self.start()
+
+    def run(self) -> None:
+        time.sleep(self.starts_after)
+        lease = writers.acquire(NAME)
+        try:
+            while not self.was_asked or self.hangs:
+                self.was_asked = writers.renew(lease)
+                time.sleep(0.1)
+        except AnotherWriter:
+            self.was_shut_out = True
+        writers.release(lease)
+
+
+def holds_lease() -> bool:
+    return writers.live_writer(NAME) is not None
+
+
+def test_failures_are_counted_back_to_the_last_stop_or_the_last_driver_that_lived_long(in_process: Home) -> None:
+    # Minutes ago; the one that told no end was over when the next was launched, two hours later.
+    lives = [(360, 359, 6), (300, 299, 0), (240, 239, 6), (200, None, None), (30, 29, 4), (20, 19, 4), (10, 9, 4)]
+    for began, ended, code in lives:
+        ended_at = "NULL" if ended is None else f"now() - interval '{ended} min'"
+        change(
+            in_process,
+            "INSERT INTO stream_launches (id, pipeline, launched_at, host, log, ended_at, exit_code) VALUES "
+            f"('{began}', '{NAME}', now() - interval '{began} min', 'a', '', {ended_at}, "
+            f"{'NULL' if code is None else code})",
+        )
+    assert failures_in_a_row(NAME, HOUR) == [4, 4, 4]
+    assert failures_in_a_row(NAME, 4 * HOUR) == [4, 4, 4, None, 6]
+    assert failures_in_a_row("isp_hits", HOUR) == []
+
+
+def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(elsewhere: str) -> None:
+    driver = Driver(hangs=True)
+    wait_for("its lease", holds_lease, 10)
+    drivers.stop_driver(NAME, elsewhere, patience=2)
+    driver.join(10)
+    assert driver.was_asked
+    assert driver.was_shut_out
+    assert not holds_lease()
+
+
+def test_driver_of_another_host_is_asked_once_it_holds_its_lease_when_stopped_while_it_starts(elsewhere: str) -> None:
+    driver = Driver(starts_after=2)
+    drivers.stop_driver(NAME, elsewhere, patience=10)
+    driver.join(10)
+    assert driver.was_asked
+    assert not driver.was_shut_out
+
+
+def test_driver_of_another_host_is_adopted_with_its_launch_though_its_process_cannot_be_seen(
+    in_process: Home, elsewhere: str
+) -> None:
+    change(
+        in_process,
+        "INSERT INTO writers (pipeline, token, holder, expires_at, stop_requested, application_id) "
+        f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now() + interval '1 min', false, '')",
+    )
+    live, launch = writers.live_writer(NAME), launches.find(elsewhere)
+    assert live is not None
+    assert launch is not None
+    assert drivers.holds_lease(launch, live)
+    change(in_process, "UPDATE writers SET holder = 'third:1:1'")
+    by_hand = writers.live_writer(NAME)
+    assert by_hand is not None
+    assert not drivers.holds_lease(launch, by_hand)
+
+
+def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to_start(
+    in_process: Home, elsewhere: str
+) -> None:
+    assert drivers.look_at(NAME, elsewhere) is None
+    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
+    assert drivers.look_at(NAME, elsewhere) == {"event": "died"}
+
+
+def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_lease(in_process: Home) -> None:
+    in_process.run("produce", NAME, "--events", "10")
+    driver = Driver()
+    wait_for("its lease", holds_lease, 10)
+    progress = Progress(after=timedelta(seconds=1))
+    event = wait_for("the stall", lambda: look_at_progress(NAME, progress, time.monotonic()), 20)
+    assert event == {"event": "stalled", "query": "archive"}
+    drivers.stop_driver(NAME, "", patience=10)
+    driver.join(10)
+    assert driver.was_asked

@@ -1,0 +1,66 @@
+"""What SparkSubmitOperator's hook makes of a job, in each deploy mode: no secret is in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.settings import settings
+from include.spark.submission import submission
+
+CANARY = "canary-7d1f"
+SECRETS = {
+    "TIDEMARK_DATABASE_URL": f"postgresql://tidemark:{CANARY}@127.0.0.1:5432",
+    "TIDEMARK_REGISTRY_URL": f"https://tidemark:{CANARY}@127.0.0.1:8081",
+    "AWS_SECRET_ACCESS_KEY": CANARY,
+    # No setting of ours: what it holds nobody knows.
+    "TIDEMARK_SOMETHING": CANARY,
+}
+MODES = {
+    "local": {"host": "local[2]", "extra": {}},
+    "standalone": {"host": "spark://127.0.0.1:7077", "extra": {}},
+    "yarn client": {"host": "yarn", "extra": {"deploy-mode": "client"}},
+    "yarn cluster": {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
+    "k8s": {"host": "k8s://https://127.0.0.1:6443", "extra": {"deploy-mode": "cluster", "namespace": "tidemark"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in {**SECRETS, "TIDEMARK_HOME": str(tmp_path), "TIDEMARK_LAKE": "file:///srv/lake"}.items():
+        monkeypatch.setenv(name, value)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
+    mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from airflow.providers.apache.spark.hooks import spark_submit
+
+    from include.airflow.spark import JobOperator
+
+    if not hasattr(spark_submit, "kube_client"):
+        # The hook wants the client to be installed, and does not use it to build the command.
+        monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
+    extra = {"spark-binary": "spark-submit", **MODES[mode]["extra"]}  # type: ignore[dict-item]
+    connection = {"conn_type": "spark", "host": MODES[mode]["host"], "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
+    operator.take(submission("publish", "--pipeline", "nest_cameras", "--attempt", "7", name="publish nest_cameras"))
+    with caplog.at_level(logging.DEBUG):
+        command = operator._get_hook()._build_spark_submit_command(operator.application)
+    assert CANARY not in "\n".join(command)
+    assert CANARY not in caplog.text
+    assert CANARY not in json.dumps({"env": operator.env_vars, "conf": operator.conf})
+    # What is no secret arrives: the hook has it as arguments or as the process's environment.
+    assert operator.env_vars is not None
+    assert operator.env_vars["TIDEMARK_LAKE"] == "file:///srv/lake"
+    if mode in ("yarn cluster", "k8s"):
+        assert any(part.endswith("TIDEMARK_LAKE=file:///srv/lake") for part in command)
