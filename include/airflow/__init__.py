@@ -1,1 +1,1 @@
-"""What the DAGs need of Airflow's classes; imported by `dags/` and by Airflow only."""
+"""Operators, triggers, assets and notifiers of the DAGs; imported by `dags/`, Airflow and the demo only."""

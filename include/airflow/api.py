@@ -30,11 +30,11 @@ class AirflowApi:
         return answer
 
     def import_errors(self) -> list[dict[str, Any]]:
-        """DAG files that could not be read."""
+        """Return the DAG files that could not be read."""
         return list(self._call("GET", "/api/v2/importErrors")["import_errors"])
 
     def dag_ids(self) -> set[str]:
-        """Ids of the DAGs that Airflow knows."""
+        """Return the ids of the DAGs that Airflow knows."""
         return {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags", params={"limit": 100})["dags"]}
 
     def set_paused(self, dag: str, paused: bool) -> None:
@@ -46,12 +46,12 @@ class AirflowApi:
         return bool(self._call("GET", f"/api/v2/dags/{dag}")["is_paused"])
 
     def runs(self, dag: str) -> list[dict[str, Any]]:
-        """The DAG's runs, newest first."""
+        """Return the DAG's runs, newest first."""
         parameters = {"limit": 100, "order_by": "-run_after"}
         return list(self._call("GET", f"/api/v2/dags/{dag}/dagRuns", params=parameters)["dag_runs"])
 
     def trigger(self, dag: str, **conf: Any) -> str:
-        """Start a run by hand; its id."""
+        """Start a run by hand and return its id."""
         body: dict[str, Any] = {"logical_date": None, "conf": conf}
         return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", json=body)["dag_run_id"])
 
@@ -65,7 +65,7 @@ class AirflowApi:
         max_active_runs: int = 1,
         run_backwards: bool = False,
     ) -> int:
-        """Create a backfill over the data intervals that begin in `[from_date, to_date]`; its id."""
+        """Create a backfill over the data intervals that begin in `[from_date, to_date]` and return its id."""
         body: dict[str, Any] = {
             "dag_id": dag,
             "from_date": from_date,
@@ -78,16 +78,16 @@ class AirflowApi:
         return int(self._call("POST", "/api/v2/backfills", json=body)["id"])
 
     def backfill_ended(self, backfill: int) -> bool:
-        """Whether Airflow has closed the backfill, some time after its last run; before, it refuses another."""
+        """Return whether Airflow has closed the backfill, some time after its last run; before, it refuses another."""
         return self._call("GET", f"/api/v2/backfills/{backfill}")["completed_at"] is not None
 
     def tasks(self, dag: str, run: str) -> dict[str, str]:
-        """State of each task of a run."""
+        """Return the state of each task of a run."""
         instances = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         return {each["task_id"]: each["state"] for each in instances}
 
     def asset_events(self, run: str) -> list[dict[str, Any]]:
-        """Asset events that a run's tasks emitted, newest first: name, partition_key, extra and more."""
+        """Return the asset events of a run's tasks, newest first: name, partition_key, extra and more."""
         parameters: dict[str, Any] = {"source_run_id": run, "order_by": "-timestamp", "limit": 100}
         return list(self._call("GET", "/api/v2/assets/events", params=parameters)["asset_events"])
 
@@ -96,7 +96,7 @@ class AirflowApi:
         self._call("POST", "/api/v2/assets/events", json={"asset_id": asset_id, "partition_key": partition_key})
 
     def clear(self, dag: str, run: str, task: str, *, downstream: bool = True) -> None:
-        """Clear a task of an ended run, which runs again with what follows it, unless `downstream` is false."""
+        """Clear a task of an ended run, so that it runs again, with `downstream` also the tasks that follow it."""
         body: dict[str, Any] = {
             "dry_run": False,
             "dag_run_id": run,

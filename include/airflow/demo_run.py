@@ -12,9 +12,8 @@ from include import kafka
 from include.airflow.api import AirflowApi
 from include.errors import ServiceUnreachable, TidemarkError
 from include.kafka.sources import describe_source, source_topic_partitions
+from include.ledger import lineage
 from include.ledger.archive.micro_batches import positions
-from include.ledger.intervals import revisions
-from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Avro, Pipeline
 from include.producing.generate import produce
 from include.services import airflow, supervisor
@@ -31,8 +30,8 @@ class DemoResult:
     user: str
     password: str
     run: str
-    registered: list[BuiltRevision]
     verdict: dict[str, Any]
+    """Of the interval; its `registered` names the revisions."""
 
 
 def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
@@ -58,9 +57,8 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
         api.trigger(interval)
     progress(f"the stream has caught up; {interval} runs for the last complete hour")
     run = _wait_for_run(api, interval, before, progress)
-    found = _attempt_of(pipeline, run)
-    registered = [r for r in _registered(pipeline) if r.as_registered() in found["registered"]]
-    return DemoResult(address, airflow.USER, airflow.password(), run, registered, found)
+    verdict = lineage.verdict_of_run(f"airflow {run}")
+    return DemoResult(address, airflow.USER, airflow.password(), run, verdict)
 
 
 def needed_by(pipeline: Pipeline) -> tuple[str, ...]:
@@ -123,26 +121,3 @@ def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callabl
             f"{dag} {run['dag_run_id']} failed in {', '.join(failed)}", remedy=f"its log is in {api.address}"
         )
     return str(run["dag_run_id"])
-
-
-def _registered(pipeline: Pipeline) -> list[BuiltRevision]:
-    return [
-        BuiltRevision(r.table_name, r.table_partition, r.id, r.location, r.rows, r.content_hash, dict(r.files))
-        for table in pipeline.tables
-        for r in revisions.registered(table)
-    ]
-
-
-def _attempt_of(pipeline: Pipeline, run: str) -> dict[str, Any]:
-    """The verdict of the attempt that Airflow's run made."""
-    from sqlalchemy import select
-
-    from include.ledger.database import session
-    from include.ledger.models import Attempt, IntervalRow
-
-    with session() as ledger:
-        attempt = ledger.scalars(
-            select(Attempt).where(Attempt.run_by == f"airflow {run}").order_by(Attempt.id.desc()).limit(1)
-        ).one()
-        verdict: dict[str, Any] = ledger.get_one(IntervalRow, attempt.interval_id).verdict or {}
-        return verdict

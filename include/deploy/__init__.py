@@ -1,1 +1,1 @@
-"""What `docker-compose.yml` needs beside the code: the image, its health checks, the secrets' generator."""
+"""What `docker-compose.yml` needs besides the code: the image, its health checks, the generator of secrets."""

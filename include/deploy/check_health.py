@@ -12,14 +12,14 @@ from urllib.request import urlopen
 
 
 def answer(url: str) -> bytes:
-    """The body of the URL. Raises OSError when it does not answer with success."""
+    """Return the body of the URL. Raise OSError when it does not answer with success."""
     with urlopen(url, timeout=8) as response:
         body: bytes = response.read(1_000_000)
     return body
 
 
 def main(arguments: list[str]) -> int:
-    """0 when healthy, else 1 with the reason on standard error."""
+    """Return 0 when healthy, else 1, with the reason on standard error."""
     try:
         body = answer(arguments[1])
         if arguments[0] == "part":

@@ -2,8 +2,8 @@
 
     python include/deploy/generate_env.py [--force] [PATH]
 
-It needs nothing but Python, so that it runs on a machine where only Docker is installed. An existing
-file is kept: with other secrets the databases that were made with it could no longer be opened.
+It needs nothing but Python, so that it runs where only Docker is installed. An existing file is kept:
+the databases that were made with its passwords would not open with others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PORTS = {
 
 
 def make_secrets() -> dict[str, str]:
-    """A fresh value for every secret of the compose file; URL-safe where they become part of one."""
+    """Return a fresh value for every secret of the compose file, URL-safe where it becomes part of a URL."""
     return {
         "POSTGRES_SUPERUSER_PASSWORD": secrets.token_hex(24),
         "TIDEMARK_DB_PASSWORD": secrets.token_hex(24),
@@ -43,7 +43,7 @@ def make_secrets() -> dict[str, str]:
 
 
 def environment() -> str:
-    """The text of the file; single quotes keep Compose from reading `$` or `#` in a value."""
+    """Return the text of the file; single quotes keep Compose from reading `$` or `#` in a value."""
     lines = ["# Made by include/deploy/generate_env.py. Secrets: keep it 0600 and out of version control."]
     lines += [f"{name}='{value}'" for name, value in make_secrets().items()]
     lines += ["", "# Ports on 127.0.0.1"]
@@ -52,7 +52,7 @@ def environment() -> str:
 
 
 def write_environment(path: Path, *, force: bool = False) -> None:
-    """Write the file with mode 0600. Raises FileExistsError when it is there and `force` is not given."""
+    """Write the file with mode 0600. Raise FileExistsError when it exists and `force` is not given."""
     if path.exists() and not force:
         raise FileExistsError(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -63,7 +63,7 @@ def write_environment(path: Path, *, force: bool = False) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the file; 0, or 64 when it exists and `--force` was not given."""
+    """Write the file and return 0, or 64 when it exists and `--force` was not given."""
     parser = argparse.ArgumentParser(description="Write the .env of docker-compose.yml with fresh secrets.")
     parser.add_argument("path", nargs="?", type=Path, default=DEFAULT)
     parser.add_argument("--force", action="store_true", help="replace an existing file and its secrets")

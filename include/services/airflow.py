@@ -1,7 +1,7 @@
 """The embedded Airflow: its four parts under one process, on the embedded (or configured) PostgreSQL, loopback only.
 
-`python -m include.services.airflow` is that process. `airflow standalone` is not used: it opens log servers on every
-interface at fixed ports, and leaves its parts behind when it is ended by SIGTERM or killed.
+`python -m include.services.airflow` is that process. It replaces `airflow standalone`, which opens log servers on every
+interface at fixed ports, and leaves its parts running when SIGTERM or SIGKILL ends it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from include.settings import REPOSITORY, settings, write_private
 
 USER = "admin"
 
-# The task logs lie on this machine and are read from there: nobody needs the log servers.
+# Task logs are read from this machine's disk, so the log servers are not needed.
 PARTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
 
 
 def _kept(name: str, make: str) -> str:
-    """A secret that is made once and kept in a 0600 file."""
+    """Return the secret in a 0600 file of Airflow's home; `make` is written to it the first time."""
     path = settings().home / "airflow" / name
     if not path.exists():
         write_private(path, make)
@@ -37,13 +37,13 @@ def _kept(name: str, make: str) -> str:
 
 
 def password() -> str:
-    """The password of the user `admin`."""
+    """Return the password of the user `admin`, made the first time."""
     passwords: dict[str, str] = json.loads(_kept("passwords.json", json.dumps({USER: secrets.token_urlsafe(12)})))
     return passwords[USER]
 
 
 def airflow_environment(port: int | None = None) -> dict[str, str]:
-    """The complete environment of every Airflow process of this home folder."""
+    """Return the complete environment of every Airflow process of this home folder."""
     current = settings()
     home = current.home / "airflow"
     home.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
     fernet = _kept("fernet.key", urlsafe_b64encode(secrets.token_bytes(32)).decode())
     jwt = _kept("jwt.secret", secrets.token_hex(48))
     airflow = {
-        # A folder of one's own may hold this one as a link, beside DAGs that are scheduled on Tidemark's assets.
+        # Another folder may link to this one, and hold DAGs beside it that are scheduled on Tidemark's assets.
         "CORE__DAGS_FOLDER": os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", str(REPOSITORY / "dags")),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__PARALLELISM": os.environ.get("AIRFLOW__CORE__PARALLELISM", "4"),
@@ -89,7 +89,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
             {"conn_type": "spark", "host": current.spark_master, "extra": {"spark-binary": "spark-submit"}}
         ),
         "TIDEMARK_HOME": str(current.home),
-        # A run may come while the stream is still starting.
+        # A run may begin while the stream is still starting.
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT", "10m"),
         "PYTHONPATH": str(REPOSITORY),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -98,7 +98,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
 
 
 def up() -> None:
-    """Start Airflow and wait until all its parts are healthy. Raises ServiceUnreachable."""
+    """Start Airflow and wait until all its parts are healthy. Raise ServiceUnreachable when they are not in 180 s."""
     state = process.read_state("airflow")
     port = process.free_port(state.get("port") or 8080)
     command = [sys.executable, "-m", "include.services.airflow"]
@@ -108,7 +108,7 @@ def up() -> None:
 
 
 def unhealthy_parts(address: str) -> list[str]:
-    """Parts of Airflow that do not report to be healthy; `api-server` alone when it does not answer."""
+    """Return the parts of Airflow that do not report to be healthy; `api-server` alone when it does not answer."""
     try:
         parts = httpx.get(f"{address}/api/v2/monitor/health", timeout=5).json()
     except (httpx.HTTPError, json.JSONDecodeError):
@@ -118,7 +118,7 @@ def unhealthy_parts(address: str) -> list[str]:
 
 
 def status() -> ServiceStatus:
-    """The embedded Airflow; healthy means that API server, scheduler, triggerer and DAG processor are."""
+    """Return address and health of the embedded Airflow; a healthy one has all its parts healthy."""
     state = process.read_state("airflow")
     running = process.running(state)
     if running is None:
@@ -133,7 +133,7 @@ def _password_file() -> Path:
 
 
 def down() -> None:
-    """Stop Airflow with all its parts. Streams run detached: `supervisor.down` stops them."""
+    """Stop Airflow with all its parts. Drivers of streams run detached: `supervisor.down` stops them."""
     running = process.running(process.read_state("airflow"))
     if running is not None:
         process.stop(running, 30)
@@ -144,11 +144,11 @@ def _executable() -> str:
 
 
 def serve() -> int:
-    """Run Airflow's parts until SIGTERM, or until one of them ends: then end the others and return 1."""
+    """Run Airflow's parts until SIGTERM; when one of them ends, end the others and return 1."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if subprocess.run([_executable(), "db", "migrate"], check=False).returncode:
         return 1
-    # Should this process be killed, the kernel ends the parts.
+    # When this process is killed, the kernel ends the parts.
     together = ["setpriv", "--pdeathsig", "TERM", _executable()]
     parts = [psutil.Popen([*together, *part], stdin=subprocess.DEVNULL) for part in PARTS]
     try:
