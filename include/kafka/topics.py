@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from include.errors import TopicRecreated, UsageError
+from include.errors import UsageError
 from include.kafka.client import TIMEOUT, admin, reaching_kafka
 from include.offsets import TopicPartition
+from include.topics import TopicIdentity, check_same_topic
 
-
-@dataclass(frozen=True)
-class TopicIdentity:
-    """A topic as it is now."""
-
-    topic: str
-    topic_id: str
-    topic_partitions: int
+__all__ = [
+    "TopicIdentity",
+    "check_same_topic",
+    "cleanup_policy",
+    "create_topic",
+    "describe_topics",
+    "topic_names",
+    "topic_partitions_of",
+]
 
 
 def topic_names() -> list[str]:
@@ -49,23 +50,6 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
                 raise
             found[topic] = TopicIdentity(topic, str(description.topic_id), len(description.partitions))
         return found
-
-
-def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, stored_id: str) -> None:
-    """Raise TopicRecreated when the topic is gone or has another id than the stored one."""
-    if identity is None:
-        raise TopicRecreated(
-            f"topic {topic} (id {stored_id}) no longer exists",
-            remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"',
-            pipeline=pipeline,
-        )
-    if identity.topic_id != stored_id:
-        raise TopicRecreated(
-            f"topic {topic} was deleted and created again: its id is {identity.topic_id}, commits were read from "
-            f"{stored_id}; its old offsets mean other records",
-            remedy=f'restore the topic, or go on with the new one: ./tidemark adopt {pipeline} {topic} --reason "…"',
-            pipeline=pipeline,
-        )
 
 
 def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) -> bool:

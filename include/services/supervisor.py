@@ -7,9 +7,8 @@ from types import ModuleType
 from typing import Literal, get_args
 
 import psutil
-from sqlalchemy.exc import SQLAlchemyError
 
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.streams import writers
 from include.services import airflow, kafka, postgres, registry
 from include.services.process import ServiceStatus, read_state, services_lock, write_state
@@ -99,8 +98,8 @@ def _stop_streams(progress: Callable[[str], None]) -> None:
     ancestors = psutil.Process().parents()
     try:
         drivers = {name: driver for name, driver in writers.live_drivers().items() if driver not in ancestors}
-    except SQLAlchemyError:
-        # A ledger of another version of the code must not keep the services running.
+    except TidemarkError:
+        # A ledger that cannot be read, or of another version of the code, must not keep the services running.
         return
     for pipeline in drivers:
         progress(f"stopping the stream of {pipeline}")
