@@ -2,7 +2,7 @@
 
     spark-submit spark_jobs/repair_catalog.py --plan FILE
 
-The plan is a JSON list of {pipeline, table, partition, mend}, mend being "point the catalog" or
+The plan is a JSON list of {pipeline, table, partition, repair}, repair being "point the catalog" or
 "drop from the catalog". The ledger is asked again: what it registered since is not dropped.
 """
 
@@ -21,6 +21,7 @@ from include.ledger.intervals import revisions
 from include.pipelines import load_pipeline
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
+from spark_jobs.publication.register import finish_registrations
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -34,10 +35,11 @@ def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:
         check_storage(pipeline)
         catalog = Catalog(spark, pipeline)
         catalog.create_tables()
+        finish_registrations(pipeline, catalog)
         registered = revisions.registered(table, partition)
         if registered:
             catalog.point_at(revisions.as_built(registered[0]))
-        elif change["mend"] == "drop from the catalog":
+        elif change["repair"] == "drop from the catalog":
             catalog.drop_partition(table, partition)
 
 

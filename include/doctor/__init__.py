@@ -1,1 +1,1 @@
-"""The examination of machine, ledger, catalog and files, and the repair of what disagrees."""
+"""The doctor: examines machine, services, ledger, catalog and files, and repairs what disagrees."""

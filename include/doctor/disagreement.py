@@ -1,7 +1,7 @@
-"""Where ledger, catalog and files disagree: the kinds, each with one line and what to do about it.
+"""Disagreements of ledger, catalog and files: the kinds, and what repairs each.
 
-The ledger says what is committed and registered; the catalog and the lake have to agree. They are found by
-`include/doctor/tables.py` and `include/doctor/landing.py`; `include/doctor/repair.py` does what can be done.
+The ledger says what is committed and registered; the catalog and the lake have to agree. `include/doctor/tables.py` and
+`include/doctor/landing.py` find disagreements, `include/doctor/repair.py` repairs them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ Kind = (
     ]
 )
 
-Mend = Literal["", "move aside", "point the catalog", "drop from the catalog", "read from revisions"]
-"""How `--repair` mends a disagreement; empty: it cannot."""
+Repair = Literal[
+    "", "move aside", "move landing aside", "point the catalog", "drop from the catalog", "read from revisions"
+]
+"""What `--repair` does about a disagreement; empty: nothing can be done here."""
 
 REPAIR = "./tidemark doctor --repair"
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """One thing that two of ledger, catalog and files say differently."""
+    """One fact that two of ledger, catalog and files tell differently."""
 
     kind: Kind
     pipeline: str
     what: str
     remedy: str
-    mend: Mend = ""
+    repair: Repair = ""
     table: str = ""
     partition: str = ""
     location: str = ""

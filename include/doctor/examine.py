@@ -1,4 +1,4 @@
-"""`doctor`: what of the machine, the set-up, the services and the tables is not as it should be."""
+"""The examination: machine, set-up, services, lake and tables, each as it is and as it should be."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 
 from include import lake
-from include.doctor import repair as mending
+from include.doctor import repair as repairing
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.tables import check_tables
 from include.errors import TidemarkError
-from include.ledger.intervals import revisions
+from include.ledger.lineage import registered_partitions
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 from include.services import supervisor
@@ -32,7 +32,7 @@ from include.spark.class_training import ensure_class_archive
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was looked at, and whether it is as it should be."""
 
     ok: bool
     what: str
@@ -42,7 +42,7 @@ class Finding:
 
 
 def effective_settings() -> dict[str, str]:
-    """The settings in force by the name of their variable, secrets masked."""
+    """Return the settings in force by the name of their variable, secrets masked."""
     current = settings()
     values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.model_fields}
     values["TIDEMARK_LAKE"] = current.lake_uri
@@ -53,9 +53,9 @@ def effective_settings() -> dict[str, str]:
 
 
 def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:
-    """Look at everything; `deep` also reads every registered file and compares its hash.
+    """Look at everything and return what was found; `deep` also reads every registered file and compares its hash.
 
-    `repair` fetches damaged jars, closes open files and starts dead services first, then says what it will do
+    `repair` fetches damaged jars, closes open files and starts dead services first. Then it tells what it will do
     about the tables, does it, and looks again.
     """
     if repair:
@@ -64,12 +64,13 @@ def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False
         for path in _open_secrets():
             progress(f"chmod 600 {path}")
             path.chmod(0o600)
-        found = supervisor.status()
-        dead = [n for n, s in found.items() if not s.healthy and not s.external and read_state(n).get("pid")]
+        dead = [
+            n for n, s in supervisor.status().items() if not s.healthy and not s.external and read_state(n).get("pid")
+        ]
         if dead:
             supervisor.up(dead, progress)
         if all(each.ok for each in _lake()):
-            _mend_tables(progress, deep=deep)
+            _repair_tables(progress, deep=deep)
     machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services()]
     place = list(_lake())
     return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
@@ -77,8 +78,8 @@ def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False
 
 def _machine() -> Iterator[Finding]:
     text = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', text)
-    major = int(found[1]) if found else 0
+    named = re.search(r'version "(\d+)', text)
+    major = int(named[1]) if named else 0
     yield Finding(major >= 17, f"Java {major}", "" if major >= 17 else "install Java 17 or newer")
     yield Finding(
         True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}"
@@ -154,11 +155,11 @@ def _services() -> Iterator[Finding]:
 
 def _lake() -> Iterator[Finding]:
     try:
-        found = lake.has_root()
+        is_there = lake.root_is_available()
     except TidemarkError as error:
         yield Finding(False, error.message, error.remedy)
     else:
-        yield Finding(found, f"the lake at {lake.root()}", "" if found else "make the bucket")
+        yield Finding(is_there, f"the lake at {lake.root()}", "" if is_there else "make the bucket")
 
 
 def _disagreements(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
@@ -166,15 +167,15 @@ def _disagreements(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
     yield from check_landing(pipeline)
 
 
-def _mend_tables(progress: Callable[[str], None], *, deep: bool) -> None:
+def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
     try:
-        found = [each for pipeline in all_pipelines() for each in _disagreements(pipeline, deep=deep)]
-        for line in mending.plan(found):
+        disagreements = [each for pipeline in all_pipelines() for each in _disagreements(pipeline, deep=deep)]
+        for line in repairing.plan(disagreements):
             progress(f"plan: {line}")
-        mending.mend(found, progress)
+        repairing.repair(disagreements, progress)
     except TidemarkError as error:
-        # What could not be mended is found again, and said, by the look that follows.
-        progress(f"not mended: {error}")
+        # The look that follows finds again what could not be repaired.
+        progress(f"not repaired: {error}")
 
 
 def _tables(*, deep: bool) -> Iterator[Finding]:
@@ -183,6 +184,6 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
             for each in _disagreements(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
             for table in pipeline.tables:
-                yield Finding(True, f"{table}: {len(revisions.registered(table))} registered partitions looked at")
+                yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)

@@ -1,88 +1,136 @@
-"""Landing and quarantine files against the ledger's commits. Starts no Spark and changes nothing."""
+"""Landing and quarantine files against the ledger: committed files that are missing, files that no commit names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-
-from sqlalchemy import func, select
 
 from include import lake
 from include.doctor.disagreement import REPAIR, Disagreement
-from include.lake.scan import COMPACTED, Folder, below_lake, scan_files, scan_landing
-from include.ledger.archive import landing
-from include.ledger.database import session
-from include.ledger.models import LandingFile, MicroBatch
+from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing
+from include.ledger import quarantine
+from include.ledger.archive import landing_files, removal
+from include.ledger.archive.landing_files import ARCHIVED, LandingFile
 from include.ledger.streams import writers
 from include.pipelines.spec import Pipeline
 
+_BATCH = re.compile(r"[0-9a-f]{8}-\d{9}-(\d+)")
+"""Name of a micro-batch's folder; it ends in the fencing token of the driver that writes it."""
+
 
 def check_landing(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Disagreements about a pipeline's landing and quarantine files."""
-    lying: dict[str, int] = {}
-    writer = writers.live_writer(pipeline.name)
-    since = writer.acquired_at if writer else datetime.now(UTC)
-    folders = scan_landing(pipeline.name)
-    for folder in folders.values():
-        lying |= {below_lake(f"{folder.location}/{name}"): size for name, size in folder.files.items()}
-    loose = {
-        **scan_files("landing", pipeline.name, COMPACTED),
-        **{at: f for at, f in scan_files("quarantine", pipeline.name).items() if at.count("/") == _depth(pipeline)},
+    """Yield disagreements about a pipeline's landing and quarantine files."""
+    # Asked before the files are listed: what begins later is newer than this.
+    in_flight = InFlight.of(pipeline.name)
+    folders = [*scan_landing(pipeline.name).values()]
+    loose = [*_loose_files(pipeline)]
+    files_on_disk = {
+        lake.below_lake(f"{folder.location}/{name}"): size for folder in folders for name, size in folder.files.items()
     }
-    lying |= {below_lake(location): file.bytes for location, file in loose.items()}
-    with session() as ledger:
-        noted = ledger.execute(
-            select(LandingFile.path, func.max(LandingFile.bytes), func.min(LandingFile.micro_batch_id))
-            .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-            .where(MicroBatch.pipeline == pipeline.name, LandingFile.removed_at.is_(None))
-            .group_by(LandingFile.path)
-            .order_by(LandingFile.path)
-        ).all()
-    lost = [row for row in noted if lying.get(row[0]) != row[1]]
-    settled = set(landing.settled_batches(pipeline.name, datetime.now(UTC), (landing.ARCHIVED,))) if lost else set()
-    for path, size, micro_batch in lost:
-        yield _lost(pipeline, path, size, lying.get(path), micro_batch, settled)
-    ever = {row.path for row in landing.files_at(pipeline.name, list(lying))}
-    unknown = [file for location, file in loose.items() if below_lake(location) not in ever]
-    for folder in folders.values():
-        strange = [name for name in folder.files if below_lake(f"{folder.location}/{name}") not in ever]
-        if len(strange) == len(folder.files):
-            # A batch of quarantined records alone leaves a folder without files behind.
-            unknown += [folder] if folder.files else []
-        else:
-            unknown += [
-                Folder(f"{folder.location}/{name}", {name: 0}, folder.files[name], folder.newest) for name in strange
-            ]
+    files_on_disk |= {lake.below_lake(file.location): file.bytes for file in loose}
+    yield from _lost_files(pipeline, files_on_disk)
+    known = {file.path for file in landing_files.files_at(pipeline.name, list(files_on_disk))}
+    unknown = [file for file in loose if lake.below_lake(file.location) not in known]
+    for folder in folders:
+        unknown += _unknown_parts(folder, known)
     for each in unknown:
-        if each.newest < since:
+        if not in_flight.may_hold(each):
             yield Disagreement(
                 "landing unknown to the ledger",
                 pipeline.name,
-                f"{below_lake(each.location)} belongs to no committed micro-batch",
+                f"{lake.below_lake(each.location)} belongs to no committed micro-batch",
                 f"{REPAIR} moves it aside, ./tidemark housekeeping deletes it",
-                "move aside",
+                "move landing aside",
                 location=each.location,
             )
 
 
-def _depth(pipeline: Pipeline) -> int:
-    return lake.uri("quarantine", pipeline.name).count("/") + 1
+@dataclass(frozen=True)
+class InFlight:
+    """What is being written and not committed yet."""
+
+    since: datetime
+    """What changed since may belong to a job that is under way."""
+    token: int | None
+    """Fencing token of the live driver; None without one."""
+    is_replaying: bool
+    """Whether a replay is under way."""
+
+    @classmethod
+    def of(cls, pipeline: str) -> InFlight:
+        """Return what is under way in a pipeline now."""
+        now = datetime.now(UTC)
+        writer = writers.live_writer(pipeline)
+        return cls(
+            min(now, writer.acquired_at) if writer else now,
+            writer.token if writer else None,
+            quarantine.is_being_decided(pipeline),
+        )
+
+    def may_hold(self, folder: Folder) -> bool:
+        """Return whether a folder or file may belong to a job that is under way, and may still be committed."""
+        name = _name_in_landing(folder.location)
+        if name.startswith("replay-") and self.is_replaying:
+            return True
+        if self.token is not None and _BATCH.fullmatch(name):
+            return self.driver_may_write(folder.location)
+        return folder.newest >= self.since
+
+    def driver_may_write(self, location: str) -> bool:
+        """Return whether a folder or file may be the live driver's, by its name."""
+        name = _name_in_landing(location)
+        if name == COMPACTED or name.startswith("replay-"):
+            return False
+        batch = _BATCH.fullmatch(name)
+        return self.token is not None and (batch is None or int(batch[1]) >= self.token)
 
 
-def _lost(
-    pipeline: Pipeline, path: str, size: int, found: int | None, micro_batch: int, settled_batches: set[int]
-) -> Disagreement:
-    row = landing.files_at(pipeline.name, [path])[0]
-    settled = row.outcome == landing.ARCHIVED and micro_batch in settled_batches
-    detail = "is missing" if found is None else f"has {found} bytes, {size} when it was committed"
+def _name_in_landing(location: str) -> str:
+    """Return the name of a folder of the landing; empty for what lies in the quarantine."""
+    parts = lake.below_lake(location).split("/")
+    return parts[2] if parts[0] == "landing" else ""
+
+
+def _loose_files(pipeline: Pipeline) -> Iterator[Folder]:
+    """Yield compacted files, and the files that lie directly in the quarantine."""
+    yield from scan_files("landing", pipeline.name, COMPACTED).values()
+    quarantine_folder = lake.uri("quarantine", pipeline.name)
+    for location, file in scan_files("quarantine", pipeline.name).items():
+        if "/" not in location.removeprefix(f"{quarantine_folder}/"):
+            yield file
+
+
+def _unknown_parts(folder: Folder, known: Collection[str]) -> list[Folder]:
+    """Return the folder when the ledger knows none of its files, else those files that it does not know."""
+    unknown = [name for name in folder.files if lake.below_lake(f"{folder.location}/{name}") not in known]
+    if len(unknown) == len(folder.files):
+        # A batch of quarantined records alone leaves a folder without files behind.
+        return [folder] if folder.files else []
+    return [Folder(f"{folder.location}/{name}", {name: 0}, folder.files[name], folder.newest) for name in unknown]
+
+
+def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[Disagreement]:
+    wanted = landing_files.files_to_be_there(pipeline.name)
+    lost = [file for file in wanted if files_on_disk.get(file.path) != file.bytes]
+    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (ARCHIVED,)) if lost else {}
+    for file in lost:
+        yield _lost(pipeline, file, files_on_disk.get(file.path), file.micro_batch in settled)
+
+
+def _lost(pipeline: Pipeline, file: LandingFile, size_on_disk: int | None, is_settled: bool) -> Disagreement:
+    is_replaced = file.fate == ARCHIVED and is_settled
+    is_missing = size_on_disk is None
+    detail = "is missing" if is_missing else f"has {size_on_disk} bytes, {file.bytes} when it was committed"
     return Disagreement(
-        "landing file missing" if found is None else "landing file of wrong size",
+        "landing file missing" if is_missing else "landing file of wrong size",
         pipeline.name,
-        f"{path} ({row.outcome}, {row.rows} rows of micro-batch {micro_batch}) {detail}",
+        f"{file.path} ({file.fate}, {file.rows} rows of micro-batch {file.micro_batch}) {detail}",
         f"{REPAIR}: its rows are read from the registered revisions from then on"
-        if settled
+        if is_replaced
         else "restore the file; its rows are in no registered revision",
-        "read from revisions" if settled else "",
-        location=path,
-        micro_batch=micro_batch,
+        "read from revisions" if is_replaced else "",
+        location=file.path,
+        micro_batch=file.micro_batch,
     )

@@ -1,7 +1,7 @@
-"""Mends what ledger, catalog and files disagree about, the ledger being right.
+"""Repairs what ledger, catalog and files disagree about, the ledger being right.
 
 Files that nobody knows are moved aside, never deleted; the catalog is changed by one Spark application
-(`spark_jobs/repair_catalog.py`). What only a new build can mend is left to the interval that its remedy names.
+(`spark_jobs/repair_catalog.py`). What only a new build can repair is left to the interval that its remedy names.
 """
 
 from __future__ import annotations
@@ -9,61 +9,116 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include import lake
 from include.doctor.disagreement import Disagreement
-from include.errors import TidemarkError
-from include.lake.scan import below_lake
-from include.ledger.archive import landing
+from include.doctor.landing import InFlight
+from include.errors import AnotherWriter, TidemarkError
+from include.housekeeping.run import alone
+from include.lake.revision_files import damage_of
+from include.ledger import quarantine
+from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.archive.landing_files import ARCHIVED
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.spark.run import run_job
 from include.spark.submission import submission
+from include.streams.generations import no_stream
 
 LOST_AND_FOUND = "lost+found"
 """Folder of the lake for files that nobody knows."""
 
-
-def plan(found: Sequence[Disagreement]) -> list[str]:
-    """What `mend` will do, a line each."""
-    return [f"{each.mend}: {each.what}" for each in found if each.mend]
+Progress = Callable[[str], None]
 
 
-def mend(found: Sequence[Disagreement], progress: Callable[[str], None]) -> None:
-    """Do what can be done. Raises TidemarkError when the catalog could not be changed."""
+def plan(disagreements: Sequence[Disagreement]) -> list[str]:
+    """Return what `repair` will do, a line each."""
+    return [f"{each.repair}: {each.what}" for each in disagreements if each.repair]
+
+
+def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
+    """Repair what can be repaired. Raises TidemarkError when the catalog could not be changed."""
     aside = lake.uri(LOST_AND_FOUND, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
-    for each in found:
-        if each.mend == "move aside" and lake.exists(each.location):
-            target = f"{aside}/{below_lake(each.location)}"
-            lake.move(each.location, target)
-            progress(f"moved to {target}")
-    for pipeline in sorted({each.pipeline for each in found if each.mend == "read from revisions"}):
-        _forget_landing(pipeline, [each for each in found if each.pipeline == pipeline], progress)
-    catalog = [each for each in found if each.mend in ("point the catalog", "drop from the catalog")]
+    for each in disagreements:
+        if each.repair == "move aside":
+            _move_aside(each.location, aside, progress)
+    for pipeline in sorted({each.pipeline for each in disagreements}):
+        of_pipeline = [each for each in disagreements if each.pipeline == pipeline]
+        unknown = [each.location for each in of_pipeline if each.repair == "move landing aside"]
+        if unknown:
+            move_landing_aside(pipeline, unknown, aside, progress)
+        lost = {each.micro_batch for each in of_pipeline if each.repair == "read from revisions"}
+        if lost:
+            _read_from_revisions(pipeline, lost, progress)
+    catalog = [each for each in disagreements if each.repair in ("point the catalog", "drop from the catalog")]
     if catalog:
         _repair_catalog(catalog)
 
 
-def _forget_landing(pipeline: str, found: Sequence[Disagreement], progress: Callable[[str], None]) -> None:
-    """Let lost landing files be read from the registered revisions, where these are undamaged."""
-    wanted = {each.micro_batch for each in found if each.mend == "read from revisions"}
-    settled = landing.settled_batches(pipeline, datetime.now(UTC), (landing.ARCHIVED,))
-    for batch in sorted(wanted & settled.keys()):
+def _move_aside(location: str, aside: str, progress: Progress) -> None:
+    if lake.exists(location):
+        target = f"{aside}/{lake.below_lake(location)}"
+        lake.move(location, target)
+        progress(f"moved to {target}")
+
+
+def move_landing_aside(pipeline: str, locations: Sequence[str], aside: str, progress: Progress) -> None:
+    """Move landing and quarantine files aside that no commit names, while nobody can commit them.
+
+    Meanwhile no housekeeping and no replay runs, and no driver gets the pipeline's lease. While a driver holds the
+    lease, only folders move that others have left, by the fencing tokens in their names. The ledger is asked again:
+    what was committed since the examination stays.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(pipeline))
+            held.enter_context(quarantine.deciding(pipeline, timedelta(0)))
+        except AnotherWriter as error:
+            progress(f"{pipeline}: landing files are left: {error.message}")
+            return
+        live = None
+        try:
+            held.enter_context(no_stream(pipeline))
+        except AnotherWriter as error:
+            progress(f"{pipeline}: what the live driver may be writing is left: {error.message}")
+            live = InFlight.of(pipeline)
+        for location in locations:
+            if not (_is_committed(pipeline, location) or (live and live.driver_may_write(location))):
+                _move_aside(location, aside, progress)
+
+
+def _is_committed(pipeline: str, location: str) -> bool:
+    """Return whether the ledger knows a file, or one of a folder's files, by now."""
+    files = (
+        [f"{location}/{file.name}" for file in lake.list_files(location)] if lake.is_folder(location) else [location]
+    )
+    return bool(landing_files.files_at(pipeline, [lake.below_lake(file) for file in files]))
+
+
+def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> None:
+    """Let the rows of lost landing files be read from the registered revisions, where these are undamaged."""
+    table = load_pipeline(pipeline).table
+    settled = removal.settled_batches(pipeline, datetime.now(UTC), (ARCHIVED,))
+    for batch in sorted(lost & settled.keys()):
         ranges: list[OffsetRange] = [each for each in settled[batch] if len(each)]
-        damages = [holding.damage() for holding in landing.holdings(pipeline, load_pipeline(pipeline).table, ranges)]
+        damages = [
+            damage_of(holding.revisions, records=holding.archived)
+            for holding in holdings.holdings(pipeline, table, ranges)
+        ]
         if any(damages):
             progress(f"{pipeline}: micro-batch {batch} is left: {next(filter(None, damages))}")
             continue
-        landing.mark_removed([batch])
+        removal.mark_removed([batch])
         progress(f"{pipeline}: the rows of micro-batch {batch} are read from the registered revisions now")
 
 
-def _repair_catalog(found: Sequence[Disagreement]) -> None:
+def _repair_catalog(disagreements: Sequence[Disagreement]) -> None:
     changes = [
-        {"pipeline": each.pipeline, "table": each.table, "partition": each.partition, "mend": each.mend}
-        for each in found
+        {"pipeline": each.pipeline, "table": each.table, "partition": each.partition, "repair": each.repair}
+        for each in disagreements
     ]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
