@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def pipelines(as_json: AsJson = False) -> None:
-    """List the declared pipelines with their topics, tables, DAGs and schedule."""
+    """List the declared pipelines with topics, tables and DAGs."""
     declared = [
         {
             "name": p.name,
@@ -80,10 +80,10 @@ def produce(
         float | None, typer.Option("--seconds", min=0, help="with --from-stream: stop after this time")
     ] = None,
 ) -> None:
-    """Write generated messages, or the events of a stream, to the pipeline's topic; create the topic if missing.
+    """Write generated messages or a stream's events to a topic.
 
-    Print counts of what was written. A stream is followed until SIGTERM or Ctrl-C; the next run resumes after the
-    last event that reached Kafka.
+    The topic is created if missing. Print counts of what was written. A stream is followed until SIGTERM or Ctrl-C;
+    the next run resumes after the last event that reached Kafka.
     """
     from include.producing import generate as production
 
@@ -157,7 +157,10 @@ def explain(
     partition: Annotated[str, typer.Argument(help="e.g. date=2026-11-20/interval=2026-11-20T05")],
     as_json: AsJson = False,
 ) -> None:
-    """Show where a table partition comes from: revision, files, interval, offset ranges, counts and verdict."""
+    """Show where a table partition comes from.
+
+    That is its revision, files, interval, offset ranges, counts and verdict.
+    """
     explained = explanation.explain(table.removeprefix("lake."), partition)
     if as_json:
         print_json(explained)
@@ -202,7 +205,10 @@ def lag(
         bool, typer.Option("--metrics", help="print Prometheus's text format instead of a table")
     ] = False,
 ) -> None:
-    """Show how many offsets each query is behind the end of its topics, as committed to the ledger."""
+    """Show how many offsets each query is behind its topics.
+
+    Committed offsets are the ledger's, end offsets are Kafka's.
+    """
     from include.monitor import lag as lags
 
     declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()

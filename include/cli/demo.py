@@ -18,7 +18,10 @@ def register(app: typer.Typer) -> None:
 def demo(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "nest_cameras",
 ) -> None:
-    """Start all services, produce records, run stream and interval through Airflow, and show the published table."""
+    """Run a pipeline end to end and show the published table.
+
+    Start all services, produce records, and run stream and first interval through Airflow.
+    """
     from include.airflow.demo_run import run_demo
 
     declared = load_pipeline(pipeline)

@@ -25,14 +25,20 @@ def register(app: typer.Typer) -> None:
 
 
 def test(context: typer.Context) -> None:
-    """Run the test suite, three modules at a time; given arguments replace pytest's default ones."""
+    """Run the test suite, three modules at a time.
+
+    Arguments go to pytest and replace the default ones.
+    """
     os.chdir(REPOSITORY)
     # More workers than CPUs: modules spend much of their time waiting for services and drivers.
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _THREE_WORKERS)])
 
 
 def bench(context: typer.Context) -> None:
-    """Run the benchmarks and print their ratios as JSON; `./tidemark bench --help` lists names and options."""
+    """Run the benchmarks and print their ratios as JSON.
+
+    `./tidemark bench --help` lists their names and options.
+    """
     os.chdir(REPOSITORY)
     os.execv(sys.executable, [sys.executable, "-m", "tests.benchmarks", *context.args])
 
@@ -58,7 +64,10 @@ def new(
         str | None, typer.Option("--key", help="text field to count by; default: the one whose values repeat most")
     ] = None,
 ) -> None:
-    """Write a new pipeline, ready to run, from a sample of its messages."""
+    """Write a new pipeline from a sample of its messages.
+
+    The pipeline can be run at once.
+    """
     from include.scaffold.new_pipeline import write_pipeline
 
     written = write_pipeline(name, sample, topic=topic, event_time=event_time, key=key)

@@ -25,13 +25,16 @@ def register(app: typer.Typer) -> None:
 
 
 def up(names: Names = None) -> None:
-    """Start embedded services (default: kafka and postgres); running ones are left as they are."""
+    """Start embedded services (default: kafka and postgres).
+
+    Services that are already running are left as they are.
+    """
     supervisor.up(names, progress)
     print_table(["service", "address"], [[n, _masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
 
 
 def down(names: Names = None) -> None:
-    """Stop embedded services (default: all that are running) and keep their data and logs."""
+    """Stop embedded services (default: all); data and logs stay."""
     supervisor.down(names, progress)
 
 
@@ -51,7 +54,10 @@ def status(as_json: AsJson = False) -> None:
 
 
 def setup_database() -> None:
-    """Create missing databases, ledger tables and catalog schema on the PostgreSQL server."""
+    """Create missing databases and tables on PostgreSQL.
+
+    These are the databases, the ledger's tables and the catalog's schema.
+    """
     from include.services.postgres import prepare_databases
 
     prepare_databases()
@@ -71,7 +77,10 @@ def doctor(
         bool, typer.Option("--deep", help="also read all registered files and compare their hashes")
     ] = False,
 ) -> None:
-    """Check machine, jars and services; compare ledger, catalog and files; say how to repair what is wrong."""
+    """Check machine, services, ledger, catalog and files.
+
+    Say for each problem how to repair it.
+    """
     findings = examination.examine(repair=repair, progress=progress, deep=deep)
     if as_json:
         print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})

@@ -178,13 +178,13 @@ def is_folder(location: str) -> bool:
 
 @raises_unreachable
 def size(location: str) -> int:
-    """Size of a file, bytes."""
+    """Return the size of a file in bytes."""
     system, path = filesystem(location)
     return int(system.get_file_info(path).size)
 
 
 def make_parents(location: str) -> None:
-    """Make the folders above a file that is to be written; an object store has none to make."""
+    """Create the folders above a file that is to be written; an object store needs none."""
     if not object_store.is_bucket_uri(location):
         system, path = filesystem(location)
         system.create_dir(path.rsplit("/", 1)[0], recursive=True)

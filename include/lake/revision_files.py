@@ -63,14 +63,28 @@ class RevisionDirectory(Protocol):
         """Files as noted when they were built, by name."""
 
 
-def damage_of(revisions: Sequence[RevisionDirectory], *, records: int) -> str:
-    """Return the first damage of revisions that should hold `records` records; empty when their files are as built."""
+def damage_of(revisions: Sequence[RevisionDirectory], *, records: int | None) -> str:
+    """Return the first damage of revisions that should hold `records` records; empty when their files are as built.
+
+    `records` is None where nobody has counted them: then nothing tells that the revisions hold all.
+    """
+    if records is None:
+        return "no run of it was published that counted its records"
     if records and not revisions:
         return "its records have rows, but no revision of the archive table is registered"
+    held = _records_in(revisions)
+    if held is not None and held != records:
+        return f"its registered revisions hold {held} records, {records} have rows"
     for revision in revisions:
         for damaged in damaged_files(revision.location, revision.files, deep=True):
             return described(revision, damaged)
     return ""
+
+
+def _records_in(revisions: Sequence[RevisionDirectory]) -> int | None:
+    """Records that the rows of the revisions come from, as counted when they were built; None: not counted then."""
+    files = [facts for revision in revisions for facts in revision.files.values()]
+    return sum(facts["records"] for facts in files) if all("records" in facts for facts in files) else None
 
 
 def described(revision: RevisionDirectory, damaged: DamagedFile) -> str:

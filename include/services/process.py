@@ -130,7 +130,7 @@ def free_port(preferred: int | None = None) -> int:
 def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | None, seconds: float) -> None:
     """Wait until a service is ready. Raise ServiceUnreachable, naming its log, when it ends or takes too long."""
 
-    def progress() -> str:
+    def stage() -> str:
         if ready():
             return "ready"
         if process is not None and (not process.is_running() or process.status() == psutil.STATUS_ZOMBIE):
@@ -141,7 +141,7 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
         retry=retry_if_result(lambda outcome: outcome == "waiting"),
         stop=stop_after_delay(seconds),
         wait=wait_fixed(0.3),
-    )(progress)
+    )(stage)
     try:
         outcome = poll()
     except RetryError:
