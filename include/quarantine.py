@@ -1,4 +1,4 @@
-"""The quarantine: what lies there and what became of it, one record whole, and discarding."""
+"""The quarantine: its records and what became of each, one record whole, and discarding."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from include import lake
 from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
-from include.ledger.database import session
+from include.ledger.archive.landing_files import ARCHIVED
 from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
-from include.times import Interval, format_time
+from include.times import format_time
 
 _SHOWN = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "reason", "detail"]
 
@@ -76,17 +74,20 @@ class Quarantined:
     decoder_version: str | None
 
 
-def select(ledger: Session, pipeline: str, selection: Selection) -> list[Quarantined]:
-    """The records of a selection, whatever became of them. Raises UsageError when it names one that is not there."""
-    found = [
+def select(pipeline: str, selection: Selection) -> list[Quarantined]:
+    """Return the records of a selection, whatever became of them.
+
+    Raises UsageError when it names one that is not there.
+    """
+    selected = [
         Quarantined(_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
-        for file in ledger_quarantine.files(ledger, pipeline, selection.range)
+        for file in ledger_quarantine.files(pipeline, selection.range)
         for row in _read(file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
         if selection.holds(row)
     ]
-    if not found and selection.range is not None:
+    if not selected and selection.range is not None:
         raise _not_there(pipeline, selection.range)
-    return found
+    return selected
 
 
 def _not_there(pipeline: str, wanted: OffsetRange) -> UsageError:
@@ -100,7 +101,7 @@ def _not_there(pipeline: str, wanted: OffsetRange) -> UsageError:
 def records(
     pipeline: str, selection: Selection | None = None, *, state: str | None = None, whole: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Quarantined records of committed micro-batches, oldest batch first, with what became of each.
+    """Yield quarantined records of committed micro-batches, oldest batch first, with what became of each.
 
     Keys: the Kafka coordinates, `kafka_timestamp`, `reason`, `detail`, `topic_id`, `state` (quarantined,
     replayed, discarded), `since`, `by` (null while quarantined), `interval` (that delivers its rows; null
@@ -108,22 +109,22 @@ def records(
     `whole` adds key, value and headers.
     """
     wanted = selection or Selection()
-    with session() as ledger:
-        files = ledger_quarantine.files(ledger, pipeline, wanted.range)
-        decided = ledger_quarantine.decisions(ledger, pipeline)
+    files = ledger_quarantine.files(pipeline, wanted.range)
+    decided = ledger_quarantine.decisions(pipeline)
     columns = [*_SHOWN, *(["key", "value", "headers"] if whole else [])]
     for file in files:
         for row in _read(file, columns):
             if not wanted.holds(row):
                 continue
             key = _key(row, file)
-            fate = _fate(key, decided)
-            if state in (None, fate["state"]):
-                yield {**row, "kafka_timestamp": format_time(row["kafka_timestamp"]), "topic_id": key.topic_id, **fate}
+            became = _became(key, decided)
+            if state in (None, became["state"]):
+                known = {"kafka_timestamp": format_time(row["kafka_timestamp"]), "topic_id": key.topic_id}
+                yield {**row, **known, **became}
 
 
 def _read(file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
-    with lake.parquet_file(lake.uri(file.path)) as opened:
+    with lake.open_parquet(lake.uri(file.path)) as opened:
         rows: list[dict[str, Any]] = opened.read(columns=columns).to_pylist()
     return rows
 
@@ -137,17 +138,15 @@ def _origin(row: dict[str, Any], file: QuarantineFile) -> Origin:
     return file.origin(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["kafka_offset"])
 
 
-def _fate(key: RecordKey, decided: Decisions) -> dict[str, Any]:
+def _became(key: RecordKey, decided: Decisions) -> dict[str, Any]:
     if (replay := decided.replays.get(key)) is not None:
-        interval = decided.intervals.get(replay.interval_id) if replay.interval_id is not None else None
+        has_rows = replay.fate == ARCHIVED
         return {
             "state": "replayed",
             "since": format_time(replay.replayed_at),
             "by": replay.replayed_by,
-            "interval": str(Interval(interval.from_time, interval.to_time))
-            if interval and replay.outcome == "archived"
-            else None,
-            "note": "" if replay.outcome == "archived" else "valid, with nothing to archive",
+            "interval": str(replay.interval) if replay.interval and has_rows else None,
+            "note": "" if has_rows else "valid, with nothing to archive",
         }
     if (discard := decided.discards.get(key)) is not None:
         return {
@@ -157,13 +156,13 @@ def _fate(key: RecordKey, decided: Decisions) -> dict[str, Any]:
             "interval": None,
             "note": discard.reason,
         }
-    finding = decided.findings.get(key)
-    note = f"replayed {format_time(finding.noted_at)}, still {finding.reason}: {finding.detail}" if finding else ""
+    failure = decided.failures.get(key)
+    note = f"replayed {format_time(failure.noted_at)}, still {failure.reason}: {failure.detail}" if failure else ""
     return {"state": "quarantined", "since": None, "by": None, "interval": None, "note": note}
 
 
 def find(pipeline: str, topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
-    """One record whole. Raises UsageError when it is not in quarantine."""
+    """Return one record whole. Raises UsageError when it is not in quarantine."""
     wanted = Selection(topic_partition.topic, topic_partition.partition, offset)
     for row in records(pipeline, wanted, whole=True):
         return row
@@ -171,7 +170,7 @@ def find(pipeline: str, topic_partition: TopicPartition, offset: int) -> dict[st
 
 
 def pending(chosen: list[Quarantined], decided: Decisions, selection: Selection) -> list[Quarantined]:
-    """Those of the chosen records that a replay has to try: not delivered yet, and not discarded.
+    """Return those of the chosen records that a replay has to try: not delivered yet, and not discarded.
 
     A discarded record is tried only when its offset was named.
     """
@@ -179,8 +178,8 @@ def pending(chosen: list[Quarantined], decided: Decisions, selection: Selection)
     return [each for each in chosen if each.key not in decided.replays and (named or each.key not in decided.discards)]
 
 
-def counts_of_nothing(chosen: list[Quarantined], decided: Decisions, tried: int = 0) -> dict[str, int]:
-    """What a replay counts before it tried anything; `selected` leaves out what was discarded and is not tried."""
+def initial_counts(chosen: list[Quarantined], decided: Decisions, tried: int = 0) -> dict[str, int]:
+    """Return a replay's counts before it tries anything; `selected` omits what was discarded and is not tried."""
     already = sum(each.key in decided.replays for each in chosen)
     return {
         "selected": already + tried,
@@ -192,19 +191,16 @@ def counts_of_nothing(chosen: list[Quarantined], decided: Decisions, tried: int 
 
 
 def discard(pipeline: str, selection: Selection, *, reason: str, by: str) -> dict[str, int]:
-    """Note that records of the quarantine are given up, and why.
+    """Record that records of the quarantine are given up, and why.
 
     Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded
     before is left as it is. Returns counts; raises UsageError when a named record is not in quarantine.
     """
-    with session() as ledger:
-        ledger_quarantine.lock(ledger, pipeline)
-        decided = ledger_quarantine.decisions(ledger, pipeline)
-        chosen = select(ledger, pipeline, selection)
-        keys = {each.key for each in chosen}
-        new = sorted(keys - decided.replays.keys() - decided.discards.keys())
-        for key in new:
-            ledger_quarantine.add_note(ledger, pipeline, key, kind="discarded", by=by, reason=reason)
+    with ledger_quarantine.deciding(pipeline):
+        decided = ledger_quarantine.decisions(pipeline)
+        keys = {each.key for each in select(pipeline, selection)}
+        new = keys - decided.replays.keys() - decided.discards.keys()
+        ledger_quarantine.record_discards(pipeline, new, reason=reason, by=by)
         replayed = len(keys & decided.replays.keys())
         return {
             "selected": len(keys),
@@ -215,7 +211,7 @@ def discard(pipeline: str, selection: Selection, *, reason: str, by: str) -> dic
 
 
 def printable(value: bytes | None, limit: int = 4000) -> str:
-    """Bytes as text that is safe on a terminal: what is not printable ASCII or UTF-8 is escaped."""
+    """Return bytes as text that is safe on a terminal: what is not printable ASCII or UTF-8 is escaped."""
     if value is None:
         return "(null)"
     text = value[:limit].decode("utf-8", "backslashreplace")

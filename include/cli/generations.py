@@ -11,7 +11,7 @@ from include.cli.output import print_facts, print_json, progress
 from include.cli.services import AsJson
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.streams import generations
-from include.streams.start import who
+from include.user import user_at_host
 
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
 
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
     """Begin with new checkpoints where the archive ends; speed views are built again from the archive."""
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
-    number = generations.new_generation(declared, reason=reason, started_by=who())
+    number = generations.new_generation(declared, reason=reason, started_by=user_at_host())
     if as_json:
         print_json({"pipeline": declared.name, "generation": number})
     else:
@@ -36,7 +36,7 @@ def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = Fal
 def accept_loss(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
     """Go on without offsets that Kafka removed before they were archived; they stay on record."""
     declared = load_pipeline(pipeline)
-    lost = generations.accept_loss(declared, reason=reason, accepted_by=who())
+    lost = generations.accept_loss(declared, reason=reason, accepted_by=user_at_host())
     if as_json:
         rows = [
             {
@@ -61,7 +61,7 @@ def adopt(
 ) -> None:
     """Go on with a topic that was deleted and created again, from its beginning."""
     declared = load_pipeline(pipeline)
-    found = generations.adopt(declared, topic, reason=reason, adopted_by=who())
+    found = generations.adopt(declared, topic, reason=reason, adopted_by=user_at_host())
     if as_json:
         print_json(found)
     else:

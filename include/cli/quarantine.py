@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import sys
 import tempfile
 from collections import Counter
@@ -20,13 +18,13 @@ from include.cli.data import PipelineName
 from include.cli.output import console, print_facts, print_json, print_table
 from include.cli.services import AsJson
 from include.errors import UsageError
-from include.ledger.database import session
 from include.ledger.quarantine import decisions
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection
 from include.spark.run import run_job
 from include.spark.submission import submission
+from include.user import user_at_host
 
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]
@@ -132,17 +130,16 @@ def replay(
     """
     declared = load_pipeline(pipeline)
     selection = Selection.of(declared, topic, partition, offset, reason)
-    with session() as ledger:
-        decided = decisions(ledger, declared.name)
-        chosen = quarantine.select(ledger, declared.name, selection)
+    decided = decisions(declared.name)
+    chosen = quarantine.select(declared.name, selection)
     if not quarantine.pending(chosen, decided, selection):
-        print_json(quarantine.counts_of_nothing(chosen, decided))
+        print_json(quarantine.initial_counts(chosen, decided))
         return
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         named = {"--topic": topic, "--partition": partition, "--offset": offset, "--reason": reason}
         selectors = [part for name, value in named.items() if value is not None for part in (name, str(value))]
-        arguments = ["--pipeline", declared.name, "--by", _me(), "--result", str(result), *selectors]
+        arguments = ["--pipeline", declared.name, "--by", user_at_host(), "--result", str(result), *selectors]
         if code := run_job(submission("replay_quarantine", *arguments, name=f"replay {declared.name}")):
             raise typer.Exit(code)
         print_json(json.loads(result.read_text()))
@@ -168,8 +165,4 @@ def discard(
         )
     if not why.strip():
         raise UsageError("a discard needs its reason in words", remedy='--reason "…"', pipeline=declared.name)
-    print_json(quarantine.discard(declared.name, selection, reason=why.strip(), by=_me()))
-
-
-def _me() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    print_json(quarantine.discard(declared.name, selection, reason=why.strip(), by=user_at_host()))

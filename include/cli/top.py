@@ -21,7 +21,7 @@ from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_json, progress
 from include.cli.services import AsJson
 from include.errors import UsageError
-from include.ledger.archive import landed_files
+from include.ledger.archive import landing_files
 from include.pipelines import load_pipeline
 from include.spark.run import run_watched_job
 from include.spark.submission import SparkSubmission, submission
@@ -58,7 +58,7 @@ def top(
         raise UsageError("a page cannot be served with --once or --json", remedy="leave them out")
     begin = datetime.now(UTC) - parse_duration(since)
     # A ledger that cannot be reached is told before Spark starts.
-    landed_files.before_events(declared.name, begin)
+    landing_files.before_events(declared.name, begin)
     first = format_time(begin)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "top.json"

@@ -1,1 +1,1 @@
-"""What is no longer needed goes: landing of registered intervals, old revisions, small files."""
+"""Housekeeping: removes what registered tables have replaced and old revisions, and compacts closed days."""

@@ -1,4 +1,4 @@
-"""Closed days: what many micro-batches found empty or quarantined, merged into one file per outcome and day."""
+"""Compaction of closed days: the files of empty and of quarantined records, merged into one per fate and day."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from include import lake
 from include.errors import TidemarkError
-from include.lake.scan import COMPACTED, below_lake, scan_files
-from include.ledger.archive import landing
-from include.ledger.models import LandingFile
+from include.lake.scan import COMPACTED, scan_files
+from include.ledger.archive import landing_files, removal
+from include.ledger.archive.landing_files import LandingFile
 
 KEPT = ("empty", "quarantined")
-"""Outcomes whose files stay as evidence of what became of their records."""
+"""Fates whose files stay as evidence of what became of their records."""
 
 _ROWS = 50_000
 """Rows of a row group, and the most that are held in memory beside one source file."""
@@ -32,7 +32,7 @@ class RowDigest:
     total: int = 0
 
     def plus(self, table: pa.Table) -> RowDigest:
-        """The digest with the table's rows added; columns that are null do not count."""
+        """Return the digest with the table's rows added; columns that are null do not count."""
         rows, total = self.rows, self.total
         for batch in table.to_batches(max_chunksize=_ROWS):
             for row in batch.to_pylist():
@@ -44,9 +44,9 @@ class RowDigest:
 
 @dataclass(frozen=True)
 class Day:
-    """The files of one outcome that were committed on one day."""
+    """The files of one fate that were committed on one day."""
 
-    outcome: str
+    fate: str
     day: date
     files: tuple[LandingFile, ...]
 
@@ -57,35 +57,34 @@ class Day:
 
 
 def closed_days(pipeline: str, now: datetime) -> list[Day]:
-    """Days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
+    """Return the days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
 
-    A file that was compacted for such a day before is taken up again, so that a day has one.
+    A file that was compacted for such a day before is merged again, so that a day has one file.
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    batches = landing.settled_batches(pipeline, midnight, KEPT)
-    days = landing.commit_days(batches)
+    batches = removal.settled_batches(pipeline, midnight, KEPT)
     groups: dict[tuple[str, date], list[LandingFile]] = defaultdict(list)
-    for file in landing.files_of(batches, KEPT):
-        if file.compacted_at is None:
-            groups[file.outcome, days[file.micro_batch_id]].append(file)
-    found = []
-    for (outcome, day), files in sorted(groups.items()):
-        before = [path for path in _compacted_paths(pipeline, outcome) if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
-        files += landing.files_at(pipeline, before)
-        found.append(Day(outcome, day, tuple(sorted(files, key=lambda file: file.id))))
-    return found
+    for file in landing_files.files_of(batches, KEPT):
+        if not file.is_compacted and file.committed_at is not None:
+            groups[file.fate, file.committed_at.astimezone(UTC).date()].append(file)
+    days = []
+    for (fate, day), files in sorted(groups.items()):
+        before = [path for path in _compacted_paths(pipeline, fate) if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
+        files += landing_files.files_at(pipeline, before)
+        days.append(Day(fate, day, tuple(sorted(files, key=lambda file: file.id))))
+    return days
 
 
-def _folder(pipeline: str, outcome: str) -> tuple[str, ...]:
-    return ("quarantine", pipeline) if outcome == "quarantined" else ("landing", pipeline, COMPACTED, outcome)
+def _folder(pipeline: str, fate: str) -> tuple[str, ...]:
+    return ("quarantine", pipeline) if fate == "quarantined" else ("landing", pipeline, COMPACTED, fate)
 
 
-def _compacted_paths(pipeline: str, outcome: str) -> list[str]:
-    return [below_lake(location) for location in scan_files(*_folder(pipeline, outcome))]
+def _compacted_paths(pipeline: str, fate: str) -> list[str]:
+    return [lake.below_lake(location) for location in scan_files(*_folder(pipeline, fate))]
 
 
 def compact(pipeline: str, day: Day) -> str:
-    """Merge a day's files into one and let the ledger find their rows there; its path below the lake.
+    """Merge a day's files into one, record in the ledger that their rows lie there, and return its path below the lake.
 
     Order: the file is written beside its place under a name that readers do not see; it is read back and
     must hold the same rows, by their order-independent hash, and as many as the ledger counts; it takes
@@ -94,13 +93,13 @@ def compact(pipeline: str, day: Day) -> str:
     Raises TidemarkError, with nothing changed, when the rows differ.
     """
     if len(day.paths) == 1:
-        landing.swap_files(day.files, day.paths[0], day.files[0].bytes)
+        landing_files.move_into(day.files, day.paths[0], day.files[0].bytes)
         return day.paths[0]
     noted: Counter[str] = Counter()
     for file in day.files:
         noted[file.path] += file.rows
-    folder = lake.uri(*_folder(pipeline, day.outcome))
-    temporary = f"{folder}/.{day.day}-{day.outcome}"
+    folder = lake.uri(*_folder(pipeline, day.fate))
+    temporary = f"{folder}/.{day.day}-{day.fate}"
     before = _merge(pipeline, day.paths, noted, temporary)
     after = RowDigest()
     for table in _read(temporary):
@@ -108,19 +107,19 @@ def compact(pipeline: str, day: Day) -> str:
     if after != before:
         lake.delete(temporary)
         raise TidemarkError(
-            f"the compacted file of {day.outcome} on {day.day} holds {after.rows} rows, its sources {before.rows}, "
+            f"the compacted file of {day.fate} on {day.day} holds {after.rows} rows, its sources {before.rows}, "
             "or other values; nothing was changed",
             remedy="report this; the files stay as they are",
             pipeline=pipeline,
         )
     target = f"{folder}/{day.day}-{after.total:032x}"[: len(folder) + 24] + ".parquet"
     lake.move(temporary, target)
-    landing.swap_files(day.files, below_lake(target), lake.size(target))
-    return below_lake(target)
+    landing_files.move_into(day.files, lake.below_lake(target), lake.size(target))
+    return lake.below_lake(target)
 
 
 def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str) -> RowDigest:
-    """Write the rows of the files to one, with the columns of all; the digest of what was read."""
+    """Write the rows of the files to one, with the columns of all, and return the digest of what was read."""
     schemas = [_schema(lake.uri(path)).remove_metadata() for path in paths]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
     system, at = lake.filesystem(target)
@@ -149,11 +148,11 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
 
 
 def _schema(location: str) -> pa.Schema:
-    with lake.parquet_file(location) as file:
+    with lake.open_parquet(location) as file:
         return file.schema_arrow
 
 
 def _read(location: str) -> Iterator[pa.Table]:
-    with lake.parquet_file(location) as file:
+    with lake.open_parquet(location) as file:
         for batch in file.iter_batches(batch_size=_ROWS):
             yield pa.Table.from_batches([batch])

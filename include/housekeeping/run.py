@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.exc import OperationalError
-
 from include import catalog
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
-from include.ledger.archive import landing
-from include.ledger.database import engine, session, unreachable
-from include.ledger.intervals.revisions import RETIRED
-from include.ledger.models import Revision
+from include.lake.revision_files import damage_of
+from include.ledger import inventory
+from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.archive.landing_files import ARCHIVED
+from include.ledger.database import held_lock
 from include.ledger.streams.incarnations import closed
 from include.offsets import intersection
 from include.pipelines.spec import Pipeline
@@ -32,14 +30,16 @@ from include.times import Interval
 def keep_house(
     pipeline: Pipeline, *, dry_run: bool, older_than: str | None = None, progress: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Do what is due for a pipeline; with `dry_run` only count it.
+    """Do what is due for a pipeline and return what was done; with `dry_run` only count it.
 
-    Raises AnotherWriter when another run is at it, ServiceUnreachable.
+    Raises AnotherWriter when another run is under way, ServiceUnreachable.
     """
     times = Times.of(pipeline, older_than)
     done = Done(pipeline.name, dry_run)
-    with _alone(pipeline.name):
-        pointed_at = {catalog.place(each.location) for each in catalog.partitions(pipeline.tables).values()}
+    with alone(pipeline.name):
+        pointed_at = {
+            catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
+        }
         _retire_landing(pipeline, times, done)
         _compact(pipeline, times, done)
         _retire_revisions(pipeline, times, pointed_at, done)
@@ -54,18 +54,12 @@ def keep_house(
 
 
 @contextmanager
-def _alone(pipeline: str) -> Iterator[None]:
-    key = func.hashtext(f"housekeeping:{pipeline}")
-    try:
-        with engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            if not connection.scalar(select(func.pg_try_advisory_lock(key))):
-                raise AnotherWriter("another housekeeping is under way", remedy="wait for it to end", pipeline=pipeline)
-            try:
-                yield
-            finally:
-                connection.execute(select(func.pg_advisory_unlock(key)))
-    except OperationalError as error:
-        raise unreachable(error) from error
+def alone(pipeline: str) -> Iterator[None]:
+    """Let nobody else remove or move files of the pipeline during the block. Raises AnotherWriter at once."""
+    with held_lock(f"housekeeping:{pipeline}") as is_alone:
+        if not is_alone:
+            raise AnotherWriter("another housekeeping is under way", remedy="wait for it to end", pipeline=pipeline)
+        yield
 
 
 def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -74,18 +68,18 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         # Tables tell rows by offset alone: those of a topic that was created again could be taken for another's.
         done.kept.append("landing: one of its topics was deleted and created again, its files stay")
         return
-    batches = landing.settled_batches(pipeline.name, times.landing, (landing.ARCHIVED,))
+    batches = removal.settled_batches(pipeline.name, times.landing, (ARCHIVED,))
     ranges = [each for parts in batches.values() for each in parts if len(each)]
-    for holding in landing.holdings(pipeline.name, pipeline.table, ranges) if ranges else []:
-        if damage := holding.damage():
+    for holding in holdings.holdings(pipeline.name, pipeline.table, ranges) if ranges else []:
+        if damage := damage_of(holding.revisions, records=holding.archived):
             done.kept.append(f"landing of {Interval(holding.from_time, holding.to_time)}: {damage}")
             for batch, parts in list(batches.items()):
                 if any(intersection(a, b) for a in parts for b in holding.ranges):
                     del batches[batch]
-    files = landing.files_of(batches, (landing.ARCHIVED,))
+    files = landing_files.files_of(batches, (ARCHIVED,))
     done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
     if batches and not done.dry_run:
-        landing.mark_removed(batches)
+        removal.mark_removed(batches)
 
 
 def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -102,23 +96,16 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
 
 
 def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done) -> None:
-    """Mark revisions that ceased to matter long enough ago as removed."""
-    with session() as ledger:
-        due = ledger.scalars(
-            select(Revision)
-            .where(
-                Revision.table_name.in_(pipeline.tables),
-                Revision.state.in_({*RETIRED, "built", "validated"}),
-                func.coalesce(Revision.retired_at, Revision.built_at) < times.revisions,
-            )
-            .order_by(Revision.built_at)
-        ).all()
-        for row in due:
-            if catalog.place(row.location) in pointed_at:
-                where = f"{row.table_name} {row.table_partition}"
-                done.kept.append(f"{where}: the catalog points at revision {row.id} ({row.state}); ./tidemark doctor")
-                continue
-            done.revisions["revisions"] += 1
-            done.revisions["bytes"] += sum(described["bytes"] for described in row.files.values())
-            if not done.dry_run:
-                row.state = "removed"
+    """Mark revisions as removed that ceased to be needed long enough ago."""
+    due = []
+    for revision in inventory.revisions_no_longer_needed(pipeline.tables, times.revisions):
+        if catalog.comparable_location(revision.location) in pointed_at:
+            where = f"{revision.table} {revision.partition}"
+            named = f"revision {revision.revision} ({revision.state})"
+            done.kept.append(f"{where}: the catalog points at {named}; ./tidemark doctor")
+        else:
+            due.append(revision)
+    done.revisions["revisions"] += len(due)
+    done.revisions["bytes"] += sum(file["bytes"] for revision in due for file in revision.files.values())
+    if not done.dry_run:
+        inventory.mark_revisions_removed(due)

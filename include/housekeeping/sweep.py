@@ -1,4 +1,4 @@
-"""Deletes what the ledger no longer names, and what jobs that were killed left behind, once it is old enough."""
+"""The sweep: deletes files that the ledger no longer names, and old leftovers of jobs that were killed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
-
 from include import lake
-from include.catalog import place
-from include.lake.scan import COMPACTED, Folder, below_lake, scan_files, scan_landing, scan_table
-from include.ledger.archive import landing
-from include.ledger.database import session
-from include.ledger.models import Attempt, IntervalRow, Revision
+from include.catalog import comparable_location
+from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
+from include.ledger.archive import landing_files
+from include.ledger.intervals.states import RevisionState
+from include.ledger.inventory import attempts_under_way, states_at
 from include.ledger.streams import writers
 from include.pipelines.spec import Pipeline
-from include.times import Interval, parse_duration
+from include.times import parse_duration
 
 ORPHAN_AGE = timedelta(hours=1)
 """Nothing that a living job may still be writing is this old; an interval's task ends by then."""
@@ -43,7 +41,7 @@ class Done:
     """What is due and was left, and why."""
 
     def as_json(self) -> dict[str, Any]:
-        """The form that `--json` prints."""
+        """Return the form that `--json` prints."""
         return asdict(self)
 
 
@@ -58,7 +56,7 @@ class Times:
 
     @classmethod
     def of(cls, pipeline: Pipeline, older_than: str | None) -> Times:
-        """From the pipeline's declared retention; `older_than` replaces all of its durations."""
+        """Return the times by the pipeline's declared retention; `older_than` replaces all of its durations."""
         now = datetime.now(UTC)
         override = parse_duration(older_than) if older_than is not None else None
         ages = [
@@ -67,17 +65,6 @@ class Times:
             ORPHAN_AGE if override is None else override,
         ]
         return cls(now, *(now - age for age in ages))
-
-
-def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
-    """Attempts that began after `since` and have not ended: they may be reading and writing."""
-    with session() as ledger:
-        rows = ledger.execute(
-            select(Attempt.id, IntervalRow.from_time, IntervalRow.to_time)
-            .join(IntervalRow, IntervalRow.id == Attempt.interval_id)
-            .where(IntervalRow.pipeline == pipeline, Attempt.ended_at.is_(None), Attempt.started_at > since)
-        )
-        return {key: Interval(begin, end) for key, begin, end in rows}
 
 
 def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -92,43 +79,45 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     # What was written since the living driver took its lease may belong to its micro-batch.
     due = min(times.orphans, writer.acquired_at) if writer else times.orphans
     folders = scan_landing(pipeline.name).values()
-    rows = landing.files_at(pipeline.name, [below_lake(f"{f.location}/{name}") for f in folders for name in f.files])
-    lying = {row.path for row in rows if row.removed_at is None}
-    gone = {row.path for row in rows} - lying
+    files = landing_files.files_at(
+        pipeline.name, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
+    )
+    needed = {file.path for file in files if not file.is_removed}
+    removed = {file.path for file in files} - needed
     for folder in folders:
-        _sweep_folder(folder, lying, gone, due, done)
+        _sweep_folder(folder, needed, removed, due, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
-        files = {
+        loose = {
             location: file
             for location, file in scan_files(*folder_parts).items()
             if folder_parts[0] == "landing"
             or QUARANTINE_FILE.fullmatch(location.removeprefix(f"{lake.uri(*folder_parts)}/"))
         }
-        known = {file.path for file in landing.files_at(pipeline.name, [below_lake(at) for at in files])}
-        for location, file in files.items():
-            if below_lake(location) not in known and file.newest < due:
-                done.orphans.append(below_lake(location))
+        known = {file.path for file in landing_files.files_at(pipeline.name, [lake.below_lake(at) for at in loose])}
+        for location, file in loose.items():
+            if lake.below_lake(location) not in known and file.newest < due:
+                done.orphans.append(lake.below_lake(location))
                 _delete(file, done)
     if not done.dry_run:
         for part in ("landing", "quarantine"):
-            lake.prune_empty(lake.uri(part, pipeline.name), due)
+            lake.delete_empty_folders(lake.uri(part, pipeline.name), due)
 
 
-def _sweep_folder(folder: Folder, lying: set[str], gone: set[str], due: datetime, done: Done) -> None:
-    """A micro-batch's folder: what is removed or was compacted goes, all of it when nothing is left.
+def _sweep_folder(folder: Folder, needed: set[str], removed: set[str], due: datetime, done: Done) -> None:
+    """Delete the files of a micro-batch's folder that were removed or compacted; the folder when none is needed.
 
-    A folder of which the ledger knows nothing is a killed driver's, or was compacted whole.
+    A folder that the ledger does not know was left by a killed driver, or compacted whole.
     """
-    paths = {below_lake(f"{folder.location}/{name}"): name for name in folder.files}
-    committed = not paths.keys().isdisjoint(lying | gone)
+    paths = {lake.below_lake(f"{folder.location}/{name}"): name for name in folder.files}
+    committed = not paths.keys().isdisjoint(needed | removed)
     if not committed and folder.newest >= due:
         return
     if not committed and folder.files:
-        done.orphans.append(below_lake(folder.location))
-    if paths.keys().isdisjoint(lying):
+        done.orphans.append(lake.below_lake(folder.location))
+    if paths.keys().isdisjoint(needed):
         _delete(folder, done)
         return
-    for path in sorted(paths.keys() - lying):
+    for path in sorted(paths.keys() - needed):
         name = paths[path]
         done.deleted["files"] += 1
         done.deleted["bytes"] += folder.files[name]
@@ -141,27 +130,23 @@ def sweep_tables(pipeline: Pipeline, times: Times, pointed_at: set[str], done: D
     running = attempts_under_way(pipeline.name, times.orphans)
     for table in pipeline.tables:
         scan = scan_table(table)
-        with session() as ledger:
-            wanted = select(Revision.location, Revision.state).where(
-                Revision.table_name == table, Revision.location.in_(scan.revisions)
-            )
-            states = dict(ledger.execute(wanted).tuples().all())
+        states = states_at(table, scan.revisions)
         for location, folder in {**scan.revisions, **scan.unfinished}.items():
             state = states.get(location)
             orphan = state is None and folder.newest < times.orphans and attempt_of(location) not in running
-            if place(location) in pointed_at or not (state == "removed" or orphan):
+            if comparable_location(location) in pointed_at or not (state == RevisionState.REMOVED or orphan):
                 continue
             if orphan:
-                done.orphans.append(below_lake(location))
+                done.orphans.append(lake.below_lake(location))
             _delete(folder, done)
         if not done.dry_run:
-            lake.prune_empty(lake.uri("tables", table), times.orphans)
+            lake.delete_empty_folders(lake.uri("tables", table), times.orphans)
 
 
 def attempt_of(location: str) -> int:
-    """The attempt in the name of a revision or staging directory; -1 when there is none."""
-    found = re.search(r"-(\d+)$", location)
-    return int(found[1]) if found else -1
+    """Return the attempt in the name of a revision or staging directory; -1 when there is none."""
+    number = re.search(r"-(\d+)$", location)
+    return int(number[1]) if number else -1
 
 
 def _delete(folder: Folder, done: Done) -> None:

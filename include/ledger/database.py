@@ -1,27 +1,33 @@
-"""The connection to the ledger, its migrations, and transactions."""
+"""The connection to the ledger, its transactions, its locks and its migrations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine
-from sqlalchemy.exc import OperationalError
+from psycopg2.errors import UndefinedColumn, UndefinedTable
+from sqlalchemy import Connection, Engine, create_engine, func, select
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
+from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.settings import settings
 
 # The ledger's few pages are in memory: at the default price of a random page, PostgreSQL reads a table of some
 # thousand micro-batches whole where an index leads to twenty.
 _OPTIONS = "-c timezone=UTC -c random_page_cost=1.1"
 
+_MIGRATION = 7411042
+"""Key of the lock that lets one process at a time migrate."""
+
 
 @lru_cache(maxsize=1)
 def engine() -> Engine:
-    """The process's engine on the ledger database; connections are checked before use."""
+    """Return the process's engine on the ledger database; it checks connections before use."""
     return create_engine(
         settings().database("ledger"),
         pool_pre_ping=True,
@@ -32,19 +38,27 @@ def engine() -> Engine:
 
 @contextmanager
 def session() -> Iterator[Session]:
-    """One transaction: committed at the end, rolled back by an exception.
+    """Open one transaction: committed at the end, rolled back by an exception.
 
-    Raises ServiceUnreachable when PostgreSQL does not answer or goes away.
+    Raises ServiceUnreachable when PostgreSQL does not answer or goes away, TidemarkError when the ledger's tables are of
+    another version of the code.
     """
     try:
         with Session(engine(), expire_on_commit=False) as opened, opened.begin():
             yield opened
     except OperationalError as error:
         raise unreachable(error) from error
+    except ProgrammingError as error:
+        if not isinstance(error.orig, UndefinedTable | UndefinedColumn):
+            raise
+        raise TidemarkError(
+            f"the ledger's tables are of another version of the code: {one_line(str(error.orig))}",
+            remedy="./tidemark up postgres brings them to this one",
+        ) from error
 
 
 def unreachable(error: OperationalError) -> ServiceUnreachable:
-    """The error of a database that does not answer, with its address and without its password."""
+    """Return the error of a database that does not answer, with its address and without its password."""
     url = settings().database("ledger")
     reason = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
     return ServiceUnreachable(
@@ -52,18 +66,62 @@ def unreachable(error: OperationalError) -> ServiceUnreachable:
     )
 
 
+def lock(ledger: Session, name: str) -> None:
+    """Take the lock of that name for the rest of the transaction; wait for the transaction that holds it."""
+    ledger.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
+
+
+@contextmanager
+def held_lock(name: str, patience: timedelta = timedelta(0)) -> Iterator[bool]:
+    """Hold the lock of that name, on a connection of its own and outside of any transaction, during the block.
+
+    For work that takes minutes: a transaction left open for so long would hold back the database's cleaning.
+    Yields whether the lock was free, or became free within `patience`. Raises ServiceUnreachable.
+    """
+    try:
+        with engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            is_held = _take(connection, name, patience)
+            try:
+                yield is_held
+            finally:
+                if is_held:
+                    connection.execute(select(func.pg_advisory_unlock(func.hashtext(name))))
+    except OperationalError as error:
+        raise unreachable(error) from error
+
+
+def _take(connection: Connection, name: str, patience: timedelta) -> bool:
+    @retry(
+        retry=retry_if_result(lambda is_taken: not is_taken),
+        stop=stop_after_delay(patience.total_seconds()),
+        wait=wait_fixed(0.5),
+    )
+    def attempt() -> bool:
+        return bool(connection.scalar(select(func.pg_try_advisory_lock(func.hashtext(name)))))
+
+    try:
+        return attempt()
+    except RetryError:
+        return False
+
+
 def migrate() -> None:
-    """Bring the ledger's tables to this code's version (Alembic); a no-op when they are."""
+    """Bring the ledger's tables to this code's version; do nothing when they are."""
+    try:
+        with engine().begin() as connection:
+            # Two processes migrating at once would both create the tables: the second waits here.
+            connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION)))
+            upgrade(connection)
+    except OperationalError as error:
+        raise unreachable(error) from error
+
+
+def upgrade(connection: Connection, version: str = "head") -> None:
+    """Apply the migrations (Alembic) up to a version in the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    try:
-        with engine().begin() as connection:
-            # Two processes migrating at once would both create the tables: the second waits here.
-            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7411042)")
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-    except OperationalError as error:
-        raise unreachable(error) from error
+    config.attributes["connection"] = connection
+    command.upgrade(config, version)

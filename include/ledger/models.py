@@ -138,8 +138,8 @@ class Position(Base):
     micro_batch_id: Mapped[int] = mapped_column(comment="The micro-batch that moved it last")
 
 
-class LandingFile(Base):
-    """A file of a committed micro-batch."""
+class LandingFileRow(Base):
+    """What a committed micro-batch has in one file."""
 
     __tablename__ = "landing_files"
     __table_args__ = (
@@ -153,7 +153,7 @@ class LandingFile(Base):
             "ix_landing_files_event_times",
             text("tstzrange(event_time_min, event_time_max, '[]')"),
             postgresql_using="gist",
-            postgresql_where=text("outcome = 'archived'"),
+            postgresql_where=text("fate = 'archived'"),
         ),
         {"comment": "What each committed micro-batch has in which file of landing or quarantine"},
     )
@@ -162,7 +162,7 @@ class LandingFile(Base):
     micro_batch_id: Mapped[int] = mapped_column(
         ForeignKey("micro_batches.id", ondelete="CASCADE"), index=True, comment="The micro-batch that wrote it"
     )
-    outcome: Mapped[str] = mapped_column(comment="archived, empty or quarantined")
+    fate: Mapped[str] = mapped_column(comment="archived, empty or quarantined")
     path: Mapped[str] = mapped_column(comment="Path below the lake's URI; a compacted file holds many micro-batches")
     rows: Mapped[int] = mapped_column(comment="Rows of the micro-batch in the file")
     bytes: Mapped[int] = mapped_column(comment="Size of the file, bytes")
@@ -189,7 +189,7 @@ class IntervalRow(Base):
     to_time: Mapped[datetime] = mapped_column(comment="End of the interval, excluded")
     pinned_at: Mapped[datetime] = _now("When its ranges were written")
     pinned_by: Mapped[str] = mapped_column(comment="user@host that pinned it")
-    state: Mapped[str] = mapped_column(default="pinned", comment="pinned, reconciled, registered or failed")
+    state: Mapped[str] = mapped_column(default="pinned", comment="pinned, registered or failed")
     verdict: Mapped[dict[str, Any] | None] = mapped_column(comment="The verdict of its last attempt")
 
 
@@ -214,6 +214,11 @@ class IntervalRange(Base):
     empty: Mapped[int | None] = mapped_column(comment="Valid records with nothing to archive")
     quarantined: Mapped[int | None] = mapped_column(comment="Records in quarantine")
     gaps: Mapped[int | None] = mapped_column(comment="Offsets with no visible record")
+    odd_timestamps: Mapped[int] = mapped_column(
+        default=0, server_default="0", comment="Records passed over at pinning: timestamps too far ahead to end it"
+    )
+    first_odd_offset: Mapped[int | None] = mapped_column(comment="The first of them")
+    first_odd_timestamp: Mapped[int | None] = mapped_column(comment="Its timestamp, ms since 1970, as Kafka has it")
 
 
 class Attempt(Base):
@@ -235,13 +240,43 @@ class Attempt(Base):
     verdict: Mapped[dict[str, Any] | None] = mapped_column(comment="What it found, so far")
 
 
+class Build(Base):
+    """What an attempt built at one go, and whether it was published."""
+
+    __tablename__ = "builds"
+    __table_args__ = (
+        Index(
+            "ix_builds_registering",
+            "interval_id",
+            postgresql_where=text("registering_at IS NOT NULL AND published_at IS NULL"),
+        ),
+        {"comment": "Builds of attempts: an attempt that is run again builds again, and its latest build counts"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were noted")
+    attempt_id: Mapped[int] = mapped_column(
+        ForeignKey("attempts.id", ondelete="CASCADE"), index=True, comment="The attempt"
+    )
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), index=True, comment="The interval"
+    )
+    noted_at: Mapped[datetime] = _now("When its revisions were noted")
+    findings: Mapped[dict[str, Any]] = mapped_column(comment="What it and its publication found")
+    changes: Mapped[dict[str, Any] | None] = mapped_column(
+        comment="What registering it changes: table partitions to point, to drop and to keep; noted before the first"
+    )
+    registering_at: Mapped[datetime | None] = mapped_column(comment="When these changes were noted")
+    published_at: Mapped[datetime | None] = mapped_column(
+        comment="When they were all made, or a later build was found published instead"
+    )
+
+
 class Revision(Base):
     """An immutable directory with one table partition's files."""
 
     __tablename__ = "revisions"
     __table_args__ = (
         Index("ix_revisions_table_partition", "table_name", "table_partition"),
-        Index("ix_revisions_registering", "table_name", postgresql_where=text("state = 'registering'")),
         {"comment": "Immutable directories of table partitions; at most one per partition is registered"},
     )
 
@@ -253,6 +288,9 @@ class Revision(Base):
     )
     attempt_id: Mapped[int] = mapped_column(
         ForeignKey("attempts.id", ondelete="CASCADE"), index=True, comment="The attempt that built it"
+    )
+    build_id: Mapped[int | None] = mapped_column(
+        ForeignKey("builds.id", ondelete="CASCADE"), index=True, comment="The attempt's build that it belongs to"
     )
     location: Mapped[str] = mapped_column(comment="URI of the directory")
     rows: Mapped[int] = mapped_column(comment="Rows in its files")
@@ -294,7 +332,7 @@ class Replay(Base):
     topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id when the record was landed")
     topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
     record_offset: Mapped[int] = mapped_column(primary_key=True, comment="The record's offset")
-    outcome: Mapped[str] = mapped_column(comment="archived, or empty: valid, with nothing to archive")
+    fate: Mapped[str] = mapped_column(comment="archived, or empty: valid, with nothing to archive")
     replayed_at: Mapped[datetime] = _now("When it was replayed")
     replayed_by: Mapped[str] = mapped_column(comment="user@host that replayed it")
     decoder_version: Mapped[str] = mapped_column(comment="Version of the decoding code that it passed")

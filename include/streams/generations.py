@@ -1,6 +1,7 @@
-"""The ways on when a stream must not simply continue: a new generation, an accepted loss, an adopted topic.
+"""How a stream goes on when it must not simply continue: a new generation, an accepted loss, an adopted topic.
 
-Each takes the pipeline's lease, so that no stream runs meanwhile, and writes one transaction.
+Each holds the pipeline's lease, so that no stream runs meanwhile, and commits one transaction of the ledger
+(`include/ledger/streams/generations.py`).
 """
 
 from __future__ import annotations
@@ -12,22 +13,20 @@ from typing import Any
 from include import kafka
 from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
-from include.kafka import TopicIdentity
 from include.kafka.sources import describe_source, reads, source_topic_partitions
-from include.ledger.archive import landing, micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.database import session
-from include.ledger.intervals import pins
-from include.ledger.streams import generations, incarnations, losses, writers
+from include.ledger.archive import micro_batches
+from include.ledger.archive.removal import removed_ranges
+from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.streams.start import archive_positions, check_sources, lost_offsets
+from include.topics import TopicIdentity
 
 
 @contextmanager
-def _no_stream(pipeline: str) -> Iterator[Lease]:
-    """Hold the pipeline's lease. Raises AnotherWriter at once when a live driver holds it."""
+def no_stream(pipeline: str) -> Iterator[Lease]:
+    """Hold the pipeline's lease during the block. Raises AnotherWriter at once when a live driver holds it."""
     if (writer := writers.live_writer(pipeline)) is not None:
         raise AnotherWriter(
             f"a driver writes this pipeline: {writer.holder} (fencing token {writer.token})",
@@ -48,24 +47,23 @@ def _check_reason(reason: str) -> str:
 
 
 def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
-    """Open the next generation: its stream begins with new checkpoints where the archive ends. Its number.
+    """Open the next generation and return its number: its stream begins with new checkpoints where the archive ends.
 
     Raises AnotherWriter while a stream runs.
     """
     reason = _check_reason(reason)
-    with _no_stream(pipeline.name) as lease, session() as ledger:
-        writers.check(ledger, lease)
-        return generations.open_next(ledger, pipeline.name, started_by, reason)
+    with no_stream(pipeline.name) as lease:
+        return generations.open_generation(lease, started_by=started_by, reason=reason)
 
 
 def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[OffsetRange]:
-    """Go on without the offsets that Kafka removed before they were archived; which these are.
+    """Go on without the offsets that Kafka removed before they were archived, and return them.
 
     They are noted for ever, the archive's position moves over them, and a new generation opens.
     Raises UsageError when nothing is lost, TopicRecreated, AnotherWriter.
     """
     reason = _check_reason(reason)
-    with _no_stream(pipeline.name) as lease:
+    with no_stream(pipeline.name) as lease:
         if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by)):
             raise UsageError(
                 "nothing is lost: Kafka holds everything from the archive's position on", pipeline=pipeline.name
@@ -74,24 +72,18 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
 
 
 def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str) -> list[OffsetRange]:
-    """The same for who holds the pipeline's lease; empty, and nothing changed, when nothing is lost."""
+    """Do the same for the holder of the pipeline's lease; nothing is changed when nothing is lost."""
     lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
-    if not lost:
-        return []
-    identities = check_sources(pipeline)
-    positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities))
-    with session() as ledger:
-        writers.check(ledger, lease)
-        rows = losses.note(ledger, pipeline.name, lost.values())
-        losses.accept(ledger, rows, accepted_by, reason)
+    if lost:
+        identities = check_sources(pipeline)
+        positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities))
         ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]
-        micro_batches.move(ledger, lease.token, _moved(pipeline, f"loss-{rows[0].id}", ranges))
-        generations.open_next(ledger, pipeline.name, accepted_by, f"accepted loss {rows[0].id}: {reason}")
-    return list(lost.values())
+        generations.open_with_losses(lease, [*lost.values()], ranges, accepted_by=accepted_by, reason=reason)
+    return [*lost.values()]
 
 
 def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> dict[str, Any]:
-    """Go on with a topic that was deleted and created again; what was closed and what begins.
+    """Go on with a topic that was deleted and created again; return what was closed and what begins.
 
     What was archived of the old incarnation and belongs to no interval yet is pinned as one interval; the
     positions restart at the new topic's earliest offsets, and a new generation opens.
@@ -105,7 +97,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
             remedy=f"one of: {', '.join(sorted(stored)) or 'none yet'}",
             pipeline=pipeline.name,
         )
-    with _no_stream(pipeline.name) as lease:
+    with no_stream(pipeline.name) as lease:
         identities = describe_source(pipeline.source)
         successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
         _check_landing(pipeline, topic)
@@ -113,36 +105,33 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
         others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
         ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
         ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, (low, _) in bounds.items()]
-        with session() as ledger:
-            writers.check(ledger, lease)
-            pins.lock_pinning(ledger, pipeline.name)
-            rest = pinning.pin_rest(ledger, pipeline, topic, pinned_by=adopted_by)
-            incarnations.succeed(ledger, pipeline.name, successor, adopted_by, reason)
-            move = _moved(pipeline, f"adopt-{successor.topic_id}", ranges)
-            micro_batches.move(ledger, lease.token, move)
-            number = generations.open_next(ledger, pipeline.name, adopted_by, f"adopted {topic}: {reason}")
+        pinning.pin_gaps(pipeline, topic, pinned_by=adopted_by)
+        rest = pinning.rest_of(pipeline, topic)
+        number, pinned = generations.open_with_topic(
+            lease, successor, rest, ranges, adopted_by=adopted_by, reason=reason
+        )
     return {
         "topic": topic,
         "closed_topic_id": stored[topic],
         "topic_id": successor.topic_id,
         "begins": {str(tp): low for tp, (low, _) in bounds.items()},
-        "pinned": str(rest.interval) if rest else None,
+        "pinned": str(pinned.interval) if pinned else None,
         "generation": number,
     }
 
 
-def _successor(pipeline: Pipeline, topic: str, found: TopicIdentity | None, stored_id: str) -> TopicIdentity:
-    if found is None:
+def _successor(pipeline: Pipeline, topic: str, identity: TopicIdentity | None, stored_id: str) -> TopicIdentity:
+    if identity is None:
         raise TopicRecreated(
             f"topic {topic} (id {stored_id}) no longer exists",
             remedy="restore it, or create it again and adopt it then",
             pipeline=pipeline.name,
         )
-    if found.topic_id == stored_id:
+    if identity.topic_id == stored_id:
         raise UsageError(
             f"topic {topic} is the one that was read before (id {stored_id}): nothing to adopt", pipeline=pipeline.name
         )
-    return found
+    return identity
 
 
 def _check_landing(pipeline: Pipeline, topic: str) -> None:
@@ -150,14 +139,10 @@ def _check_landing(pipeline: Pipeline, topic: str) -> None:
     archived = [
         OffsetRange(tp, 0, at) for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic == topic
     ]
-    if removed := landing.removed_ranges(pipeline.name, archived):
+    if removed := removed_ranges(pipeline.name, archived):
         raise UsageError(
             f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be told from those "
             "that the new topic will have at the same offsets",
             remedy="give the new topic another name and declare that one",
             pipeline=pipeline.name,
         )
-
-
-def _moved(pipeline: Pipeline, query_id: str, ranges: list[OffsetRange]) -> BatchCommit:
-    return BatchCommit(pipeline.name, ARCHIVE, f"{query_id}-{pipeline.name}", 0, ranges, topics={})

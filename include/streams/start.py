@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from include import kafka
 from include.errors import OffsetsLost, UsageError
-from include.kafka import TopicIdentity
 from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.database import session
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations, losses
 from include.ledger.streams.flags import FLAGS
@@ -21,11 +17,9 @@ from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaMessages, Pipeline
 from include.streams import fingerprint
-
-
-def who() -> str:
-    """This user as `user@host`."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+from include.streams.checkpoints import checkpoint_uri, has_started
+from include.topics import TopicIdentity, check_same_topic
+from include.user import user_at_host
 
 
 def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
@@ -33,7 +27,7 @@ def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
     identities = describe_source(pipeline.source)
     for topic, topic_id in micro_batches.stored_topics(pipeline.name).items():
         if reads(pipeline.source, topic):
-            kafka.check_same_topic(pipeline.name, identities.get(topic), topic, topic_id)
+            check_same_topic(pipeline.name, identities.get(topic), topic, topic_id)
     return identities
 
 
@@ -64,8 +58,7 @@ def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
 def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> None:
     """Raise OffsetsLost with the exact loss, and write it to the ledger, when Kafka was cut past a position."""
     if lost := lost_offsets(pipeline):
-        with session() as ledger:
-            losses.note(ledger, pipeline.name, lost)
+        losses.note_losses(pipeline.name, lost)
         raise OffsetsLost(
             "; ".join(f"{each} ({len(each)} offsets) was removed before it was archived" for each in lost),
             remedy="these records are gone from Kafka: restore the topic, or go on without them: "
@@ -73,7 +66,7 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
             pipeline=pipeline.name,
         )
     for query in (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
-        if generation is not None and generation.has_started(query):
+        if generation is not None and has_started(generation, query):
             _check_view_retention(pipeline, query)
 
 
@@ -99,16 +92,17 @@ class StreamStart:
     def check_checkpoint(self, view: str) -> None:
         """Raise UsageError when a speed view's checkpoint is gone: its state cannot be made up from offsets."""
         generation = self.generation
-        if not generation.has_started(view) and generations.has_committed(generation, view):
+        if not has_started(generation, view) and generations.has_committed(generation, view):
+            location = checkpoint_uri(generation, view)
             raise UsageError(
-                f"the checkpoint {generation.checkpoint(view)} is gone, and with it the state of the speed view {view}",
+                f"the checkpoint {location} is gone, and with it the state of the speed view {view}",
                 remedy=f'build the view from the archive: ./tidemark new-generation {generation.pipeline} --reason "…"',
                 pipeline=generation.pipeline,
             )
 
     def note(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
         """Where a query without a checkpoint begins, noted with its fingerprint; empty where one is continued."""
-        if self.generation.has_started(query):
+        if has_started(self.generation, query):
             return {}
         offsets = self._offsets_of(pipeline, query)
         if query == FLAGS:
@@ -166,7 +160,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
         kafka.create_topic(topic, pipeline.source.topic_partitions)
     check_sources(pipeline)
     create_written_topics(pipeline)
-    generation = generations.current_or_first(pipeline.name, who())
+    generation = generations.current_or_first(pipeline.name, user_at_host())
     fingerprints = {ARCHIVE: fingerprint.archive_fingerprint(pipeline)}
     fingerprints.update({view.name: fingerprint.view_fingerprint(pipeline, view) for view in pipeline.views})
     if pipeline.flags:

@@ -25,7 +25,8 @@ from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, within
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.decoding.records import archive_rows, decode, failure
+from spark_jobs.decoding.reasons import because
+from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.kafka_source import read_ranges
 from spark_jobs.spark.log import log_of
@@ -120,7 +121,7 @@ def _may_hold(pipeline: Pipeline, revision: BuiltRevision, path: str, low: datet
     try:
         if noted is None:
             # Built before event times were noted: Parquet.
-            bounds = lake.column_bounds(lake.footer(path), pipeline.archive.event_time)
+            bounds = lake.column_bounds(lake.read_footer(path), pipeline.archive.event_time)
         else:
             bounds = datetime.fromisoformat(noted[0]), datetime.fromisoformat(noted[1])
     except (pa.ArrowException, OSError, ValueError):
@@ -158,7 +159,7 @@ def _decode_ranges(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Off
     held = read_quarantined(spark, pipeline, hulls).withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
     records = read_ranges(spark, hulls).join(F.broadcast(held), at, "left")
-    withheld = F.when(F.col("held"), failure("quarantined", F.lit("it landed in quarantine")))
+    withheld = F.when(F.col("held"), because("quarantined", "it landed in quarantine"))
     return archive_rows(pipeline, decode(pipeline, records, withheld)).where(within(ranges))
 
 

@@ -14,7 +14,7 @@ from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.intervals import pins
+from include.ledger.intervals.archived_offsets import first_committed_offsets
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange
@@ -83,7 +83,7 @@ def _commit(
 ) -> None:
     """Put the view to the archive's position, as its micro-batch before the first."""
     stored = micro_batches.stored_topics(pipeline.name)
-    first = pins.first_committed_offsets(pipeline.name)
+    first = first_committed_offsets(pipeline.name)
     ranges = [
         OffsetRange(tp, first.get(tp, at), at, stored[tp.topic])
         for tp, at in sorted(micro_batches.positions(pipeline.name).items())

@@ -73,7 +73,7 @@ class Queries:
 
         def count(commit: BatchCommit) -> None:
             self.records += sum(fates.records for fates in commit.fates.values())
-            self.rows += sum(file.rows for file in commit.files if file.outcome == "archived")
+            self.rows += sum(file.rows for file in commit.files if file.fate == "archived")
 
         def land(batch: DataFrame, batch_id: int) -> None:
             LandingSink(self._pipeline, self._lease, query_id_of(batch), checkpoint, count).land(batch, batch_id)

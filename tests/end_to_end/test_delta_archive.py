@@ -88,7 +88,7 @@ def first(streamed: Home) -> dict[str, Any]:
 
 def test_each_row_is_there_once_when_the_driver_died_between_the_two_commits(streamed: Home) -> None:
     appended = read_delta(delta(streamed), 2)
-    paths = ledger(streamed, "SELECT path FROM landing_files WHERE outcome = 'archived'")
+    paths = ledger(streamed, "SELECT path FROM landing_files WHERE fate = 'archived'")
     landed = pa.concat_tables(pq.ParquetFile(streamed.lake / path).read() for path in paths)
     assert rows_of(appended) == rows_of(landed.select(appended.drop(["interval"]).column_names))
     assert set(audit.identities(appended).values()) == {1}

@@ -80,20 +80,20 @@ def test_next_run_deletes_the_landing_files_when_one_was_killed_after_marking_th
     assert kept.done["landing"]["files"] == 0
     assert files(kept.home.lake, "fate=archived") == set()
     assert ledger(
-        kept.home, "SELECT count(*) FROM landing_files WHERE outcome = 'archived' AND removed_at IS NULL"
+        kept.home, "SELECT count(*) FROM landing_files WHERE fate = 'archived' AND removed_at IS NULL"
     ) == [(0,)]
     # Emptied folders went with them.
     folders = [path for path in (kept.home.lake / "landing").rglob("*") if path.is_dir()]
     assert {path.name for path in folders} == {"nest_cameras", "compacted", "empty"}
 
 
-def test_closed_day_is_one_file_per_outcome_with_the_same_rows_when_compacted(kept: Kept) -> None:
+def test_closed_day_is_one_file_per_fate_with_the_same_rows_when_compacted(kept: Kept) -> None:
     rows = ledger(
         kept.home,
-        "SELECT outcome, count(DISTINCT path), sum(rows) FROM landing_files WHERE removed_at IS NULL "
+        "SELECT fate, count(DISTINCT path), sum(rows) FROM landing_files WHERE removed_at IS NULL "
         "GROUP BY 1 ORDER BY 1",
     )
-    assert [(outcome, paths) for outcome, paths, _ in rows] == [("empty", 1), ("quarantined", 1)]
+    assert [(fate, paths) for fate, paths, _ in rows] == [("empty", 1), ("quarantined", 1)]
     assert len(files(kept.home.lake / "quarantine")) == 1
     expected = audit.expected(audit.read_topic(kept.home.kafka, "nest-logs"))
     quarantine = audit.read_parquet([str(kept.home.lake / "quarantine")])

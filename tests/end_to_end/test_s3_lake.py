@@ -172,7 +172,7 @@ def test_lines_of_files_land_in_the_bucket_too(landed: S3Home, tmp_path: Path) -
     hits.move_in(tmp_path, "hits.jsonl", lines)
     landed.run("stream", "isp_hits", "--from", tmp_path.as_uri(), "--until-caught-up")
     wanted = "SELECT path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id"
-    paths = landed.ledger(f"{wanted} WHERE pipeline = 'isp_hits_files' AND outcome = 'archived'")
+    paths = landed.ledger(f"{wanted} WHERE pipeline = 'isp_hits_files' AND fate = 'archived'")
     store, bucket = landed.server.filesystem(), f"{s3_server.BUCKET}/tidemark"
     found = [
         row["source_line"]

@@ -8,6 +8,8 @@ from include.offsets import (
     OffsetRange,
     TopicPartition,
     assignment_json,
+    intersection,
+    merged,
     offsets_json,
     parse_offsets_json,
     ranges_between,
@@ -34,3 +36,13 @@ def test_offsets_survive_the_way_through_spark_json() -> None:
 
 def test_new_topic_partition_starts_at_zero_when_it_appears_between_two_positions() -> None:
     assert ranges_between({A0: 4}, {A0: 9, A1: 2}) == [OffsetRange(A0, 4, 9), OffsetRange(A1, 0, 2)]
+
+
+def test_ranges_join_when_they_touch_and_are_cut_when_they_overlap() -> None:
+    def span(begin: int, until: int) -> OffsetRange:
+        return OffsetRange(A0, begin, until)
+
+    assert merged([span(5, 9), span(0, 5), span(12, 12), span(10, 11)]) == [span(0, 9), span(10, 11)]
+    assert intersection(span(0, 5), span(3, 9)) == span(3, 5)
+    assert intersection(span(0, 5), span(5, 9)) is None
+    assert intersection(span(0, 5), OffsetRange(A1, 0, 5)) is None

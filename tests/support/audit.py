@@ -174,10 +174,10 @@ def check_archive(
     records = read_topic(bootstrap, topic)
     fates = fates_of(records)
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT outcome, path FROM landing_files ORDER BY id")
+        cursor.execute("SELECT fate, path FROM landing_files ORDER BY id")
         files: dict[str, list[PurePath]] = {"archived": [], "empty": [], "quarantined": []}
-        for outcome, path in cursor.fetchall():
-            files[outcome].append(lake / path)
+        for fate, path in cursor.fetchall():
+            files[fate].append(lake / path)
         cursor.execute(
             "SELECT b.query, r.topic_partition, r.from_offset, r.until_offset, r.archived, r.empty, r.quarantined "
             "FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id "
@@ -186,9 +186,9 @@ def check_archive(
         )
         commits = cursor.fetchall()
     assert identities(read_files(files["archived"], store)) == Counter(fates.rows.keys())
-    for outcome, wanted in (("empty", fates.empty), ("quarantined", fates.bad)):
-        landed = read_coordinates(files[outcome], store)
-        assert landed == Counter(wanted), f"{outcome}: {len(landed)} landed, {len(wanted)} in Kafka"
+    for fate, wanted in (("empty", fates.empty), ("quarantined", fates.bad)):
+        landed = read_coordinates(files[fate], store)
+        assert landed == Counter(wanted), f"{fate}: {len(landed)} landed, {len(wanted)} in Kafka"
     at: dict[tuple[str, int], int] = {}
     counted: Counter[str] = Counter()
     for query, partition, begin, until, archived, empty, quarantined in commits:

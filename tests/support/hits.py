@@ -96,7 +96,7 @@ def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
 def archived(home: Home, name: str) -> list[dict[str, Any]]:
     """Rows of the landing files that the ledger lists."""
     wanted = "SELECT path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id"
-    paths = ledger(home, f"{wanted} WHERE pipeline = '{name}' AND outcome = 'archived'")
+    paths = ledger(home, f"{wanted} WHERE pipeline = '{name}' AND fate = 'archived'")
     return read_rows(home.lake / path for (path,) in paths)
 
 

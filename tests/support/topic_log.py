@@ -7,14 +7,15 @@ from datetime import timedelta
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, LandedFile
-from include.ledger.streams import writers
 
 from include import kafka
 from include.intervals.pinning import pin_interval
+from include.ledger.archive import micro_batches
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.intervals import pins
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams import writers
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -60,7 +61,7 @@ class Log:
             self.producer.produce(self.topic, b"x", partition=partition, timestamp=at)
         assert self.producer.flush(30) == 0
 
-    def archive(self, files: tuple[LandedFile, ...] = ()) -> None:
+    def archive(self, files: tuple[LandingFile, ...] = ()) -> None:
         """Commit everything that Kafka holds, as one micro-batch of the archive query."""
         identities = kafka.describe_topics([self.topic])
         bounds = kafka.offset_bounds(kafka.topic_partitions_of(identities.values()))

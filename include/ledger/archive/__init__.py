@@ -1,1 +1,1 @@
-"""The ledger of the archive: micro-batches, their files, what decoded them, what was removed."""
+"""The ledger of the archive: what was committed, in which landing files, and what holds the rows of removed ones."""

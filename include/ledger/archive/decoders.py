@@ -1,4 +1,4 @@
-"""Which code decoded what: the decoder versions of committed micro-batches."""
+"""Decoder versions of committed micro-batches: which code decoded which offsets."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from datetime import datetime
 
 from sqlalchemy import CTE, ColumnElement, and_, func, select
 
-from include.ledger.archive.micro_batches import ARCHIVE, may_hold_events, of_incarnation, overlaps
+from include.ledger.archive.landing_files import ARCHIVED, may_hold_events
+from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
 from include.ledger.database import session
-from include.ledger.models import LandingFile, MicroBatch, MicroBatchRange
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange
 
 
 def _ranges_in(each: OffsetRange) -> CTE:
-    """Ranges of micro-batches that overlap the range; columns micro_batch_id, from_offset, until_offset.
+    """Return the ranges of micro-batches that overlap the range: micro_batch_id, from_offset, until_offset.
 
-    Materialized, so that they are found first. Few batches have other code behind them, which makes PostgreSQL
-    look for those first otherwise, and read all batches for it.
+    Materialized, so that PostgreSQL reads them first. Few batches were decoded by other code; left to itself,
+    PostgreSQL looks for those first and reads all batches for it.
     """
     return (
         select(MicroBatchRange.micro_batch_id, MicroBatchRange.from_offset, MicroBatchRange.until_offset)
@@ -38,11 +39,11 @@ def _of_query(pipeline: str, query: str) -> ColumnElement[bool]:
 
 
 def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str) -> list[OffsetRange]:
-    """The parts of the ranges that the archive query decoded with other code than this version's, merged.
+    """Return the parts of the ranges that the archive query decoded with other code than this version's, merged.
 
     A micro-batch without a version was committed before versions were noted: by other code.
     """
-    found: list[OffsetRange] = []
+    parts: list[OffsetRange] = []
     with session() as ledger:
         for each in ranges:
             if not len(each):
@@ -56,15 +57,15 @@ def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str
             )
             for low, high in rows:
                 begin, end = max(low, each.from_offset), min(high, each.until_offset)
-                if found and found[-1].topic_partition == each.topic_partition and found[-1].until_offset >= begin:
-                    begin = found.pop().from_offset
-                found.append(OffsetRange(each.topic_partition, begin, end))
-    return found
+                if parts and parts[-1].topic_partition == each.topic_partition and parts[-1].until_offset >= begin:
+                    begin = parts.pop().from_offset
+                parts.append(OffsetRange(each.topic_partition, begin, end))
+    return parts
 
 
 def decoders_of(pipeline: str, ranges: Iterable[OffsetRange]) -> list[str]:
-    """Versions of the code that landed the ranges; `unknown` where none was noted."""
-    found: set[str] = set()
+    """Return the versions of the code that landed the ranges; `unknown` where none was noted."""
+    versions: set[str] = set()
     with session() as ledger:
         for each in ranges:
             if len(each):
@@ -75,13 +76,13 @@ def decoders_of(pipeline: str, ranges: Iterable[OffsetRange]) -> list[str]:
                     .where(_of_query(pipeline, ARCHIVE))
                     .distinct()
                 )
-                found.update(version or "unknown" for version in rows)
-    return sorted(found)
+                versions.update(version or "unknown" for version in rows)
+    return sorted(versions)
 
 
 @dataclass(frozen=True)
 class OtherCode:
-    """Where other code than the current one had a part in what a speed view says."""
+    """Where code of another version than the current one contributed to a speed view."""
 
     everywhere: bool
     """It counted some of the interval's offsets."""
@@ -89,14 +90,14 @@ class OtherCode:
     """First and last event times of files that it landed."""
 
     def touches(self, start: datetime, end: datetime) -> bool:
-        """Whether it had a part in the window."""
+        """Return whether it contributed to the window."""
         return self.everywhere or any(low < end and high >= start for low, high in self.spans)
 
 
 def other_code(
     pipeline: str, view: str, ranges: Iterable[OffsetRange], events: tuple[datetime, datetime], version: str
 ) -> OtherCode:
-    """What code of other versions had to do with the ranges, and with events of that time."""
+    """Return what code of other versions counted of the ranges and landed of events in that time."""
     low, high = events
     other = MicroBatch.decoder_version.is_distinct_from(version)
     with session() as ledger:
@@ -111,8 +112,8 @@ def other_code(
         ]
         # First the files of that time, for the same reason.
         in_time = (
-            select(LandingFile.micro_batch_id, LandingFile.event_time_min, LandingFile.event_time_max)
-            .where(LandingFile.outcome == "archived", may_hold_events(low, high))
+            select(LandingFileRow.micro_batch_id, LandingFileRow.event_time_min, LandingFileRow.event_time_max)
+            .where(LandingFileRow.fate == ARCHIVED, may_hold_events(low, high))
             .cte("in_time")
             .prefix_with("MATERIALIZED")
         )

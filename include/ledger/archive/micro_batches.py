@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Boolean, ColumnElement, delete, func, select, true
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.kafka import TopicIdentity, check_same_topic
+from include.ledger.archive.landing_files import LandingFile, row_of
+from include.ledger.archive.positions import ARCHIVE, check_topics, position_rows, positions, stored_topics
 from include.ledger.database import session
-from include.ledger.models import (
-    DivertedRecord,
-    IntervalRange,
-    LandingFile,
-    MicroBatch,
-    MicroBatchRange,
-    Position,
-    Topic,
-)
+from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position
 from include.ledger.streams import writers
 from include.offsets import Coordinates, OffsetRange, TopicPartition
+from include.topics import TopicIdentity
 
-ARCHIVE = "archive"
-"""Name of the archive query; a speed query is named after its view."""
+__all__ = [
+    "ARCHIVE",
+    "BatchCommit",
+    "CommittedBatch",
+    "Fates",
+    "commit",
+    "is_committed",
+    "last_batch",
+    "move_query",
+    "positions",
+    "put_query_at",
+    "stored_topics",
+    "token_of",
+    "write",
+]
 
 
 @dataclass(frozen=True)
@@ -44,17 +51,6 @@ class Fates:
 
 
 @dataclass(frozen=True)
-class LandedFile:
-    """A file of a micro-batch, its path below the lake."""
-
-    outcome: str
-    path: str
-    rows: int
-    bytes: int
-    event_times: tuple[datetime, datetime] | None = None
-
-
-@dataclass(frozen=True)
 class BatchCommit:
     """What a micro-batch wants to commit."""
 
@@ -66,7 +62,7 @@ class BatchCommit:
     """None where lines were read (`include/ledger/streams/lines.py`)."""
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     fates: Mapping[TopicPartition, Fates] = field(default_factory=dict)
-    files: Sequence[LandedFile] = ()
+    files: Sequence[LandingFile] = ()
     rows: int = 0
     seconds: float = 0.0
     watermark: datetime | None = None
@@ -75,18 +71,38 @@ class BatchCommit:
     """Records taken out because they made the batch throw, and what they threw."""
 
 
+@dataclass(frozen=True)
+class CommittedBatch:
+    """A committed micro-batch."""
+
+    query_id: str
+    batch_id: int
+    token: int
+    """Fencing token of the driver that committed it."""
+    committed_at: datetime
+    watermark: datetime | None
+
+
 def is_committed(query_id: str, batch_id: int) -> bool:
-    """Whether the micro-batch has been committed: a replay of it has nothing to do."""
-    with session() as ledger:
-        wanted = select(MicroBatch.id).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
-        return ledger.scalar(wanted) is not None
+    """Return whether the micro-batch has been committed: a replay of it has nothing to do."""
+    return token_of(query_id, batch_id) is not None
 
 
 def token_of(query_id: str, batch_id: int) -> int | None:
-    """The fencing token that the micro-batch was committed with; None when it was not."""
+    """Return the fencing token that the micro-batch was committed with; None when it was not."""
     with session() as ledger:
         wanted = select(MicroBatch.token).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
         return ledger.scalar(wanted)
+
+
+def last_batch(pipeline: str, query: str) -> CommittedBatch | None:
+    """Return the query's last committed micro-batch."""
+    with session() as ledger:
+        wanted = select(MicroBatch).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        row = ledger.scalar(wanted.order_by(MicroBatch.id.desc()).limit(1))
+        if row is None:
+            return None
+        return CommittedBatch(row.query_id, row.batch_id, row.token, row.committed_at, row.watermark)
 
 
 def commit(lease: writers.Lease, batch: BatchCommit) -> None:
@@ -100,21 +116,10 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
     """
     with session() as ledger:
         writers.check(ledger, lease)
-        _check_topics(ledger, batch.pipeline, batch.topics)
+        check_topics(ledger, batch.pipeline, batch.topics)
         row = write(ledger, lease.token, batch, records=sum(fates.records for fates in batch.fates.values()))
-        for (topic, partition, offset), reason in batch.diverted.items():
-            ledger.add(
-                DivertedRecord(
-                    pipeline=batch.pipeline,
-                    topic=topic,
-                    topic_id=batch.topics[topic].topic_id,
-                    topic_partition=partition,
-                    record_offset=offset,
-                    reason=reason,
-                    micro_batch_id=row.id,
-                )
-            )
-        at = {TopicPartition(p.topic, p.topic_partition): p for p in _positions(ledger, batch.pipeline, batch.query)}
+        _write_diverted(ledger, batch, row.id)
+        at = {TopicPartition(p.topic, p.topic_partition): p for p in position_rows(ledger, batch.pipeline, batch.query)}
         for each in batch.ranges:
             _move_position(ledger, batch, row.id, at.get(each.topic_partition), each)
             fates = batch.fates.get(each.topic_partition, Fates())
@@ -152,37 +157,23 @@ def write(ledger: Session, token: int, batch: BatchCommit, *, records: int = 0) 
     )
     ledger.add(row)
     ledger.flush()
-    for file in batch.files:
-        low, high = file.event_times or (None, None)
-        ledger.add(
-            LandingFile(
-                micro_batch_id=row.id,
-                outcome=file.outcome,
-                path=file.path,
-                rows=file.rows,
-                bytes=file.bytes,
-                event_time_min=low,
-                event_time_max=high,
-            )
-        )
+    ledger.add_all(row_of(file, row.id) for file in batch.files)
     return row
 
 
-def _check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:
-    for topic, identity in topics.items():
-        stored = ledger.get(Topic, (pipeline, topic))
-        if stored is None:
-            ledger.add(
-                Topic(
-                    pipeline=pipeline,
-                    topic=topic,
-                    topic_id=identity.topic_id,
-                    topic_partitions=identity.topic_partitions,
-                )
+def _write_diverted(ledger: Session, batch: BatchCommit, micro_batch: int) -> None:
+    for (topic, partition, offset), reason in batch.diverted.items():
+        ledger.add(
+            DivertedRecord(
+                pipeline=batch.pipeline,
+                topic=topic,
+                topic_id=batch.topics[topic].topic_id,
+                topic_partition=partition,
+                record_offset=offset,
+                reason=reason,
+                micro_batch_id=micro_batch,
             )
-        else:
-            check_same_topic(pipeline, identity, topic, stored.topic_id)
-            stored.topic_partitions = identity.topic_partitions
+        )
 
 
 def _move_position(
@@ -209,11 +200,19 @@ def _move_position(
     position.next_offset, position.micro_batch_id = each.until_offset, micro_batch_id
 
 
-def move(ledger: Session, token: int, batch: BatchCommit) -> None:
-    """Put a query to the ends of the batch's ranges, wherever it was: positions it does not name are forgotten.
+def move_query(lease: writers.Lease, batch: BatchCommit) -> None:
+    """Put a query to the ends of the batch's ranges, wherever it was, in one transaction.
 
-    The micro-batch is written like one that read the ranges. The caller has checked the lease in this transaction.
+    Positions that the batch does not name are forgotten; the micro-batch is written like one that read the ranges.
+    Raises AnotherWriter.
     """
+    with session() as ledger:
+        writers.check(ledger, lease)
+        put_query_at(ledger, lease.token, batch)
+
+
+def put_query_at(ledger: Session, token: int, batch: BatchCommit) -> None:
+    """Do what `move_query` does in a transaction that has checked the lease."""
     row = write(ledger, token, batch)
     ledger.execute(delete(Position).where(Position.pipeline == batch.pipeline, Position.query == batch.query))
     for each in batch.ranges:
@@ -240,111 +239,3 @@ def move(ledger: Session, token: int, batch: BatchCommit) -> None:
             )
         )
     ledger.flush()
-
-
-def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:
-    """The next offset the query will commit, per topic partition."""
-    with session() as ledger:
-        rows = _positions(ledger, pipeline, query)
-        return {TopicPartition(row.topic, row.topic_partition): row.next_offset for row in rows}
-
-
-def _positions(ledger: Session, pipeline: str, query: str) -> Sequence[Position]:
-    return ledger.scalars(select(Position).where(Position.pipeline == pipeline, Position.query == query)).all()
-
-
-def stored_topics(pipeline: str) -> dict[str, str]:
-    """Topic ids that earlier commits of the pipeline were read from, by topic."""
-    with session() as ledger:
-        return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
-
-
-def last_batch(pipeline: str, query: str) -> MicroBatch | None:
-    """The query's last committed micro-batch."""
-    with session() as ledger:
-        wanted = select(MicroBatch).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
-        return ledger.scalar(wanted.order_by(MicroBatch.id.desc()).limit(1))
-
-
-def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: OffsetRange) -> ColumnElement[bool]:
-    """Whether a row's offsets overlap the range's; written so that the index over spans answers it."""
-    span = func.int8range(table.from_offset, table.until_offset)
-    return span.op("&&", return_type=Boolean())(func.int8range(offsets.from_offset, offsets.until_offset))
-
-
-def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> ColumnElement[bool]:
-    """Whether a row is of the same topic as the range, and not of one of its name that was deleted or came later."""
-    return table.topic_id == offsets.topic_id if offsets.topic_id else true()
-
-
-def files_covering(pipeline: str, ranges: Iterable[OffsetRange], outcome: str) -> list[str]:
-    """Paths below the lake of the files whose micro-batches overlap the ranges, each in its incarnation.
-
-    Files that housekeeping has removed are not among them (`include/ledger/archive/landing.py`).
-    """
-    found: set[str] = set()
-    current = stored_topics(pipeline)
-    with session() as ledger:
-        for each in ranges:
-            if not len(each):
-                continue
-            named = replace(each, topic_id=each.topic_id or current.get(each.topic_partition.topic, ""))
-            wanted = (
-                select(LandingFile.path)
-                .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
-                .where(
-                    MicroBatch.pipeline == pipeline,
-                    MicroBatch.query == ARCHIVE,
-                    LandingFile.outcome == outcome,
-                    LandingFile.removed_at.is_(None),
-                    MicroBatchRange.topic == each.topic_partition.topic,
-                    of_incarnation(MicroBatchRange, named),
-                    MicroBatchRange.topic_partition == each.topic_partition.partition,
-                    overlaps(MicroBatchRange, each),
-                )
-            )
-            found.update(ledger.scalars(wanted))
-    return sorted(found)
-
-
-def may_hold_events(low: datetime, high: datetime) -> ColumnElement[bool]:
-    """Whether a landing file may hold an event in `[low, high)`; unknown times are unbounded.
-
-    Written so that the index over event times answers it: old files cost nothing.
-    """
-    times = func.tstzrange(LandingFile.event_time_min, LandingFile.event_time_max, "[]")
-    return times.op("&&", return_type=Boolean())(func.tstzrange(low, high))
-
-
-def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
-    """By path of a landing file: the topics that its micro-batch read, with their ids."""
-    found: dict[str, dict[str, str]] = {}
-    with session() as ledger:
-        for start in range(0, len(paths), 1000):
-            rows = ledger.execute(
-                select(LandingFile.path, MicroBatchRange.topic, MicroBatchRange.topic_id)
-                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == LandingFile.micro_batch_id)
-                .where(LandingFile.path.in_(paths[start : start + 1000]))
-                .distinct()
-            )
-            for path, topic, topic_id in rows:
-                found.setdefault(path, {})[topic] = topic_id
-    return found
-
-
-def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:
-    """Paths of the archive query's landing files that may hold an event in `[low, high)`; replays are none."""
-    with session() as ledger:
-        wanted = (
-            select(LandingFile.path)
-            .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-            .where(
-                MicroBatch.pipeline == pipeline,
-                MicroBatch.query == ARCHIVE,
-                LandingFile.outcome == "archived",
-                LandingFile.removed_at.is_(None),
-                may_hold_events(low, high),
-            )
-        )
-        return sorted(ledger.scalars(wanted))

@@ -12,10 +12,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import aliased
 
-from include.ledger.archive.micro_batches import ARCHIVE, Fates, may_hold_events, of_incarnation, overlaps
+from include.ledger.archive.landing_files import may_hold_events
+from include.ledger.archive.micro_batches import ARCHIVE, Fates
+from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.models import IntervalRange, LandingFile, MicroBatch, MicroBatchRange, Position
+from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
 from include.offsets import OffsetRange, TopicPartition
 
 
@@ -56,8 +58,8 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
     None where that cannot be told: nothing of that time is archived, or the speed view has not read that far.
     """
     in_time = (
-        select(LandingFile.micro_batch_id)
-        .where(LandingFile.outcome == "archived", may_hold_events(*events))
+        select(LandingFileRow.micro_batch_id)
+        .where(LandingFileRow.fate == "archived", may_hold_events(*events))
         .cte("in_time")
         .prefix_with("MATERIALIZED")
     )
@@ -199,6 +201,6 @@ def recorded_fates(pinned: PinnedInterval) -> list[Recorded]:
 def noted_rows(paths: Iterable[str]) -> list[tuple[str, int]]:
     """Landing files with the rows that the commits which have rows in them noted, all together."""
     with session() as ledger:
-        wanted = select(LandingFile.path, func.sum(LandingFile.rows)).where(LandingFile.path.in_(list(paths)))
-        found = ledger.execute(wanted.group_by(LandingFile.path).order_by(LandingFile.path))
+        wanted = select(LandingFileRow.path, func.sum(LandingFileRow.rows)).where(LandingFileRow.path.in_(list(paths)))
+        found = ledger.execute(wanted.group_by(LandingFileRow.path).order_by(LandingFileRow.path))
         return [(path, int(rows)) for path, rows in found]

@@ -1,18 +1,25 @@
-"""Generations of a pipeline's stream in the ledger, and the versions that grow over them."""
+"""Generations of a pipeline's stream: opened alone, with accepted losses, or with an adopted topic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from include import lake
-from include.ledger.database import session
-from include.ledger.models import Generation, MicroBatch
-from include.offsets import TopicPartition, offsets_json, parse_offsets_json
+from include.errors import TidemarkError
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, put_query_at
+from include.ledger.database import lock, session
+from include.ledger.intervals import pins
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.models import Generation, IntervalRow, MicroBatch
+from include.ledger.streams import incarnations, losses, writers
+from include.ledger.streams.writers import Lease
+from include.offsets import OffsetRange, TopicPartition, offsets_json, parse_offsets_json
+from include.times import Interval
+from include.topics import TopicIdentity
 
 _SPAN = 2**40
 
@@ -28,24 +35,16 @@ class StreamGeneration:
     positions: Mapping[str, str]
     """By query that has started: where it began, as the Spark Kafka source writes offsets."""
 
-    def checkpoint(self, query: str) -> str:
-        """URI of a query's checkpoint."""
-        return lake.uri("checkpoints", self.pipeline, f"g{self.number}", query)
-
     def version(self, batch_id: int) -> int:
-        """The version of what a micro-batch of a speed view emits: it grows over generations too.
+        """Return the version of what a micro-batch of a speed view emits: it grows over generations too.
 
         The base, with which a generation may begin, counts as micro-batch -1.
         """
         return self.number * _SPAN + batch_id
 
     def began_at(self, query: str) -> dict[TopicPartition, int]:
-        """Where the query began in this generation; empty before its first start."""
+        """Return where the query began in this generation; empty before its first start."""
         return parse_offsets_json(self.positions[query]) if query in self.positions else {}
-
-    def has_started(self, query: str) -> bool:
-        """Whether the query's checkpoint knows where the query began: Spark continues from it."""
-        return lake.exists(f"{self.checkpoint(query)}/sources/0/0")
 
 
 def _of(row: Generation) -> StreamGeneration:
@@ -58,14 +57,14 @@ def _last(ledger: Session, pipeline: str) -> Generation | None:
 
 
 def current(pipeline: str) -> StreamGeneration | None:
-    """The pipeline's current generation; None before its first start."""
+    """Return the pipeline's current generation; None before its first start."""
     with session() as ledger:
         row = _last(ledger, pipeline)
         return _of(row) if row else None
 
 
 def current_or_first(pipeline: str, started_by: str) -> StreamGeneration:
-    """The pipeline's current generation, made at the first start."""
+    """Return the pipeline's current generation, made at the first start."""
     with session() as ledger:
         _lock(ledger, pipeline)
         row = _last(ledger, pipeline)
@@ -80,8 +79,82 @@ def current_or_first(pipeline: str, started_by: str) -> StreamGeneration:
         return _of(row)
 
 
-def open_next(ledger: Session, pipeline: str, started_by: str, reason: str) -> int:
-    """Open the next generation; its number. The caller holds the pipeline's lease."""
+def open_generation(lease: Lease, *, started_by: str, reason: str) -> int:
+    """Open the pipeline's next generation in one transaction, and return its number. Raises AnotherWriter."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        return _open(ledger, lease.pipeline, started_by, reason)
+
+
+def open_with_losses(
+    lease: Lease, lost: Sequence[OffsetRange], ranges: Sequence[OffsetRange], *, accepted_by: str, reason: str
+) -> int:
+    """Accept lost offsets and open the next generation in one transaction, and return its number.
+
+    `ranges`: of each topic partition what the archive's position moves over, the lost offsets among them.
+    Raises AnotherWriter.
+    """
+    with session() as ledger:
+        writers.check(ledger, lease)
+        rows = losses.add_losses(ledger, lease.pipeline, lost)
+        for row in rows:
+            row.accepted_at, row.accepted_by, row.reason = func.now(), accepted_by, reason
+        put_query_at(ledger, lease.token, _move(lease.pipeline, f"loss-{rows[0].id}", ranges))
+        return _open(ledger, lease.pipeline, accepted_by, f"accepted loss {rows[0].id}: {reason}")
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What is archived of a topic and in no interval yet, as the interval that it is pinned as."""
+
+    interval: Interval
+    ranges: Sequence[OffsetRange]
+    topic_ids: Mapping[str, str]
+
+
+def open_with_topic(
+    lease: Lease,
+    successor: TopicIdentity,
+    rest: Rest | None,
+    ranges: Sequence[OffsetRange],
+    *,
+    adopted_by: str,
+    reason: str,
+) -> tuple[int, PinnedInterval | None]:
+    """Adopt a topic that was created again and open the next generation, in one transaction.
+
+    The rest of its old incarnation is pinned; the archive's positions move over `ranges`, which begin at the new
+    topic's earliest offsets. Returns the generation's number and the pinned rest.
+    Raises AnotherWriter, or TidemarkError when the rest does not tile with what was pinned meanwhile.
+    """
+    pipeline = lease.pipeline
+    with session() as ledger:
+        writers.check(ledger, lease)
+        pins.lock_pinning(ledger, pipeline)
+        pinned = None
+        if rest is not None:
+            _check_unpinned(ledger, pipeline, rest)
+            pinned = pins.write(ledger, pipeline, rest.interval, rest.ranges, rest.topic_ids, adopted_by)
+        incarnations.succeed(ledger, pipeline, successor, adopted_by, reason)
+        put_query_at(ledger, lease.token, _move(pipeline, f"adopt-{successor.topic_id}", ranges))
+        return _open(ledger, pipeline, adopted_by, f"adopted {successor.topic}: {reason}"), pinned
+
+
+def _check_unpinned(ledger: Session, pipeline: str, rest: Rest) -> None:
+    since = select(IntervalRow.id).where(
+        IntervalRow.pipeline == pipeline, IntervalRow.from_time >= rest.interval.from_time
+    )
+    if ledger.scalar(since.limit(1)) is not None:
+        raise TidemarkError(
+            f"{rest.interval} was pinned meanwhile; nothing was changed", remedy="adopt again", pipeline=pipeline
+        )
+
+
+def _move(pipeline: str, query_id: str, ranges: Sequence[OffsetRange]) -> BatchCommit:
+    return BatchCommit(pipeline, ARCHIVE, f"{query_id}-{pipeline}", 0, ranges)
+
+
+def _open(ledger: Session, pipeline: str, started_by: str, reason: str) -> int:
     _lock(ledger, pipeline)
     last = _last(ledger, pipeline)
     row = Generation(pipeline=pipeline, number=last.number + 1 if last else 1, started_by=started_by, reason=reason)
@@ -94,7 +167,7 @@ def open_next(ledger: Session, pipeline: str, started_by: str, reason: str) -> i
 def note_start(
     generation: StreamGeneration, query: str, fingerprint: Mapping[str, Any], began_at: Mapping[TopicPartition, int]
 ) -> None:
-    """Note what a query's checkpoint depends on and where it begins, at its first start in the generation."""
+    """Record what a query's checkpoint depends on and where it begins, at its first start in the generation."""
     with session() as ledger:
         row = ledger.get_one(Generation, (generation.pipeline, generation.number), with_for_update=True)
         row.fingerprints = {**row.fingerprints, query: dict(fingerprint)}
@@ -102,7 +175,7 @@ def note_start(
 
 
 def has_committed(generation: StreamGeneration, view: str) -> bool:
-    """Whether a speed view's stream has committed a micro-batch in the generation (its base is none)."""
+    """Return whether a speed view's stream has committed a micro-batch in the generation (its base is none)."""
     with session() as ledger:
         wanted = select(MicroBatch.id).where(
             MicroBatch.pipeline == generation.pipeline,
@@ -113,4 +186,4 @@ def has_committed(generation: StreamGeneration, view: str) -> bool:
 
 
 def _lock(ledger: Session, pipeline: str) -> None:
-    ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"generation:{pipeline}"})
+    lock(ledger, f"generation:{pipeline}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from include.kafka import TopicIdentity
 from include.ledger.database import session
 from include.ledger.models import Topic, TopicIncarnation
+from include.topics import TopicIdentity
 
 
 def closed(pipeline: str) -> frozenset[str]:
-    """Topic ids of the incarnations that are no more."""
+    """Return the topic ids of the incarnations that are no more."""
     with session() as ledger:
         wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline)
         return frozenset(ledger.scalars(wanted))

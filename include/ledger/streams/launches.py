@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from sqlalchemy import func, select
 
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A driver that was started detached."""
+
+    id: str
+    """Random, also in the driver's environment."""
+    pipeline: str
+    launched_at: datetime
+    host: str
+    log: str
+    """Path of its log file on that host."""
+    pid: int | None
+    """Of spark-submit, once known."""
+    exit_code: int | None
+    """None until it ends."""
+
+
+def _launch_of(row: StreamLaunch) -> Launch:
+    return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, row.pid, row.exit_code)
+
+
 def note_intent(launch: str, pipeline: str, host: str, log: str) -> None:
-    """Note that a driver is about to be started."""
+    """Record that a driver is about to be started."""
     with session() as ledger:
         ledger.add(StreamLaunch(id=launch, pipeline=pipeline, host=host, log=log))
 
 
 def note_pid(launch: str, pid: int) -> None:
-    """Note the process id of its spark-submit."""
+    """Record the process id of its spark-submit."""
     with session() as ledger:
         ledger.get_one(StreamLaunch, launch).pid = pid
 
 
 def note_end(launch: str, exit_code: int) -> None:
-    """Note how the driver ended; the driver itself does."""
+    """Record how the driver ended; the driver itself does."""
     with session() as ledger:
         row = ledger.get(StreamLaunch, launch)
         if row is not None:
             row.ended_at, row.exit_code = func.now(), exit_code
 
 
-def find(launch: str) -> StreamLaunch | None:
-    """The launch of that id."""
+def find(launch: str) -> Launch | None:
+    """Return the launch of that id."""
     with session() as ledger:
-        return ledger.get(StreamLaunch, launch)
+        row = ledger.get(StreamLaunch, launch)
+        return _launch_of(row) if row else None
 
 
-def last(pipeline: str) -> StreamLaunch | None:
-    """The pipeline's newest launch."""
+def last(pipeline: str) -> Launch | None:
+    """Return the pipeline's newest launch."""
     with session() as ledger:
         wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
-        return ledger.scalar(wanted.order_by(StreamLaunch.launched_at.desc()).limit(1))
+        row = ledger.scalar(wanted.order_by(StreamLaunch.launched_at.desc()).limit(1))
+        return _launch_of(row) if row else None

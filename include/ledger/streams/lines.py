@@ -20,7 +20,6 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
 from include.ledger.database import session
 from include.ledger.models import (
-    LandingFile,
     LineConnection,
     LineCount,
     LineFile,
@@ -219,15 +218,3 @@ def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
             )
         ledger.flush()
         crash_point("commit_written")
-
-
-def landed(pipeline: str, outcome: str) -> list[str]:
-    """Paths below the lake of the committed files with that outcome."""
-    wanted = (
-        select(LandingFile.path)
-        .join(MicroBatch, MicroBatch.id == LandingFile.micro_batch_id)
-        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE, LandingFile.outcome == outcome)
-        .order_by(LandingFile.id)
-    )
-    with session() as ledger:
-        return list(ledger.scalars(wanted))

@@ -1,4 +1,4 @@
-"""Offsets that Kafka removed before they were archived: found, accepted, and never forgotten."""
+"""Losses: offsets that Kafka removed before they were archived. They are noted, accepted, and never forgotten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
@@ -27,15 +27,21 @@ class AcceptedLoss:
 
     @property
     def evidence(self) -> str:
-        """What the reconciliation says of it."""
+        """What the reconciliation says about it."""
         return (
             f"{self.range} ({len(self.range)} offsets) was removed from Kafka before it was archived; "
             f"loss {self.id}, accepted by {self.accepted_by} at {format_time(self.accepted_at)}: {self.reason}"
         )
 
 
-def note(ledger: Session, pipeline: str, lost: Iterable[OffsetRange]) -> list[Loss]:
-    """Write losses that nobody has accepted yet; one that was found before and has grown is extended."""
+def note_losses(pipeline: str, lost: Iterable[OffsetRange]) -> None:
+    """Record losses that nobody has accepted yet; one that was found before and has grown is extended."""
+    with session() as ledger:
+        add_losses(ledger, pipeline, lost)
+
+
+def add_losses(ledger: Session, pipeline: str, lost: Iterable[OffsetRange]) -> list[Loss]:
+    """Do the same in a transaction, and return the rows."""
     rows = []
     for each in lost:
         tp = each.topic_partition
@@ -61,15 +67,9 @@ def note(ledger: Session, pipeline: str, lost: Iterable[OffsetRange]) -> list[Lo
     return rows
 
 
-def accept(ledger: Session, rows: Iterable[Loss], accepted_by: str, reason: str) -> None:
-    """Note who accepted the losses, and why."""
-    for row in rows:
-        row.accepted_at, row.accepted_by, row.reason = func.now(), accepted_by, reason
-
-
 def accepted_in(pipeline: str, ranges: Sequence[OffsetRange]) -> list[AcceptedLoss]:
-    """Accepted losses in the ranges: of each the part that lies there, in order."""
-    found = []
+    """Return the accepted losses in the ranges: of each the part that lies there, in order."""
+    accepted = []
     with session() as ledger:
         current = {t.topic: t.topic_id for t in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
         for each in ranges:
@@ -87,12 +87,12 @@ def accepted_in(pipeline: str, ranges: Sequence[OffsetRange]) -> list[AcceptedLo
                 begin, until = max(row.from_offset, each.from_offset), min(row.until_offset, each.until_offset)
                 lost = OffsetRange(tp, begin, until, row.topic_id)
                 assert row.accepted_at is not None
-                found.append(AcceptedLoss(row.id, lost, row.accepted_at, row.accepted_by or "", row.reason or ""))
-    return found
+                accepted.append(AcceptedLoss(row.id, lost, row.accepted_at, row.accepted_by or "", row.reason or ""))
+    return accepted
 
 
 def without(ranges: Iterable[OffsetRange], accepted: Iterable[AcceptedLoss]) -> list[OffsetRange]:
-    """The ranges without accepted losses at their beginnings: what Kafka should still hold of them."""
+    """Return the ranges without accepted losses at their beginnings: what Kafka should still hold of them."""
     lost = sorted((loss.range for loss in accepted), key=lambda each: each.from_offset)
     kept = []
     for each in ranges:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psutil
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.errors import AnotherWriter
-from include.ledger.database import session
+from include.ledger.database import lock, session
 from include.ledger.models import Writer
+from include.processes import ProcessIdentity
 from include.settings import settings
 
 
@@ -27,21 +28,36 @@ class Lease:
     holder: str
 
 
+@dataclass(frozen=True)
+class LiveWriter:
+    """The driver that holds a pipeline's lease."""
+
+    holder: str
+    token: int
+    acquired_at: datetime
+    renewed_at: datetime
+    """Its last sign of life."""
+    application_id: str
+    """Spark's; empty until it is known."""
+
+
 def this_holder() -> str:
-    """This process as `host:pid:start time`, so that a reused pid is not mistaken for it."""
-    return f"{socket.gethostname()}:{os.getpid()}:{int(psutil.Process().create_time())}"
+    """Return this process as `host:pid:…`: the host's name and the process's identity (include/processes.py)."""
+    return f"{socket.gethostname()}:{ProcessIdentity.of(os.getpid())}"
 
 
 def holder_is_dead(holder: str) -> bool:
-    """Whether the holder certainly lives no more: only its own host can tell."""
-    host, pid, started = holder.rsplit(":", 2)
-    if host != socket.gethostname():
-        return False
-    try:
-        process = psutil.Process(int(pid))
-        return int(process.create_time()) != int(started) or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    """Return whether the holder has certainly ended; False for one that this process could not see if it ran."""
+    process = _process_here(holder)
+    return process is not None and not process.is_running()
+
+
+def _process_here(holder: str) -> ProcessIdentity | None:
+    """Return the process of a holder; None for one of another host, boot or pid namespace."""
+    host, pid, start = holder.rsplit(":", 2)
+    process = ProcessIdentity.parse(f"{pid}:{start}")
+    # Containers may share a host name, so the name alone does not tell that the process can be seen from here.
+    return process if host == socket.gethostname() and process.is_visible() else None
 
 
 def _expiry() -> timedelta:
@@ -51,7 +67,7 @@ def _expiry() -> timedelta:
 def _try_acquire(pipeline: str) -> Lease | None:
     with session() as ledger:
         # Serialises those who come at once, also when the pipeline has no row yet.
-        ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"writer:{pipeline}"})
+        lock(ledger, f"writer:{pipeline}")
         now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
         row = ledger.get(Writer, pipeline, with_for_update=True)
         if row and row.holder and row.expires_at > now and not holder_is_dead(row.holder):
@@ -111,7 +127,7 @@ def check(ledger: Session, lease: Lease) -> None:
 
 
 def renew(lease: Lease, application_id: str = "") -> bool:
-    """Renew the lease; the result tells whether a stop was requested. Raises AnotherWriter when lost."""
+    """Renew the lease and return whether a stop was requested. Raises AnotherWriter when the lease is lost."""
     with session() as ledger:
         check(ledger, lease)
         row = ledger.get_one(Writer, lease.pipeline)
@@ -127,23 +143,22 @@ def release(lease: Lease) -> None:
             row.holder, row.expires_at = "", row.renewed_at
 
 
-def live_writer(pipeline: str) -> Writer | None:
-    """The pipeline's writer if its lease is running, else None."""
+def live_writer(pipeline: str) -> LiveWriter | None:
+    """Return the driver that holds the pipeline's lease; None when nobody does."""
     with session() as ledger:
         row = ledger.get(Writer, pipeline)
         now = ledger.scalar(select(func.clock_timestamp()))
         if row is None or now is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
             return None
-        return row
+        return LiveWriter(row.holder, row.token, row.acquired_at, row.renewed_at, row.application_id)
 
 
 def live_drivers() -> dict[str, psutil.Process]:
-    """The drivers on this host that hold a lease, by their pipelines."""
+    """Return the running drivers on this host that hold a lease, by their pipelines."""
     with session() as ledger:
-        holders = {row.pipeline: row.holder for row in ledger.scalars(select(Writer).where(Writer.holder != ""))}
-    here = f"{socket.gethostname()}:"
-    alive = {name: holder for name, holder in holders.items() if holder.startswith(here) and not holder_is_dead(holder)}
-    return {name: psutil.Process(int(holder.rsplit(":", 2)[1])) for name, holder in alive.items()}
+        holders = dict(ledger.execute(select(Writer.pipeline, Writer.holder).where(Writer.holder != "")).tuples())
+    here = {pipeline: _process_here(holder) for pipeline, holder in holders.items()}
+    return {pipeline: psutil.Process(each.pid) for pipeline, each in here.items() if each and each.is_running()}
 
 
 def request_stop(pipeline: str) -> bool:

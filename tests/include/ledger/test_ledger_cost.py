@@ -9,20 +9,24 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from include.ledger.archive import landing, micro_batches
-from include.ledger.archive.decoders import decoded_otherwise, decoders_of, other_code
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, LandedFile
-from include.ledger.intervals.revisions import BuiltRevision
-from include.ledger.streams import losses, writers
 
 from include import kafka
 from include.intervals.pinning import pin_interval
 from include.ledger import quarantine
+from include.ledger.archive import landing_files, micro_batches, removal
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of, other_code
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine
-from include.ledger.intervals import attempts, evidence, revisions
+from include.ledger.intervals import attempts, builds, evidence, revisions
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.streams import losses, writers
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
+from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from tests.conftest import Home
 from tests.support.ledger_reads import rows_read
@@ -54,7 +58,7 @@ class Past:
         """What the stream commits for one micro-batch of a query."""
         topic, number = self.log.topic, self.batches
         at = START + (number / BATCHES - LONG) * HOUR
-        files = (LandedFile("archived", f"landing/{number}.parquet", 2, 100, (at, at)),) if query == ARCHIVE else ()
+        files = (LandingFile("archived", f"landing/{number}.parquet", 2, 100, (at, at)),) if query == ARCHIVE else ()
         micro_batches.is_committed(f"query-{query}", number)
         writers.renew(self.lease)
         micro_batches.commit(
@@ -88,15 +92,15 @@ class Past:
         pinned = pin_interval(pipeline, interval, pinned_by="test")
         assert [len(r) for r in pinned.ranges] == [BATCHES, BATCHES]
         attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
-        attempts.load_attempt(attempt)
-        revisions.in_state(pipeline.name, "registering")
+        spec = attempts.load_attempt(attempt)
+        assert builds.begun_registrations(pipeline.name) == []
         assert losses.accepted_in(pipeline.name, pinned.ranges) == []
         assert decoded_otherwise(pipeline.name, pinned.ranges, "1") == []
         assert decoders_of(pipeline.name, pinned.ranges) == ["1"]
-        assert landing.removed_ranges(pipeline.name, pinned.ranges) == []
-        assert len(micro_batches.files_covering(pipeline.name, pinned.ranges, "archived")) == BATCHES
+        assert removal.removed_ranges(pipeline.name, pinned.ranges) == []
+        assert len(landing_files.files_covering(pipeline.name, pinned.ranges, "archived")) == BATCHES
         events = (interval.from_time, interval.to_time)
-        assert len(micro_batches.files_with_event_times(pipeline.name, *events)) == BATCHES
+        assert len(landing_files.files_with_event_times(pipeline.name, *events)) == BATCHES
         assert not other_code(pipeline.name, VIEW, pinned.ranges, events, "1").everywhere
         assert sum(found.fates.archived for found in evidence.committed_fates(pipeline.name, pinned.ranges)) == (
             2 * BATCHES
@@ -109,16 +113,19 @@ class Past:
         assert len(late) >= 2 * BATCHES - 2
         quarantine.pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
         quarantine.replayed_into(pinned.id)
-        fates = {r.topic_partition: micro_batches.Fates(archived=len(r)) for r in pinned.ranges}
-        attempts.note_fates(pinned, fates, dict.fromkeys(fates, 0))
         label = f"date=2026-01-01/interval={interval.label}"
         built = BuiltRevision(pipeline.name, label, f"r-{attempt}", "file:///nowhere", BATCHES, "hash", {})
-        revisions.note_built(attempt, pinned.id, "1", [built])
-        assert revisions.of_attempt(attempt) == [built]
-        for state in ("validated", "registering", "registered"):
-            revisions.set_state([built], state)
+        fates = {r.topic_partition: FateCounts(archived=len(r)) for r in pinned.ranges}
+        findings = BuildFindings(pinned.ranges, fates, RecordCounts(archived=2 * BATCHES), ReconciliationCounts())
+        build = builds.note_build(spec, [built], findings)
+        assert revisions.of_build(build) == [built]
+        spec = attempts.load_attempt(attempt)
+        assert builds.later_build_published(spec) is None
+        passed = Validation(True, pipeline.name)
+        builds.finish_registration(builds.begin_registration(spec, passed, Changes(points=(built,))))
+        assert builds.is_published(build)
         assert revisions.registered_of_interval(pinned.id) == [built]
-        attempts.end_attempt(attempt, 0, "registered", {})
+        attempts.end_attempt(attempt, 0, {})
         self.intervals += 1
 
 

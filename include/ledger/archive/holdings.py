@@ -1,0 +1,119 @@
+"""Which registered intervals, and which of their revisions, hold the rows of landing files that were removed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from include.errors import TidemarkError
+from include.ledger.archive.positions import overlaps
+from include.ledger.database import session
+from include.ledger.intervals.builds import archived_records
+from include.ledger.intervals.revisions import BuiltRevision, as_built
+from include.ledger.models import IntervalRange, IntervalRow, Revision
+from include.offsets import OffsetRange, TopicPartition, intersection, merged
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A registered interval, the offsets in question that belong to it, and its revisions of the archive table."""
+
+    interval_id: int
+    from_time: datetime
+    to_time: datetime
+    ranges: tuple[OffsetRange, ...]
+    revisions: tuple[BuiltRevision, ...]
+    archived: int | None
+    """Records with rows that the registered build of the interval delivers; None: no build of it was published."""
+
+
+def holdings(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[Holding]:
+    """Return the registered intervals that hold the ranges, with their revisions of the archive table.
+
+    Raises TidemarkError when some of the offsets belong to no registered interval: their rows are nowhere.
+    """
+    with session() as ledger:
+        by_interval: dict[int, list[OffsetRange]] = defaultdict(list)
+        for each in ranges:
+            around = registered_around(ledger, pipeline, each)
+            parts = [(row.interval_id, intersection(held, each)) for row, held in around]
+            for key, part in parts:
+                by_interval[key] += [part] if part else []
+            if merged(part for _, part in parts if part) != [each]:
+                raise TidemarkError(
+                    f"the landing files of {each} were removed, but it does not lie in registered intervals",
+                    remedy="./tidemark doctor; then run the intervals that hold these offsets",
+                    pipeline=pipeline,
+                )
+        held = [_holding(ledger, table, key, parts) for key, parts in by_interval.items()]
+    return sorted(held, key=lambda holding: holding.from_time)
+
+
+def registered_around(ledger: Session, pipeline: str, each: OffsetRange) -> list[tuple[IntervalRange, OffsetRange]]:
+    """Return the ranges of registered intervals that have offsets in common with one, as rows and as ranges."""
+    tp = each.topic_partition
+    rows = ledger.scalars(
+        select(IntervalRange)
+        .join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)
+        .where(
+            IntervalRow.pipeline == pipeline,
+            IntervalRow.state == "registered",
+            IntervalRange.topic == tp.topic,
+            IntervalRange.topic_partition == tp.partition,
+            overlaps(IntervalRange, each),
+        )
+    )
+    return [(row, OffsetRange(tp, row.from_offset, row.until_offset)) for row in rows]
+
+
+def _holding(ledger: Session, table: str, interval_id: int, ranges: Sequence[OffsetRange]) -> Holding:
+    interval = ledger.get_one(IntervalRow, interval_id)
+    rows = ledger.scalars(
+        select(Revision)
+        .where(Revision.interval_id == interval_id, Revision.table_name == table, Revision.state == "registered")
+        .order_by(Revision.table_partition)
+    )
+    return Holding(
+        interval_id,
+        interval.from_time,
+        interval.to_time,
+        tuple(merged(ranges)),
+        tuple(as_built(row) for row in rows),
+        archived_records(ledger, interval_id),
+    )
+
+
+def revisions_with_dates(table: str, first: date, last: date) -> dict[int, list[BuiltRevision]]:
+    """Return, by interval, the registered revisions of an archive table whose partition's date is in `[first, last]`.
+
+    Intervals are in the order of their numbers.
+    """
+    by_interval: dict[int, list[BuiltRevision]] = defaultdict(list)
+    with session() as ledger:
+        rows = ledger.scalars(
+            select(Revision)
+            .where(
+                Revision.table_name == table,
+                Revision.state == "registered",
+                Revision.table_partition >= f"date={first}",
+                Revision.table_partition < f"date={last + timedelta(days=1)}",
+            )
+            .order_by(Revision.interval_id)
+        )
+        for row in rows:
+            by_interval[row.interval_id].append(as_built(row))
+    return dict(by_interval)
+
+
+def ranges_of_intervals(intervals: Iterable[int]) -> list[OffsetRange]:
+    """Return the pinned ranges of the intervals, neighbours merged."""
+    with session() as ledger:
+        rows = ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id.in_(set(intervals))))
+        return merged(
+            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset) for r in rows
+        )

@@ -1,0 +1,278 @@
+"""Landing files: what committed micro-batches have in which file of landing or quarantine.
+
+Micro-batch numbers grow in the order of commits within a pipeline (each commit holds the lease), so a reader that has
+seen all files up to one number misses none when it asks for what follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Boolean, ColumnElement, Select, func, select, update
+
+from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, stored_topics
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
+from include.offsets import OffsetRange
+
+ARCHIVED = "archived"
+"""Fate of the records whose rows are read from landing files until registered revisions hold them."""
+
+_END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
+
+_AT_ONCE = 1000
+"""Paths in one query."""
+
+
+@dataclass(frozen=True)
+class LandingFile:
+    """What one micro-batch has in one file; a compacted file holds what many micro-batches have."""
+
+    fate: str
+    """Of all records with rows in it: archived, empty or quarantined."""
+    path: str
+    """Below the lake."""
+    rows: int
+    """Rows of the micro-batch."""
+    bytes: int
+    """Size of the whole file."""
+    event_times: tuple[datetime, datetime] | None = None
+    """Earliest and latest event time in the file, where its footer tells."""
+    id: int = 0
+    """The ledger's number of it; 0 before the commit."""
+    micro_batch: int = 0
+    """The ledger's number of the micro-batch; 0 before the commit."""
+    committed_at: datetime | None = None
+    is_compacted: bool = False
+    """Whether its rows were merged into a file of the day."""
+    is_removed: bool = False
+    """Whether its rows are read from registered revisions since."""
+
+
+def _files(*conditions: ColumnElement[bool]) -> Select[LandingFileRow, datetime]:
+    return (
+        select(LandingFileRow, MicroBatch.committed_at)
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .where(*conditions)
+        .order_by(LandingFileRow.id)
+    )
+
+
+def _of_archive(pipeline: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE
+
+
+def _file_of(row: LandingFileRow, committed_at: datetime) -> LandingFile:
+    times = (
+        (row.event_time_min, row.event_time_max)
+        if row.event_time_min is not None and row.event_time_max is not None
+        else None
+    )
+    return LandingFile(
+        row.fate,
+        row.path,
+        row.rows,
+        row.bytes,
+        times,
+        row.id,
+        row.micro_batch_id,
+        committed_at,
+        row.compacted_at is not None,
+        row.removed_at is not None,
+    )
+
+
+def row_of(file: LandingFile, micro_batch: int) -> LandingFileRow:
+    """Return the ledger's row of a file of a micro-batch that is being committed."""
+    low, high = file.event_times or (None, None)
+    return LandingFileRow(
+        micro_batch_id=micro_batch,
+        fate=file.fate,
+        path=file.path,
+        rows=file.rows,
+        bytes=file.bytes,
+        event_time_min=low,
+        event_time_max=high,
+    )
+
+
+def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: str) -> list[str]:
+    """Return the paths of the files whose micro-batches overlap the ranges, each range in its incarnation.
+
+    Files that housekeeping has removed are not among them (`include/ledger/archive/removal.py`).
+    """
+    paths: set[str] = set()
+    current = stored_topics(pipeline)
+    with session() as ledger:
+        for each in ranges:
+            if not len(each):
+                continue
+            named = replace(each, topic_id=each.topic_id or current.get(each.topic_partition.topic, ""))
+            wanted = (
+                select(LandingFileRow.path)
+                .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+                .where(
+                    *_of_archive(pipeline),
+                    LandingFileRow.fate == fate,
+                    LandingFileRow.removed_at.is_(None),
+                    MicroBatchRange.topic == each.topic_partition.topic,
+                    of_incarnation(MicroBatchRange, named),
+                    MicroBatchRange.topic_partition == each.topic_partition.partition,
+                    overlaps(MicroBatchRange, each),
+                )
+            )
+            paths.update(ledger.scalars(wanted))
+    return sorted(paths)
+
+
+def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:
+    """Return the paths of the archive query's files that may hold an event in `[low, high)`; not those of replays."""
+    wanted = (
+        select(LandingFileRow.path)
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .where(
+            *_of_archive(pipeline),
+            LandingFileRow.fate == ARCHIVED,
+            LandingFileRow.removed_at.is_(None),
+            may_hold_events(low, high),
+        )
+    )
+    with session() as ledger:
+        return sorted(ledger.scalars(wanted))
+
+
+def may_hold_events(low: datetime, high: datetime) -> ColumnElement[bool]:
+    """Return the condition that a file may hold an event in `[low, high)`; unknown times are unbounded.
+
+    The index over event times answers it: old files cost nothing.
+    """
+    times = func.tstzrange(LandingFileRow.event_time_min, LandingFileRow.event_time_max, "[]")
+    return times.op("&&", return_type=Boolean())(func.tstzrange(low, high))
+
+
+def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return, by path, the topics that the file's micro-batches read, with their ids."""
+    topic_ids: dict[str, dict[str, str]] = {}
+    with session() as ledger:
+        for start in range(0, len(paths), _AT_ONCE):
+            rows = ledger.execute(
+                select(LandingFileRow.path, MicroBatchRange.topic, MicroBatchRange.topic_id)
+                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == LandingFileRow.micro_batch_id)
+                .where(LandingFileRow.path.in_(paths[start : start + _AT_ONCE]))
+                .distinct()
+            )
+            for path, topic, topic_id in rows:
+                topic_ids.setdefault(path, {})[topic] = topic_id
+    return topic_ids
+
+
+def before_events(pipeline: str, since: datetime) -> int:
+    """Return the number before the first micro-batch with an event at `since` or later, removed files left out.
+
+    The last number when there is none yet; 0 for a pipeline without commits.
+    """
+    with session() as ledger:
+        first = ledger.scalar(
+            select(func.min(MicroBatch.id))
+            .join(LandingFileRow, LandingFileRow.micro_batch_id == MicroBatch.id)
+            .where(
+                *_of_archive(pipeline),
+                LandingFileRow.fate == ARCHIVED,
+                LandingFileRow.removed_at.is_(None),
+                may_hold_events(since, _END_OF_TIME),
+            )
+        )
+        last = ledger.scalar(select(func.max(MicroBatch.id)).where(*_of_archive(pipeline)))
+    return first - 1 if first is not None else last or 0
+
+
+def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
+    """Return the last micro-batch after `after` with at most so many rows in between, but one micro-batch at least.
+
+    `after` when nothing was committed since.
+    """
+    rows = func.sum(MicroBatch.rows).over(order_by=MicroBatch.id)
+    counted = (
+        select(MicroBatch.id, rows.label("so_far"), func.row_number().over(order_by=MicroBatch.id).label("place"))
+        .where(*_of_archive(pipeline), MicroBatch.id > after)
+        .subquery()
+    )
+    wanted = select(func.max(counted.c.id))
+    if most_rows is not None:
+        wanted = wanted.where((counted.c.so_far <= most_rows) | (counted.c.place == 1))
+    with session() as ledger:
+        return ledger.scalar(wanted) or after
+
+
+def archived_between(pipeline: str, after: int, until: int) -> list[LandingFile]:
+    """Return the archived files of the micro-batches after `after` up to and including `until`, in order."""
+    wanted = _files(
+        *_of_archive(pipeline), MicroBatch.id > after, MicroBatch.id <= until, LandingFileRow.fate == ARCHIVED
+    )
+    with session() as ledger:
+        return [_file_of(*row) for row in ledger.execute(wanted)]
+
+
+def paths_of(pipeline: str, fate: str) -> list[str]:
+    """Return the paths of all committed files of a fate, in the order of their commits."""
+    with session() as ledger:
+        return [row.path for row, _ in ledger.execute(_files(*_of_archive(pipeline), LandingFileRow.fate == fate))]
+
+
+def files_of(batches: Iterable[int], fates: Sequence[str]) -> list[LandingFile]:
+    """Return the files of micro-batches with those fates that are not removed, in the order of their commits."""
+    wanted = _files(
+        LandingFileRow.micro_batch_id.in_(set(batches)),
+        LandingFileRow.fate.in_(fates),
+        LandingFileRow.removed_at.is_(None),
+    )
+    with session() as ledger:
+        return [_file_of(*row) for row in ledger.execute(wanted)]
+
+
+def files_at(pipeline: str, paths: Sequence[str]) -> list[LandingFile]:
+    """Return what the pipeline's micro-batches have in the files at these paths, removed or not."""
+    files: list[LandingFile] = []
+    with session() as ledger:
+        for start in range(0, len(paths), _AT_ONCE):
+            wanted = _files(MicroBatch.pipeline == pipeline, LandingFileRow.path.in_(paths[start : start + _AT_ONCE]))
+            files += [_file_of(*row) for row in ledger.execute(wanted)]
+    return files
+
+
+def files_to_be_there(pipeline: str) -> list[LandingFile]:
+    """Return each file that must lie in the pipeline's landing or quarantine once, those of replays too, by path.
+
+    `rows` are those of all its micro-batches together, `micro_batch` is the first of them.
+    """
+    wanted = (
+        select(
+            func.min(LandingFileRow.fate),
+            LandingFileRow.path,
+            func.sum(LandingFileRow.rows),
+            func.max(LandingFileRow.bytes),
+            func.min(LandingFileRow.micro_batch_id),
+        )
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .where(MicroBatch.pipeline == pipeline, LandingFileRow.removed_at.is_(None))
+        .group_by(LandingFileRow.path)
+        .order_by(LandingFileRow.path)
+    )
+    with session() as ledger:
+        return [
+            LandingFile(fate, path, int(rows), size, micro_batch=micro_batch)
+            for fate, path, rows, size, micro_batch in ledger.execute(wanted)
+        ]
+
+
+def move_into(files: Iterable[LandingFile], path: str, size: int) -> None:
+    """Record that the rows of the files lie in the compacted file at `path`, in one transaction."""
+    with session() as ledger:
+        ledger.execute(
+            update(LandingFileRow)
+            .where(LandingFileRow.id.in_({file.id for file in files}))
+            .values(path=path, bytes=size, compacted_at=func.now())
+        )

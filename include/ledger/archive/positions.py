@@ -1,0 +1,63 @@
+"""How far each query has committed, the topics it has read, and conditions on the offset ranges of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Boolean, ColumnElement, func, select, true
+from sqlalchemy.orm import Session
+
+from include.ledger.database import session
+from include.ledger.models import IntervalRange, MicroBatchRange, Position, Topic
+from include.offsets import OffsetRange, TopicPartition
+from include.topics import TopicIdentity, check_same_topic
+
+ARCHIVE = "archive"
+"""Name of the archive query; a speed query is named after its view."""
+
+
+def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:
+    """Return the next offset that the query will commit, per topic partition."""
+    with session() as ledger:
+        rows = position_rows(ledger, pipeline, query)
+        return {TopicPartition(row.topic, row.topic_partition): row.next_offset for row in rows}
+
+
+def position_rows(ledger: Session, pipeline: str, query: str) -> Sequence[Position]:
+    """Return the rows of a query's positions."""
+    return ledger.scalars(select(Position).where(Position.pipeline == pipeline, Position.query == query)).all()
+
+
+def stored_topics(pipeline: str) -> dict[str, str]:
+    """Return the topics that the pipeline's commits were read from, with their ids."""
+    with session() as ledger:
+        return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
+
+
+def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:
+    """Store topics that are read for the first time. Raises TopicRecreated when one is not the stored one."""
+    for topic, identity in topics.items():
+        stored = ledger.get(Topic, (pipeline, topic))
+        if stored is None:
+            ledger.add(
+                Topic(
+                    pipeline=pipeline,
+                    topic=topic,
+                    topic_id=identity.topic_id,
+                    topic_partitions=identity.topic_partitions,
+                )
+            )
+        else:
+            check_same_topic(pipeline, identity, topic, stored.topic_id)
+            stored.topic_partitions = identity.topic_partitions
+
+
+def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: OffsetRange) -> ColumnElement[bool]:
+    """Return the condition that a row's offsets overlap the range's; the index over spans answers it."""
+    span = func.int8range(table.from_offset, table.until_offset)
+    return span.op("&&", return_type=Boolean())(func.int8range(offsets.from_offset, offsets.until_offset))
+
+
+def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> ColumnElement[bool]:
+    """Return the condition that a row was read from the range's own incarnation of the topic, not from another."""
+    return table.topic_id == offsets.topic_id if offsets.topic_id else true()

@@ -1,0 +1,129 @@
+"""Removing landing files: which micro-batches registered intervals have replaced, and whose files were removed.
+
+A micro-batch's archived rows lie in its landing files until all of these are marked removed at once. From then on they
+are read from the registered revisions of the intervals that hold its offsets (`include/ledger/archive/holdings.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy import case, func, select, update
+from sqlalchemy.orm import Session
+
+from include.ledger.archive.holdings import registered_around
+from include.ledger.archive.landing_files import ARCHIVED
+from include.ledger.archive.positions import ARCHIVE, overlaps
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
+from include.offsets import OffsetRange, TopicPartition, intersection, merged
+
+
+def settled_batches(pipeline: str, until: datetime, fates: Sequence[str]) -> dict[int, list[OffsetRange]]:
+    """Return micro-batches with loose files of the fates, committed before `until`, wholly in registered intervals.
+
+    A loose file is neither compacted nor removed.
+    """
+    with session() as ledger:
+        loose = (
+            select(LandingFileRow.micro_batch_id)
+            .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+            .where(
+                MicroBatch.pipeline == pipeline,
+                MicroBatch.query == ARCHIVE,
+                MicroBatch.committed_at < until,
+                LandingFileRow.fate.in_(fates),
+                LandingFileRow.removed_at.is_(None),
+                LandingFileRow.compacted_at.is_(None),
+            )
+        )
+        batches: dict[int, list[tuple[str, OffsetRange]]] = defaultdict(list)
+        for r in ledger.scalars(select(MicroBatchRange).where(MicroBatchRange.micro_batch_id.in_(loose))):
+            tp = TopicPartition(r.topic, r.topic_partition)
+            batches[r.micro_batch_id].append((r.topic_id, OffsetRange(tp, r.from_offset, r.until_offset)))
+        registered = _registered(ledger, pipeline, [each for parts in batches.values() for _, each in parts])
+    return {
+        key: [each for _, each in parts]
+        for key, parts in batches.items()
+        if all(_lies_in(each, registered.get((topic_id, each.topic_partition), [])) for topic_id, each in parts)
+    }
+
+
+def _registered(
+    ledger: Session, pipeline: str, ranges: Sequence[OffsetRange]
+) -> dict[tuple[str, TopicPartition], list[OffsetRange]]:
+    """Return the offsets of registered intervals around the ranges, per topic id and topic partition."""
+    registered: dict[tuple[str, TopicPartition], list[OffsetRange]] = defaultdict(list)
+    for each in merged(ranges):
+        for row, held in registered_around(ledger, pipeline, each):
+            registered[row.topic_id, held.topic_partition].append(held)
+    return {key: merged(parts) for key, parts in registered.items()}
+
+
+def _lies_in(wanted: OffsetRange, wholes: Sequence[OffsetRange]) -> bool:
+    return not len(wanted) or any(intersection(wanted, whole) == wanted for whole in wholes)
+
+
+def mark_removed(batches: Iterable[int]) -> None:
+    """Record that the archived files of the micro-batches are no longer read."""
+    with session() as ledger:
+        ledger.execute(
+            update(LandingFileRow)
+            .where(
+                LandingFileRow.micro_batch_id.in_(set(batches)),
+                LandingFileRow.fate == ARCHIVED,
+                LandingFileRow.removed_at.is_(None),
+            )
+            .values(removed_at=func.now())
+        )
+
+
+def removed_ranges(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the parts of the ranges whose landing files are removed, in as few ranges as possible.
+
+    Micro-batches without archived rows have no files to miss: they join what is removed around them.
+    """
+    removed: list[OffsetRange] = []
+    with session() as ledger:
+        for each in merged(ranges):
+            removed += _removed_in(ledger, pipeline, each)
+    return merged(removed)
+
+
+def _removed_in(ledger: Session, pipeline: str, wanted: OffsetRange) -> list[OffsetRange]:
+    tp = wanted.topic_partition
+    rows = ledger.execute(
+        select(
+            MicroBatchRange.from_offset,
+            MicroBatchRange.until_offset,
+            func.count(case((LandingFileRow.removed_at.is_(None), LandingFileRow.id))),
+            func.count(LandingFileRow.removed_at),
+        )
+        .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+        .outerjoin(LandingFileRow, (LandingFileRow.micro_batch_id == MicroBatch.id) & (LandingFileRow.fate == ARCHIVED))
+        .where(
+            MicroBatch.pipeline == pipeline,
+            MicroBatch.query == ARCHIVE,
+            MicroBatchRange.topic == tp.topic,
+            MicroBatchRange.topic_partition == tp.partition,
+            overlaps(MicroBatchRange, wanted),
+        )
+        .group_by(MicroBatchRange.micro_batch_id, MicroBatchRange.from_offset, MicroBatchRange.until_offset)
+        .order_by(MicroBatchRange.from_offset)
+    ).all()
+    removed: list[OffsetRange] = []
+    run: list[OffsetRange] = []
+    until_removed = 0
+    for begin, until, files_kept, files_removed in [*rows, (0, 0, 1, 0)]:
+        common = intersection(OffsetRange(tp, begin, until), wanted)
+        if files_removed and not files_kept and common:
+            run.append(common)
+            until_removed = len(run)
+        elif not files_kept and common and run:
+            run.append(common)
+        elif files_kept:
+            removed += run[:until_removed]
+            run, until_removed = [], 0
+    return removed

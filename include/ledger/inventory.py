@@ -1,0 +1,122 @@
+"""Tables as a whole, for doctor and housekeeping: revisions in every state, and the attempts under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+
+from include.ledger.database import session
+from include.ledger.intervals.revisions import BuiltRevision, move
+from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
+from include.ledger.models import Attempt, IntervalRange, IntervalRow, Revision
+from include.times import Interval
+
+
+@dataclass(frozen=True)
+class KnownRevision(BuiltRevision):
+    """A revision in any state, with the interval and the attempt that it comes from."""
+
+    state: RevisionState
+    attempt: int
+    interval: Interval
+
+
+def _known(revision: Revision, interval: IntervalRow) -> KnownRevision:
+    return KnownRevision(
+        revision.table_name,
+        revision.table_partition,
+        revision.id,
+        revision.location,
+        revision.rows,
+        revision.content_hash,
+        dict(revision.files),
+        RevisionState(revision.state),
+        revision.attempt_id,
+        Interval(interval.from_time, interval.to_time),
+    )
+
+
+def revisions_of(table: str) -> list[KnownRevision]:
+    """Return all revisions that a table ever had, oldest first."""
+    wanted = (
+        select(Revision, IntervalRow)
+        .join(IntervalRow, IntervalRow.id == Revision.interval_id)
+        .where(Revision.table_name == table)
+        .order_by(Revision.built_at, Revision.table_partition)
+    )
+    with session() as ledger:
+        return [_known(*row) for row in ledger.execute(wanted).tuples()]
+
+
+def states_at(table: str, locations: Iterable[str]) -> dict[str, RevisionState]:
+    """Return the states of the revisions that lie at these locations, by location."""
+    wanted = select(Revision.location, Revision.state).where(
+        Revision.table_name == table, Revision.location.in_(list(locations))
+    )
+    with session() as ledger:
+        return {location: RevisionState(state) for location, state in ledger.execute(wanted)}
+
+
+def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[KnownRevision]:
+    """Return revisions that were retired, or built and never registered, before a time; oldest first."""
+    wanted = (
+        select(Revision, IntervalRow)
+        .join(IntervalRow, IntervalRow.id == Revision.interval_id)
+        .where(
+            Revision.table_name.in_(list(tables)),
+            Revision.state.in_({*RETIRED, RevisionState.BUILT, RevisionState.VALIDATED}),
+            func.coalesce(Revision.retired_at, Revision.built_at) < before,
+        )
+        .order_by(Revision.built_at)
+    )
+    with session() as ledger:
+        return [_known(*row) for row in ledger.execute(wanted).tuples()]
+
+
+def mark_revisions_removed(revisions: Sequence[KnownRevision]) -> None:
+    """Record in one transaction that the directories of the revisions may be deleted.
+
+    A revision whose state has changed since it was read is left as it is.
+    """
+    with session() as ledger:
+        for each in revisions:
+            key = (each.revision, each.table, each.partition)
+            row = ledger.get_one(Revision, key, with_for_update=True)
+            if row.state == each.state:
+                move(row, RevisionState.REMOVED)
+
+
+def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
+    """Return the attempts that began after `since` and have not ended: they may be reading and writing."""
+    wanted = (
+        select(Attempt.id, IntervalRow.from_time, IntervalRow.to_time)
+        .join(IntervalRow, IntervalRow.id == Attempt.interval_id)
+        .where(IntervalRow.pipeline == pipeline, Attempt.ended_at.is_(None), Attempt.started_at > since)
+    )
+    with session() as ledger:
+        return {key: Interval(begin, end) for key, begin, end in ledger.execute(wanted)}
+
+
+def intervals_without_revisions(pipeline: str, table: str) -> list[Interval]:
+    """Return intervals said to be registered, with archived records, without a registered revision of the table."""
+    revisions = select(Revision.interval_id).where(
+        Revision.state == RevisionState.REGISTERED,
+        Revision.table_name == table,
+        Revision.interval_id == IntervalRow.id,
+    )
+    archived = (
+        select(func.sum(func.coalesce(IntervalRange.archived, 0)))
+        .where(IntervalRange.interval_id == IntervalRow.id)
+        .scalar_subquery()
+    )
+    wanted = (
+        select(IntervalRow.from_time, IntervalRow.to_time)
+        .where(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.REGISTERED)
+        .where(~revisions.exists(), archived > 0)
+        .order_by(IntervalRow.from_time)
+    )
+    with session() as ledger:
+        return [Interval(begin, end) for begin, end in ledger.execute(wanted)]

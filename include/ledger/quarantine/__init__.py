@@ -1,0 +1,48 @@
+"""The ledger of the quarantine: where its records lie, what was decided about them, and what replays delivered."""
+
+from include.ledger.quarantine.decisions import (
+    Decisions,
+    Note,
+    Replayed,
+    deciding,
+    decisions,
+    is_being_decided,
+    record_discards,
+)
+from include.ledger.quarantine.records import Origin, QuarantineFile, RecordKey, files
+from include.ledger.quarantine.replays import (
+    REPLAY,
+    LandedReplay,
+    ReplayedInto,
+    assign_replays,
+    diverted,
+    next_replay,
+    pinned_fates,
+    record_replay,
+    replayed_into,
+    replayed_within,
+)
+
+__all__ = [
+    "REPLAY",
+    "Decisions",
+    "LandedReplay",
+    "Note",
+    "Origin",
+    "QuarantineFile",
+    "RecordKey",
+    "Replayed",
+    "ReplayedInto",
+    "assign_replays",
+    "deciding",
+    "decisions",
+    "diverted",
+    "files",
+    "is_being_decided",
+    "next_replay",
+    "pinned_fates",
+    "record_discards",
+    "record_replay",
+    "replayed_into",
+    "replayed_within",
+]

@@ -1,0 +1,132 @@
+"""What was decided about quarantined records: replayed, discarded, or tried and still bad."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from include.errors import AnotherWriter
+from include.ledger.database import held_lock, session
+from include.ledger.models import DivertedRecord, IntervalRow, QuarantineNote, Replay
+from include.ledger.quarantine.records import RecordKey
+from include.times import Interval
+
+_PATIENCE = timedelta(minutes=10)
+"""How long a replay or discard waits for another one; a replay of everything takes minutes."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay let the record through."""
+
+    fate: str
+    """archived, or empty: valid, with nothing to archive."""
+    replayed_at: datetime
+    replayed_by: str
+    interval: Interval | None
+    """The interval that delivers its rows; None until the next one is pinned."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """The record was discarded, or a replay found it still bad."""
+
+    noted_at: datetime
+    noted_by: str
+    reason: str
+    """Why it was discarded, or the reason code that the replay found."""
+    detail: str
+    decoder_version: str
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided about a pipeline's quarantined records."""
+
+    replays: Mapping[RecordKey, Replayed]
+    discards: Mapping[RecordKey, Note]
+    failures: Mapping[RecordKey, Note]
+    """The last thing a replay found about a record that is still bad."""
+
+
+@contextmanager
+def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[None]:
+    """Let one replay or discard at a time decide about the pipeline's quarantine, during the block.
+
+    Raises AnotherWriter when another one does not end within `patience`.
+    """
+    with held_lock(f"quarantine:{pipeline}", patience) as is_alone:
+        if not is_alone:
+            raise AnotherWriter(
+                "a replay or discard of its quarantine is under way", remedy="wait for its end", pipeline=pipeline
+            )
+        yield
+
+
+def is_being_decided(pipeline: str) -> bool:
+    """Return whether a replay or discard is under way."""
+    with held_lock(f"quarantine:{pipeline}") as is_free:
+        return not is_free
+
+
+def decisions(pipeline: str) -> Decisions:
+    """Return everything decided about the pipeline's quarantined records."""
+    with session() as ledger:
+        return decisions_of(ledger, pipeline)
+
+
+def decisions_of(ledger: Session, pipeline: str) -> Decisions:
+    """Return the same, as a transaction sees it."""
+    replayed = (
+        select(Replay, IntervalRow)
+        .join(IntervalRow, IntervalRow.id == Replay.interval_id, isouter=True)
+        .where(Replay.pipeline == pipeline)
+    )
+    replays = {
+        key_of(row): Replayed(
+            row.fate, row.replayed_at, row.replayed_by, Interval(into.from_time, into.to_time) if into else None
+        )
+        for row, into in ledger.execute(replayed).tuples()
+    }
+    discards: dict[RecordKey, Note] = {}
+    failures: dict[RecordKey, Note] = {}
+    notes = select(QuarantineNote).where(QuarantineNote.pipeline == pipeline).order_by(QuarantineNote.id)
+    for row in ledger.scalars(notes):
+        note = Note(row.noted_at, row.noted_by, row.reason, row.detail, row.decoder_version)
+        (discards if row.kind == "discarded" else failures)[key_of(row)] = note
+    return Decisions(replays, discards, failures)
+
+
+def key_of(row: Replay | QuarantineNote | DivertedRecord) -> RecordKey:
+    """Return the record that a row is about."""
+    return RecordKey(row.topic, row.topic_id, row.topic_partition, row.record_offset)
+
+
+def record_discards(pipeline: str, records: Collection[RecordKey], *, reason: str, by: str) -> None:
+    """Record in one transaction that records are given up, by whom and why. The caller is `deciding`."""
+    with session() as ledger:
+        for record in sorted(records):
+            ledger.add(note_row(pipeline, record, kind="discarded", by=by, reason=reason))
+
+
+def note_row(
+    pipeline: str, record: RecordKey, *, kind: str, by: str, reason: str, detail: str = "", decoder_version: str = ""
+) -> QuarantineNote:
+    """Return the row of a decision or a finding about a record."""
+    return QuarantineNote(
+        pipeline=pipeline,
+        topic=record.topic,
+        topic_id=record.topic_id,
+        topic_partition=record.partition,
+        record_offset=record.offset,
+        kind=kind,
+        noted_by=by,
+        reason=reason,
+        detail=detail,
+        decoder_version=decoder_version,
+    )

@@ -1,0 +1,98 @@
+"""Quarantined records: how each is known for ever, and in which files they lie."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
+from include.offsets import Coordinates, OffsetRange, TopicPartition
+
+
+@dataclass(frozen=True, order=True)
+class RecordKey:
+    """A record for ever: a recreated topic's offsets mean other records."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Topic, partition, offset."""
+        return self.topic, self.partition, self.offset
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offset {self.offset}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where quarantined records of a topic partition come from: one micro-batch's range."""
+
+    until_offset: int
+    topic_id: str
+    """Kafka's id of the topic when they were landed."""
+    decoder_version: str | None
+
+
+@dataclass(frozen=True)
+class QuarantineFile:
+    """A quarantine file with what its records cannot tell themselves. It may hold many micro-batches."""
+
+    path: str
+    origins: Mapping[TopicPartition, Sequence[Origin]]
+    """Its micro-batches by topic partition, in the order of their offsets."""
+
+    def origin(self, topic_partition: TopicPartition, offset: int) -> Origin:
+        """Return where the record at that offset comes from."""
+        origins = self.origins.get(topic_partition, ())
+        at = bisect_right(origins, offset, key=lambda origin: origin.until_offset)
+        return origins[at] if at < len(origins) else Origin(offset + 1, "", None)
+
+
+def files(pipeline: str, within: OffsetRange | None = None) -> list[QuarantineFile]:
+    """Return the quarantine files of committed micro-batches, oldest first.
+
+    `within`: only those that may hold its offsets.
+    """
+    wanted = (
+        select(
+            LandingFileRow.path,
+            MicroBatch.decoder_version,
+            MicroBatchRange.topic,
+            MicroBatchRange.topic_partition,
+            MicroBatchRange.until_offset,
+            MicroBatchRange.topic_id,
+        )
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+        .where(
+            MicroBatch.pipeline == pipeline,
+            LandingFileRow.fate == "quarantined",
+            MicroBatchRange.from_offset < MicroBatchRange.until_offset,
+        )
+        .order_by(LandingFileRow.id)
+    )
+    if within is not None:
+        tp = within.topic_partition
+        wanted = wanted.where(
+            MicroBatchRange.topic == tp.topic,
+            MicroBatchRange.topic_partition == tp.partition,
+            MicroBatchRange.from_offset < within.until_offset,
+            MicroBatchRange.until_offset > within.from_offset,
+        )
+    by_path: dict[str, dict[TopicPartition, set[Origin]]] = {}
+    with session() as ledger:
+        for path, version, topic, partition, until, topic_id in ledger.execute(wanted):
+            of_file = by_path.setdefault(path, {})
+            of_file.setdefault(TopicPartition(topic, partition), set()).add(Origin(until, topic_id, version))
+    return [
+        QuarantineFile(path, {tp: sorted(each, key=lambda o: o.until_offset) for tp, each in origins.items()})
+        for path, origins in by_path.items()
+    ]

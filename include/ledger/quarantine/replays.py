@@ -1,0 +1,195 @@
+"""Replays: quarantined records that the current code decodes, their rows, and the interval that delivers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from include.errors import AnotherWriter
+from include.ledger.archive import micro_batches
+from include.ledger.archive.landing_files import ARCHIVED, LandingFile
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.database import session
+from include.ledger.models import DivertedRecord, LandingFileRow, MicroBatch, Replay
+from include.ledger.quarantine.decisions import decisions_of, key_of, note_row
+from include.ledger.quarantine.records import RecordKey
+from include.offsets import Coordinates, OffsetRange, TopicPartition
+
+REPLAY = "replay"
+"""Query name of the micro-batches that replays land; they move no position."""
+
+
+@dataclass
+class LandedReplay:
+    """What became of the records that a replay tried, and the files of those with rows."""
+
+    fates: dict[RecordKey, str] = field(default_factory=dict)
+    """archived or empty, of those that pass."""
+    failures: dict[RecordKey, tuple[str, str]] = field(default_factory=dict)
+    """Reason and detail of those that still fail."""
+    files: list[LandingFile] = field(default_factory=list)
+
+
+def next_replay(pipeline: str) -> int:
+    """Return the number of the pipeline's next replay. The caller is `deciding`."""
+    wanted = select(func.max(MicroBatch.batch_id)).where(MicroBatch.pipeline == pipeline, MicroBatch.query == REPLAY)
+    with session() as ledger:
+        last = ledger.scalar(wanted)
+    return 0 if last is None else last + 1
+
+
+def record_replay(
+    pipeline: str, number: int, landed: LandedReplay, *, by: str, decoder_version: str, seconds: float
+) -> None:
+    """Commit a replay in one transaction: its micro-batch, files and records, and what still fails.
+
+    No micro-batch is written when no record passed; a failure that equals the last one is not repeated.
+    Raises AnotherWriter, with nothing committed, when another replay has delivered one of the records.
+    """
+    batch = BatchCommit(
+        pipeline,
+        REPLAY,
+        f"{REPLAY}:{pipeline}",
+        number,
+        files=landed.files,
+        rows=sum(file.rows for file in landed.files),
+        seconds=seconds,
+        decoder_version=decoder_version,
+    )
+    try:
+        with session() as ledger:
+            if landed.fates:
+                row = micro_batches.write(ledger, 0, batch, records=len(landed.fates))
+                for record, fate in sorted(landed.fates.items()):
+                    ledger.add(_replay_row(batch, record, fate, by, row.id))
+            last = decisions_of(ledger, pipeline).failures
+            for record, (reason, detail) in sorted(landed.failures.items()):
+                before = last.get(record)
+                if before is None or (before.reason, before.detail, before.decoder_version) != (
+                    reason,
+                    detail,
+                    decoder_version,
+                ):
+                    ledger.add(
+                        note_row(
+                            pipeline,
+                            record,
+                            kind="failed",
+                            by=by,
+                            reason=reason,
+                            detail=detail,
+                            decoder_version=decoder_version,
+                        )
+                    )
+    except IntegrityError as error:
+        raise AnotherWriter(
+            "another replay has delivered these records meanwhile; nothing was committed",
+            remedy="replay again: what is delivered is passed over",
+            pipeline=pipeline,
+        ) from error
+
+
+def _replay_row(batch: BatchCommit, record: RecordKey, fate: str, by: str, micro_batch: int) -> Replay:
+    return Replay(
+        pipeline=batch.pipeline,
+        topic=record.topic,
+        topic_id=record.topic_id,
+        topic_partition=record.partition,
+        record_offset=record.offset,
+        fate=fate,
+        replayed_by=by,
+        decoder_version=batch.decoder_version,
+        micro_batch_id=micro_batch,
+    )
+
+
+def assign_replays(ledger: Session, pipeline: str, interval_id: int) -> None:
+    """Let an interval that is being pinned deliver what was replayed since the last one was.
+
+    Called for each interval in the order of time, so the first one pinned after a replay delivers it,
+    whichever of them is built first. An interval that is pinned again gets its replays back: deleting it
+    has set them free in the same transaction.
+    """
+    ledger.execute(
+        update(Replay)
+        .where(Replay.pipeline == pipeline, Replay.interval_id.is_(None))
+        .values(interval_id=interval_id)
+        .execution_options(synchronize_session=False)
+    )
+
+
+@dataclass(frozen=True)
+class ReplayedInto:
+    """What replays put into an interval."""
+
+    records: int
+    """How many records with rows."""
+    first: RecordKey | None
+    paths: Sequence[str]
+    """Files of their rows, below the lake."""
+
+
+def replayed_into(interval_id: int) -> ReplayedInto:
+    """Return the replayed records that an interval delivers. All rows of a replay belong to one interval."""
+    with session() as ledger:
+        replays = ledger.scalars(select(Replay).where(Replay.interval_id == interval_id, Replay.fate == ARCHIVED)).all()
+        paths = select(LandingFileRow.path).where(
+            LandingFileRow.micro_batch_id.in_({row.micro_batch_id for row in replays}), LandingFileRow.fate == ARCHIVED
+        )
+        keys = sorted(key_of(row) for row in replays)
+        return ReplayedInto(len(keys), keys[0] if keys else None, sorted(ledger.scalars(paths)))
+
+
+def pinned_fates(pipeline: str, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> list[Coordinates]:
+    """Return the records of the ranges that stay quarantined whatever the current code makes of them.
+
+    These are the diverted ones, which must not be decoded, and the replayed ones, whose rows another
+    interval delivers.
+    """
+    coordinates: set[Coordinates] = set()
+    with session() as ledger:
+        for each in ranges:
+            tp = each.topic_partition
+            for model in (DivertedRecord, Replay):
+                wanted = select(model.record_offset).where(
+                    model.pipeline == pipeline,
+                    model.topic == tp.topic,
+                    model.topic_id == topic_ids[tp.topic],
+                    model.topic_partition == tp.partition,
+                    model.record_offset >= each.from_offset,
+                    model.record_offset < each.until_offset,
+                )
+                coordinates.update((tp.topic, tp.partition, offset) for offset in ledger.scalars(wanted))
+    return sorted(coordinates)
+
+
+def diverted(pipeline: str, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> list[Coordinates]:
+    """Return diverted records at or above the positions (0 where there is none): those a query has still to pass."""
+    with session() as ledger:
+        rows = ledger.scalars(select(DivertedRecord).where(DivertedRecord.pipeline == pipeline))
+        return sorted(
+            key_of(row).coordinates
+            for row in rows
+            if row.topic_id == topic_ids.get(row.topic)
+            and row.record_offset >= positions.get(TopicPartition(row.topic, row.topic_partition), 0)
+        )
+
+
+def replayed_within(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Coordinates]:
+    """Return the coordinates of replayed records in the ranges: their rows lie in the tables of other intervals."""
+    coordinates: list[Coordinates] = []
+    with session() as ledger:
+        for each in ranges:
+            wanted = select(Replay.topic, Replay.topic_partition, Replay.record_offset).where(
+                Replay.pipeline == pipeline,
+                Replay.topic == each.topic_partition.topic,
+                Replay.topic_partition == each.topic_partition.partition,
+                Replay.record_offset >= each.from_offset,
+                Replay.record_offset < each.until_offset,
+            )
+            coordinates += [(topic, partition, offset) for topic, partition, offset in ledger.execute(wanted)]
+    return coordinates

@@ -1,0 +1,79 @@
+"""Compaction of closed days, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include import lake
+from include.errors import TidemarkError
+from include.housekeeping import compaction
+from include.ledger.archive import landing_files
+from tests.support.committed import commit, register, span
+
+
+def rows_of(paths: list[str]) -> list[dict[str, Any]]:
+    tables = [pq.ParquetFile(lake.filesystem(lake.uri(path))[1]).read() for path in paths]
+    return sorted(pa.concat_tables(tables).to_pylist(), key=lambda row: row["kafka_offset"])
+
+
+@pytest.mark.services
+def test_day_is_compacted_into_one_file_and_again_when_more_of_it_is_settled(pipeline: str) -> None:
+    interval = register(pipeline, 0, 0, 20)
+    for number in range(4):
+        commit(pipeline, number, 5 * number, 5 * number + 5, quarantined=2, empty=1)
+    now = datetime.now(UTC)
+    before = rows_of(landing_files.files_covering(pipeline, [span(0, 20)], "quarantined"))
+    days = compaction.closed_days(pipeline, now)
+    assert [(day.fate, len(day.files)) for day in days] == [("empty", 4), ("quarantined", 4)]
+    for day in days:
+        compaction.compact(pipeline, day)
+    assert compaction.closed_days(pipeline, now) == []
+    for offsets in ([span(0, 20)], [span(6, 7)]):
+        paths = landing_files.files_covering(pipeline, offsets, "quarantined")
+        assert len(paths) == 1
+        assert rows_of(paths) == before
+
+    # A batch that was not settled then joins the same file.
+    commit(pipeline, 4, 20, 30, quarantined=3)
+    assert compaction.closed_days(pipeline, now) == []
+    register(pipeline, 1, 20, 40)
+    (day,) = compaction.closed_days(pipeline, now)
+    compaction.compact(pipeline, day)
+    paths = landing_files.files_covering(pipeline, [span(0, 40)], "quarantined")
+    assert len(paths) == 1
+    assert [row["kafka_offset"] for row in rows_of(paths)] == [0, 1, 5, 6, 10, 11, 15, 16, 20, 21, 22]
+    assert interval
+
+
+@pytest.mark.services
+def test_day_is_not_compacted_when_a_file_holds_other_rows_than_the_ledger_counts(pipeline: str) -> None:
+    register(pipeline, 0, 0, 20)
+    commit(pipeline, 0, 0, 10, quarantined=3)
+    commit(pipeline, 1, 10, 20, quarantined=3)
+    paths = landing_files.files_covering(pipeline, [span(0, 20)], "quarantined")
+    _, at = lake.filesystem(lake.uri(paths[0]))
+    pq.write_table(pq.ParquetFile(at).read().slice(1), at)
+    (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
+    with pytest.raises(TidemarkError, match="holds 2 rows, the ledger counts 3"):
+        compaction.compact(pipeline, day)
+    assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == paths
+
+
+def test_digest_differs_when_a_row_is_doubled_lost_or_changed_but_not_by_order() -> None:
+    rows = [{"a": 1, "b": None}, {"a": 2, "b": b"x"}, {"a": 3, "b": b"y"}]
+
+    def digest(*chosen: dict[str, Any]) -> compaction.RowDigest:
+        return compaction.RowDigest().plus(pa.Table.from_pylist(list(chosen)))
+
+    whole = digest(*rows)
+    assert digest(*reversed(rows)) == whole
+    assert digest(*rows[:2]) != whole
+    assert digest(*rows, rows[0]) != whole
+    assert digest(rows[0], rows[0], rows[2]) != whole
+    # A file from before a column was added holds the same rows.
+    assert digest({"a": 1}).plus(pa.Table.from_pylist(rows[1:])) == whole

@@ -1,0 +1,136 @@
+"""Housekeeping of tables and leftovers, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, func, select, text
+
+from include import lake
+from include.errors import AnotherWriter
+from include.housekeeping.run import alone, keep_house
+from include.ledger.database import session
+from include.ledger.intervals.states import RETIRED
+from include.ledger.models import Attempt, Revision
+from include.pipelines import load_pipeline
+from include.settings import settings
+from tests.conftest import Home
+from tests.support.committed import register
+
+pytestmark = pytest.mark.services
+
+
+def test_second_housekeeping_is_refused_while_one_runs(pipeline: str) -> None:
+    with alone(pipeline), pytest.raises(AnotherWriter, match="another housekeeping"), alone(pipeline):
+        pass
+    with alone(pipeline):
+        assert True
+
+
+@pytest.fixture
+def attempt(postgres: Home) -> tuple[int, int]:
+    """An interval of the declared pipeline with an attempt that has ended."""
+    interval = register("nest_cameras", 0, 0, 10)
+    with session() as ledger:
+        row = Attempt(interval_id=interval, run_by="test", code_version="1", source="kafka", ended_at=func.now())
+        ledger.add(row)
+        ledger.flush()
+        return interval, row.id
+
+
+def revise(attempt: tuple[int, int], name: str, state: str, days: int) -> Path:
+    """A revision with a file, in that state for so many days."""
+    location = lake.uri("tables", "nest_cameras", "date=2026-11-18/interval=2026-11-18T05", name)
+    folder = Path(lake.filesystem(location)[1])
+    folder.mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"rows")
+    moment = datetime.now(UTC) - timedelta(days=days)
+    with session() as ledger:
+        ledger.add(
+            Revision(
+                id=name,
+                table_name="nest_cameras",
+                table_partition="date=2026-11-18/interval=2026-11-18T05",
+                interval_id=attempt[0],
+                attempt_id=attempt[1],
+                location=location,
+                rows=1,
+                content_hash="h",
+                code_version="1",
+                state=state,
+                built_at=moment,
+                retired_at=moment if state in RETIRED else None,
+                files={"part-0.parquet": {"rows": 1, "bytes": 4}},
+            )
+        )
+    return folder
+
+
+def quiet(line: str) -> None:
+    """Nobody reads it."""
+
+
+def catalogue(partition: str, location: str) -> None:
+    """A table partition in the metastore's own tables, as Hive writes it."""
+    engine = create_engine(settings().database("catalog"))
+    with engine.begin() as connection:
+        for statement in (
+            """INSERT INTO "DBS" ("DB_ID", "DB_LOCATION_URI", "NAME") VALUES (1, 'file:/lake', 'lake')""",
+            """INSERT INTO "SDS" ("SD_ID", "IS_COMPRESSED", "IS_STOREDASSUBDIRECTORIES", "LOCATION", "NUM_BUCKETS")
+               VALUES (1, false, false, :location, 0)""",
+            """INSERT INTO "TBLS" ("TBL_ID", "CREATE_TIME", "DB_ID", "LAST_ACCESS_TIME", "RETENTION", "TBL_NAME",
+               "IS_REWRITE_ENABLED") VALUES (1, 0, 1, 0, 0, 'nest_cameras', false)""",
+            """INSERT INTO "PARTITIONS" ("PART_ID", "CREATE_TIME", "LAST_ACCESS_TIME", "PART_NAME", "SD_ID", "TBL_ID")
+               VALUES (1, 0, 0, :partition, 1, 1)""",
+        ):
+            connection.execute(text(statement), {"partition": partition, "location": location})
+    engine.dispose()
+
+
+def test_old_revisions_go_and_those_in_use_stay(postgres: Home, attempt: tuple[int, int]) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    registered = revise(attempt, "r1", "registered", 30)
+    old = [revise(attempt, f"r{n}", s, 8) for n, s in enumerate(("superseded", "rejected", "discarded", "built"), 2)]
+    young = revise(attempt, "r6", "superseded", 6)
+    pointed_at = revise(attempt, "r7", "superseded", 30)
+    catalogue("date=2026-11-18/interval=2026-11-18T05", f"file:{pointed_at}")
+    dry = keep_house(pipeline, dry_run=True, progress=quiet)
+    assert dry["revisions"]["revisions"] == len(old)
+    assert all(folder.exists() for folder in (*old, young, pointed_at, registered))
+    done = keep_house(pipeline, dry_run=False, progress=quiet)
+    assert done["revisions"] == {"revisions": 4, "bytes": 16}
+    assert [line for line in done["kept"] if "r7 (superseded)" in line]
+    assert not any(folder.exists() for folder in old)
+    assert all(folder.exists() for folder in (young, pointed_at, registered))
+    with session() as ledger:
+        states = dict(ledger.execute(select(Revision.id, Revision.state)).tuples().all())
+    assert {states[f"r{n}"] for n in range(2, 6)} == {"removed"}
+    assert (states["r1"], states["r6"], states["r7"]) == ("registered", "superseded", "superseded")
+
+
+def test_leftovers_of_killed_jobs_go_only_when_they_are_old(postgres: Home) -> None:
+    pipeline, root = load_pipeline("nest_cameras"), Path(lake.filesystem(lake.root())[1])
+    leftovers = [
+        root / "landing" / "nest_cameras" / "0a1b2c3d-000000007-1" / "fate=archived" / "part-0.parquet",
+        root / "tables" / "nest_cameras" / "_staging-999" / "date=2026-11-20" / "part-0.parquet",
+        root / "tables" / "nest_cameras" / "date=2026-11-20" / "interval=x" / "r20261120T000000-999" / "p.parquet",
+        root / "quarantine" / "nest_cameras" / "0a1b2c3d-000000007-0000.parquet",
+    ]
+    for path in leftovers:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"not committed")
+    assert keep_house(pipeline, dry_run=False, progress=quiet)["orphans"] == []
+    assert all(path.exists() for path in leftovers)
+    long_ago = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
+    for path in leftovers:
+        for each in (path, *path.parents):
+            if each == root:
+                break
+            os.utime(each, (long_ago, long_ago))
+    assert len(keep_house(pipeline, dry_run=True, progress=quiet)["orphans"]) == 4
+    assert all(path.exists() for path in leftovers)
+    assert len(keep_house(pipeline, dry_run=False, progress=quiet)["orphans"]) == 4
+    assert not any(path.exists() for path in leftovers)

@@ -1,0 +1,75 @@
+"""What the ledger says about landing that was removed, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.errors import TidemarkError, UsageError
+from include.intervals.pinning import check_repin
+from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.database import session
+from include.ledger.intervals import pins
+from include.pipelines import load_pipeline
+from include.times import Interval
+from tests.support.committed import DAY, commit, register, span
+
+pytestmark = pytest.mark.services
+
+
+def test_batch_is_settled_only_when_all_its_offsets_lie_in_registered_intervals(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    register(pipeline, 1, 10, 20)
+    register(pipeline, 2, 20, 30, state="pinned")
+    inside = commit(pipeline, 0, 0, 8, archived=3)
+    across_registered = commit(pipeline, 1, 8, 15, archived=3)
+    commit(pipeline, 2, 15, 25, archived=3)
+    commit(pipeline, 3, 25, 30, archived=3)
+    settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
+    assert settled == {inside: [span(0, 8)], across_registered: [span(8, 15)]}
+    assert removal.settled_batches(pipeline, DAY, ("archived",)) == {}
+
+
+def test_removed_offsets_are_read_from_intervals_and_no_file_of_theirs_is_named(pipeline: str) -> None:
+    first, second = register(pipeline, 0, 0, 10), register(pipeline, 1, 10, 20)
+    batches = [commit(pipeline, 0, 0, 4, archived=2), commit(pipeline, 1, 4, 6, empty=2)]
+    batches += [commit(pipeline, 2, 6, 12, archived=2)]
+    commit(pipeline, 3, 12, 20, archived=2)
+    assert removal.removed_ranges(pipeline, [span(0, 20)]) == []
+    removal.mark_removed([batches[0], batches[2]])
+    # The batch without archived rows lies between two removed ones: one range.
+    assert removal.removed_ranges(pipeline, [span(0, 20)]) == [span(0, 12)]
+    assert removal.removed_ranges(pipeline, [span(2, 8)]) == [span(2, 8)]
+    assert removal.removed_ranges(pipeline, [span(12, 20)]) == []
+    left = landing_files.files_covering(pipeline, [span(0, 20)], "archived")
+    assert left == [f"landing/{pipeline}/3/fate=archived/part.parquet"]
+    found = holdings.holdings(pipeline, "no_table", [span(0, 12)])
+    assert [(h.interval_id, h.ranges) for h in found] == [(first, (span(0, 10),)), (second, (span(10, 12),))]
+
+
+def test_removed_offsets_outside_of_registered_intervals_are_an_error(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    with pytest.raises(TidemarkError, match=r"events-0 \[5, 12\)"):
+        holdings.holdings(pipeline, "no_table", [span(5, 12)])
+
+
+def test_interval_is_not_pinned_again_when_its_landing_was_removed(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    removal.mark_removed([commit(pipeline, 0, 0, 10, archived=2)])
+    pinned = pins.find_interval(pipeline, DAY)
+    assert pinned is not None
+    assert pinned.interval == Interval(DAY, DAY + timedelta(hours=1))
+    with pytest.raises(UsageError, match="were removed"):
+        check_repin(replace(load_pipeline("nest_cameras"), name=pipeline), pinned)
+
+
+def test_files_of_old_offsets_are_found_by_the_index_when_much_came_after(pipeline: str) -> None:
+    with session() as ledger:
+        connection = ledger.connection()
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        plan = connection.exec_driver_sql(
+            "EXPLAIN SELECT 1 FROM micro_batch_ranges WHERE int8range(from_offset, until_offset) && int8range(5, 9)"
+        )
+        assert any("ix_micro_batch_ranges_span" in line for (line,) in plan)
