@@ -1,4 +1,4 @@
-"""auction_bids: bids out of a message, what is summed up of them, and which may be fraud."""
+"""auction_bids: the bid in a message, sums of bids, and the rules that flag possible fraud."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from include.pipelines.spec import Limit
 
 FAR_ABOVE, OWN_AUCTION, BURST, SHILL_PAIR = "far_above", "own_auction", "burst", "shill_pair"
-"""Rules: an amount far above the category's usual; a seller's own bid; a bidder known for bursts; a pair that may
-be in league."""
+"""Rules: an amount far above the category's usual; a seller's own bid; a bidder known for bursts; a bidder who bids
+mostly on one seller."""
 
 _DEVIATIONS = 4
 _LEAST_BIDS = 30
@@ -24,9 +24,9 @@ _MOST = 500
 
 
 def bids(message: Column) -> Column:
-    """The bid of a message, a struct; `amount` is decimal(9, 2).
+    """Return the bid of a message, a struct; `amount` is decimal(9, 2).
 
-    An amount that is none of whole cents below ten million is -1, which no rule lets pass.
+    An amount that is not whole cents below ten million becomes -1, which breaks a rule.
     """
     amount = message["amount"]
     in_cents = (F.abs(amount) < 10_000_000) & (F.round(amount, 2) == amount)
@@ -40,7 +40,7 @@ def bids(message: Column) -> Column:
 
 
 def every_bid(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """All bids. Columns: those of `archive`."""
+    """Return all bids. Columns: those of `archive`."""
     return archive
 
 
@@ -71,7 +71,7 @@ def pair_hours(bids: DataFrame, window: Column) -> DataFrame:
 
 
 def own_auctions(archive: DataFrame) -> DataFrame:
-    """Sellers that bid in their own auctions.
+    """Return sellers that bid in their own auctions.
 
     Columns: seller, auction_id string, bids bigint, highest decimal(9, 2), currency string.
     """
@@ -84,7 +84,7 @@ def own_auctions(archive: DataFrame) -> DataFrame:
 
 
 def limits(views: Mapping[str, DataFrame]) -> DataFrame:
-    """What the rules need to know, learned from rows of the views `category_hours` and `pair_hours`.
+    """Learn the limits of the rules from rows of the views `category_hours` and `pair_hours`.
 
     far_above: mean + 4 standard deviations of a category's amounts, where there are 30 bids or more.
     burst: bidders with at least 10 bids in an hour, and ten times the bids of the average bidder in an hour.
@@ -124,23 +124,23 @@ def _shill_pairs(hours: DataFrame) -> DataFrame:
 
 
 def _most(subjects: DataFrame, rule: str, subject: Column, above: Column) -> DataFrame:
-    """The subjects with the most `bids`, as limits of a rule."""
+    """Return the subjects with the most `bids`, as limits of a rule."""
     named = subjects.select("bids", F.lit(rule).alias("rule"), subject.alias("subject"), above.alias("above"))
     return named.orderBy(F.col("bids").desc(), "subject").limit(_MOST).select("rule", "subject", "above")
 
 
 def category_of() -> Column:
-    """A row's category and currency, as the subject of a limit."""
+    """Return a row's category and currency as the subject of a limit."""
     return F.to_json(F.array("category", "currency"))
 
 
 def pair_of() -> Column:
-    """A row's bidder and seller, as the subject of a limit."""
+    """Return a row's bidder and seller as the subject of a limit."""
     return F.to_json(F.array("bidder", "seller"))
 
 
 def flags(limits: Sequence[Limit]) -> Column:
-    """The rules that a bid breaks under the limits: array<struct<rule string, above string>>, empty for none.
+    """Return the rules that a bid breaks under the limits: array<struct<rule string, above string>>, empty for none.
 
     `above` is the limit that the amount is above, null for the other rules.
     """

@@ -6,19 +6,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999 in milliseconds since 1970: what a timestamp can hold on every way."""
+"""The years 1 to 9999 in milliseconds since 1970: what a timestamp holds in Spark, Parquet and Python alike."""
 
 MOVING = 3.0
-"""From this speed on, km/h, a position is one in motion."""
+"""Speed in km/h from which a position is one in motion."""
 
 IMPRECISE = 50.0
-"""From this accuracy on, m, a position is imprecise."""
+"""Accuracy in m from which a position is imprecise."""
 
 
 def positions(message: Column) -> Column:
-    """The position of a message, a struct; its time is of milliseconds since 1970.
+    """Return the position of a message, a struct; the message's time is in milliseconds since 1970.
 
-    A time outside the years 1 to 9999 becomes the nearest one inside, which the rules refuse as well.
+    A time outside the years 1 to 9999 becomes the nearest one inside, which breaks a rule as well.
     """
     told = message["timestamp"]
     milliseconds = F.when(told < _FIRST, _FIRST).when(told > _LAST, _LAST).otherwise(told)
@@ -27,7 +27,7 @@ def positions(message: Column) -> Column:
 
 
 def counted_positions(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """All positions count. Columns: those of `archive`, and `event_time`."""
+    """Return all positions. Columns: those of `archive`, and `event_time`."""
     return archive
 
 
@@ -44,7 +44,7 @@ def hourly_counts(positions: DataFrame, window: Column) -> DataFrame:
 
 
 def imprecise_devices(archive: DataFrame) -> DataFrame:
-    """Devices most of whose positions of the interval are imprecise; those that tell no accuracy count as precise.
+    """Return devices with more imprecise positions than others; without an accuracy, a position counts as precise.
 
     Columns: deviceId bigint, positions bigint, imprecise bigint.
     """

@@ -7,12 +7,12 @@ from pyspark.sql import functions as F
 
 
 def hits(message: Column) -> Column:
-    """The hit of a message: the struct that it is."""
+    """Return the hit of a message, the message itself."""
     return message
 
 
 def counted_hits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """All hits. Columns: those of `archive`, and `event_time`."""
+    """Return all hits. Columns: those of `archive`, and `event_time`."""
     return archive
 
 
@@ -33,9 +33,9 @@ def hits_by_isp(hits: DataFrame, window: Column) -> DataFrame:
 
 
 def regional_messages(counts: DataFrame) -> DataFrame:
-    """The counts by zip code for the topic of their half of the country. Columns: key, value, topic string.
+    """Return the counts as messages for the topic of their half of the country. Columns: key, value, topic string.
 
-    The key is the zip code, so that a region's reader finds one code's windows in order.
+    The key is the zip code, so that a region's reader gets the windows of a code in order.
     """
     value = F.to_json(
         F.struct("hits", F.col("window")["start"].alias("window_start"), "zipcode"),
@@ -46,7 +46,7 @@ def regional_messages(counts: DataFrame) -> DataFrame:
 
 
 def users_by_zip(archive: DataFrame) -> DataFrame:
-    """How many users came from each zip code, and how often. Columns: zipcode string, users bigint, hits bigint."""
+    """Count users and hits per zip code. Columns: zipcode string, users bigint, hits bigint."""
     return (
         archive.groupBy("zipcode")
         .agg(F.count_distinct("user").alias("users"), F.count(F.lit(1)).alias("hits"))

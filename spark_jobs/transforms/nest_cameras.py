@@ -1,4 +1,4 @@
-"""nest_cameras: cameras out of a message, and what is counted of them."""
+"""nest_cameras: the cameras in a message, and how sightings are counted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pyspark.sql import functions as F
 
 
 def cameras(message: Column) -> Column:
-    """The cameras of a message: array of structs with all camera fields, in the message's order."""
+    """Return the cameras of a message: array of structs with all camera fields, in the message's order."""
     return F.map_values(message["devices"]["cameras"])
 
 
 def sightings(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """Camera events in which a person was seen, with the zip code the camera is registered in.
+    """Return camera events in which a person was seen, with the zip code of the camera's location.
 
     Cameras without a known location are left out. Columns: those of `archive`, `event_time`, and
     zip_code string.
@@ -34,7 +34,7 @@ def hourly_counts(sightings: DataFrame, window: Column) -> DataFrame:
 
 
 def offline_cameras(archive: DataFrame) -> DataFrame:
-    """Cameras whose last state of the interval is offline.
+    """Return cameras whose last state in the interval is offline.
 
     Columns: device_id, name_long, where_name, structure_id string, last_is_online_change timestamp.
     """

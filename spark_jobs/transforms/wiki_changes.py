@@ -1,4 +1,4 @@
-"""wiki_changes: the change in a message, and the edits that are counted per user."""
+"""wiki_changes: the change in a message, and how edits are counted per user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 EDITS = ("edit", "new")
-"""Types of changes that somebody made to a page's text; log entries and categorisations follow from others."""
+"""Types of changes to a page's text; log entries and categorisations follow from others."""
 
 # The years 1 to 9999, in seconds: what a timestamp column holds and prints.
 _FIRST, _LAST = -62_135_596_800, 253_402_300_799
@@ -19,10 +19,10 @@ _TAKEN = (
 
 
 def changes(message: Column) -> Column:
-    """The change of a message as a struct, with `changed_at`; null for a canary event.
+    """Return the change of a message as a struct, with `changed_at`; null for a canary event.
 
-    `changed_at` is `meta.dt`, or `timestamp` (seconds) where that is missing. Canary events are what the
-    service sends itself; its documentation asks to leave them out.
+    `changed_at` is `meta.dt`, or `timestamp` (seconds) where that is missing. Canary events are the service's own
+    test events; its documentation asks to leave them out.
     """
     meta = message["meta"]
     seconds = message["timestamp"]
@@ -38,7 +38,7 @@ def changes(message: Column) -> Column:
 
 
 def edits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """Edits and new pages by a known user; bots are kept, told apart by `bot` (null counts as no bot).
+    """Return edits and new pages by a known user; bots are kept, marked by `bot` (null counts as no bot).
 
     Columns: those of `archive`, and `event_time`.
     """

@@ -92,7 +92,7 @@ def test_only_those_versions_change_whose_code_did(
 
 WITHOUT_EFFECT = {
     "a comment": ("    # NaN is greater than every number.", "    # NaN is the greatest number."),
-    "a docstring": ('"""The cameras of a message: array', '"""All cameras of a message: array'),
+    "a docstring": ('"""Return the cameras of a message: array', '"""Return all cameras of a message: array'),
     "the docstring of a constant": ('"""So many rows of a message are', '"""This many rows of a message are'),
     "an annotation": ("def utc_date(moment: Column) -> Column:", 'def utc_date(moment: "Column") -> "Column":'),
     "the layout": ('    meta = message["meta"]\n', '    meta = (\n        message["meta"]\n    )\n'),
