@@ -1,1 +1,1 @@
-"""The archive: its files, how they are read and hashed, and where removed ones are found again."""
+"""The archive: its files, how they are read and hashed, and where the rows of removed ones are."""

@@ -1,10 +1,10 @@
-"""The archive as a Delta table: streams append to it, intervals put what was registered in place of that.
+"""The archive as a Delta table: streams append rows, and intervals replace them by what they registered.
 
 Columns: the archive table's, and `interval`, by which the table is partitioned: null in a row that a stream appended,
 in a validated one the interval that delivered it.
 
 An append carries its query's id and the micro-batch's number as Delta's transaction id, so that the replay of
-a micro-batch that was committed to Delta, but not to the ledger, changes nothing. Any number of writers may be at it.
+a micro-batch that was committed to Delta, but not to the ledger, changes nothing. There may be any number of writers.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""What a commit fails with when another came first; in Python none of them is a kind of another."""
+"""Errors of a commit that lost to another one; in Python none is a subclass of another."""
 
 _MEANWHILE = 100
 """Commits that may be added to the history while it is read."""
 
 
 def location(pipeline: Pipeline) -> str:
-    """URI of the pipeline's Delta table."""
+    """Return the URI of the pipeline's Delta table."""
     return lake.uri("delta", pipeline.name)
 
 
 def append_batch(spark: SparkSession, pipeline: Pipeline, landed: Sequence[str], query_id: str, batch_id: int) -> None:
     """Append the landed files of a micro-batch, once: a second time with the same query and number does nothing.
 
-    The first append makes the table; columns that the archive was given since are added to it.
+    The first append creates the table; new columns of the archive are added to it.
     """
     if landed:
         rows = read_files(spark, landed, archive_schema(pipeline))
@@ -70,13 +70,13 @@ def append_batch(spark: SparkSession, pipeline: Pipeline, landed: Sequence[str],
 
 
 def ensure_table(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Make the table where no row was ever appended."""
+    """Create the table if no row was ever appended."""
     if not DeltaTable.isDeltaTable(spark, location(pipeline)):
         _write(pipeline, _unvalidated(empty_frame(spark, archive_schema(pipeline))), "append")
 
 
 def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame) -> None:
-    """Put the rows, which meet the condition, in place of all that do, in one commit."""
+    """Replace all rows that meet the condition by these rows, which meet it too, in one commit."""
     _write(pipeline, rows, "overwrite", replaceWhere=condition)
 
 
@@ -85,7 +85,7 @@ def _unvalidated(rows: DataFrame) -> DataFrame:
 
 
 @retry(
-    # Another committed first, and their commit and this one do not go together: seen from behind it, they do.
+    # Another commit came first and conflicts with this one; on top of it, this one does not conflict.
     retry=retry_if_exception_type(_CONFLICTS),
     stop=stop_after_attempt(10),
     wait=wait_random(max=1),
@@ -97,17 +97,17 @@ def _write(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> No
 
 
 def latest_version(spark: SparkSession, pipeline: Pipeline) -> int:
-    """The number of the table's newest version."""
+    """Return the number of the table's newest version."""
     return int(DeltaTable.forPath(spark, location(pipeline)).history(1).collect()[0]["version"])
 
 
 def table_id(spark: SparkSession, pipeline: Pipeline) -> str:
-    """Delta's id of the table; one that was deleted and made again has another."""
+    """Return Delta's id of the table; a table that was deleted and created again has another."""
     return str(DeltaTable.forPath(spark, location(pipeline)).detail().collect()[0]["id"])
 
 
-def others_wrote(spark: SparkSession, pipeline: Pipeline, after: int, until: int) -> bool:
-    """Whether somebody else may have changed rows in a version of `(after, until]`."""
+def has_foreign_writes(spark: SparkSession, pipeline: Pipeline, after: int, until: int) -> bool:
+    """Return whether a commit that is not Tidemark's may have changed rows in a version of `(after, until]`."""
     history = DeltaTable.forPath(spark, location(pipeline)).history(until - after + _MEANWHILE)
     ours = {
         row["version"]

@@ -1,4 +1,4 @@
-"""Files of the archive as frames, and which of their rows lie in offset ranges."""
+"""Files of the archive as frames, and the condition for rows in offset ranges."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
-from include.ledger.archive import micro_batches
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import lake
+from include.ledger.archive import landing_files
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.file_formats import FileFormat, format_of
@@ -25,7 +25,7 @@ COORDINATE_COLUMNS = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGI
 
 
 def within(ranges: Iterable[OffsetRange]) -> Column:
-    """Whether a row's coordinates lie in one of the ranges."""
+    """Return whether a row's coordinates lie in one of the ranges."""
     conditions = [
         (F.col("kafka_topic") == r.topic_partition.topic)
         & (F.col("kafka_partition") == r.topic_partition.partition)
@@ -38,7 +38,7 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
 
 
 def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files (URIs, or paths below the lake), each of its own format, with that schema; none for none."""
+    """Return the rows of files with that schema; files are URIs or paths below the lake, each of its own format."""
     by_format: dict[FileFormat, list[str]] = defaultdict(list)
     for path in paths:
         by_format[format_of(path)].append(path if "://" in path else lake.uri(path))
@@ -49,7 +49,7 @@ def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) ->
 def read_quarantined(
     spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], reason: str = ""
 ) -> DataFrame:
-    """Coordinates of the quarantined records of the ranges, of one reason or of all."""
-    paths = micro_batches.files_covering(pipeline.name, ranges, QUARANTINED)
-    found = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
-    return (found.where(F.col("reason") == reason) if reason else found).drop("reason")
+    """Return the coordinates of the quarantined records of the ranges, of one reason or of all."""
+    paths = landing_files.files_covering(pipeline.name, ranges, QUARANTINED)
+    quarantined = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
+    return (quarantined.where(F.col("reason") == reason) if reason else quarantined).drop("reason")

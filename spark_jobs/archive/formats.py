@@ -1,4 +1,4 @@
-"""How Spark writes and reads files of each format, such that every value comes back as it was."""
+"""Options by which Spark writes and reads each file format so that every value comes back unchanged."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from include.pipelines.spec.file_formats import CSV_NULL, FileFormat
 _COMPRESSION: dict[FileFormat, str] = {
     "parquet": "zstd",
     "orc": "zstd",
-    # What readers of Avro, CSV and JSON have without further libraries.
+    # Codecs that readers of Avro, CSV and JSON support without further libraries.
     "avro": "deflate",
     "csv": "gzip",
     "json": "gzip",
 }
 
 _TEXT = {
-    # Of Spark's own formats, one cuts microseconds off.
+    # Spark's default for one of the formats cuts microseconds off.
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "mode": "FAILFAST",
@@ -30,7 +30,7 @@ _OPTIONS: dict[FileFormat, Mapping[str, str]] = {
     "csv": {
         **_TEXT,
         "header": "true",
-        # Else columns are taken by their position, whatever the header names.
+        # Otherwise columns are taken by position, whatever the header says.
         "enforceSchema": "false",
         "nullValue": CSV_NULL,
         "emptyValue": "",
@@ -54,13 +54,13 @@ def write_files(writer: DataFrameWriter, file_format: FileFormat, location: str)
 def read_format(
     spark: SparkSession, file_format: FileFormat, locations: Sequence[str], schema: StructType | None
 ) -> DataFrame:
-    """The rows of files or folders of one format; without a schema, with the columns that the files have."""
+    """Return the rows of files or folders of one format; without a schema, with the columns that the files have."""
     reader = spark.read.format(file_format).options(**_OPTIONS.get(file_format, {}))
     return (reader.schema(schema) if schema is not None else reader).load(list(locations))
 
 
 def using(file_format: FileFormat) -> str:
-    """How a CREATE TABLE says that its files are of the format."""
+    """Return the clause of a CREATE TABLE for files of the format."""
     options = ", ".join(f"'{name}' '{_quoted(value)}'" for name, value in _OPTIONS.get(file_format, {}).items())
     return f"USING {file_format.upper()}" + (f" OPTIONS ({options})" if options else "")
 

@@ -1,4 +1,4 @@
-"""Reads of the archive: landing, empty and quarantine files of the ledger, and what became of removed ones."""
+"""Reads of the archive: landing, empty and quarantine files of the ledger, and the revisions behind removed ones."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
 from spark_jobs.spark.schemas import struct_of
 
 EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
-"""All event times that a reader means who bounds none."""
+"""Bounds that include every event time."""
 
 
 def read_archived(
     spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], damaged: Damaged = "refuse"
 ) -> DataFrame:
-    """Archived rows of the ranges, each once. Columns: the archive table's, and `event_time`.
+    """Return the archived rows of the ranges, each once. Columns: the archive table's, and `event_time`.
 
-    They lie in landing files, or, where housekeeping has removed these, in the registered revisions of the
-    intervals that hold the offsets. Raises TidemarkError when a damaged one is the only copy and `damaged` refuses
-    it, OffsetsLost when it is to be decoded again and Kafka does not hold its offsets.
+    They are in landing files or, where housekeeping has removed these, in the registered revisions of the intervals
+    that hold the offsets. Raises TidemarkError when the only copy is damaged and `damaged` is "refuse", OffsetsLost
+    when it is to be decoded again and Kafka no longer holds its offsets.
     """
     paths = landing_files.files_covering(pipeline.name, ranges, ARCHIVED)
     rows = read_files(spark, paths, archive_schema(pipeline)).where(within(ranges))
@@ -43,7 +43,7 @@ def read_archived(
 def read_archived_by_event_time(
     spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime, damaged: Damaged = "refuse"
 ) -> DataFrame:
-    """Archived rows with an event time in `[low, high)`, each once.
+    """Return the archived rows with an event time in `[low, high)`, each once.
 
     Columns: the archive table's, `event_time`, and `closed_topic_id`.
 
@@ -61,7 +61,7 @@ def read_archived_by_event_time(
 
 
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """The rows of landing files. Columns: the archive table's, and `closed_topic_id`."""
+    """Return the rows of landing files. Columns: the archive table's, and `closed_topic_id`."""
     schema, gone = archive_schema(pipeline), closed(pipeline.name)
     if not gone:
         return read_files(spark, paths, schema).withColumn("closed_topic_id", F.lit(""))
@@ -83,7 +83,7 @@ def _closed_topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
 
 
 def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
-    """Whether a row with `closed_topic_id` lies in one of the ranges, in the range's own incarnation of the topic."""
+    """Return whether a row with `closed_topic_id` lies in one of the ranges, in its incarnation of the topic."""
     conditions = [
         within([r]) & (F.col("closed_topic_id") == F.lit(r.topic_id if r.topic_id in gone else ""))
         for r in ranges
@@ -93,12 +93,12 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """Rows that replays landed. Columns: the archive table's, and `event_time`."""
+    """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
     return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
 
 
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Empty and quarantined records of the ranges. Columns: fate and coordinates."""
+    """Return the empty and quarantined records of the ranges. Columns: fate and coordinates."""
     schema = struct_of(COORDINATE_COLUMNS)
     frames = [
         read_files(spark, landing_files.files_covering(pipeline.name, ranges, fate), schema).select(

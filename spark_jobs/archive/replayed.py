@@ -1,4 +1,4 @@
-"""Rows that replays put into an interval: they came out of quarantine, the speed view never saw them."""
+"""Rows that replays put into an interval: they were in quarantine, and no speed view has counted them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_jobs.archive.reader import read_replayed
 
 @dataclass(frozen=True)
 class Replayed:
-    """What replays put into an interval."""
+    """Rows and records that replays put into an interval."""
 
     rows: DataFrame
     """The archive table's columns, and `event_time`."""
@@ -23,11 +23,11 @@ class Replayed:
     """Coordinates of the first record."""
 
     def added_to(self, rows: DataFrame) -> DataFrame:
-        """Archive rows with these."""
+        """Return archive rows together with these."""
         return rows.unionByName(self.rows) if self.records else rows
 
 
 def replayed_rows(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval) -> Replayed:
-    """The interval's replayed rows as they landed: the same on every rerun, from either source."""
+    """Return the interval's replayed rows as they landed: the same on every rerun, from either source."""
     into = replayed_into(pinned.id)
     return Replayed(read_replayed(spark, pipeline, into.paths), into.records, str(into.first))

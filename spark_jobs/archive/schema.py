@@ -11,17 +11,17 @@ from spark_jobs.spark.schemas import struct_of
 
 
 def archive_schema(pipeline: Pipeline) -> StructType:
-    """The archive table's columns without its partition columns."""
+    """Return the archive table's columns without its partition columns."""
     return struct_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
 
 
 def table_schema(pipeline: Pipeline, table: str) -> StructType:
-    """The columns of one of the pipeline's tables without its partition columns."""
+    """Return the columns of one of the pipeline's tables without its partition columns."""
     columns = (view.columns for view in pipeline.views if pipeline.view_table(view) == table)
     return archive_schema(pipeline) if table == pipeline.table else struct_of(next(columns))
 
 
 def with_partition_columns(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
-    """Archive rows with `event_time` and the table's partition columns but `interval`, which all share."""
+    """Return archive rows with `event_time` and the table's partition columns except `interval`, which is the same."""
     columns = {name: F.col(source).cast("string") for name, source in pipeline.archive.partition_by.items()}
     return rows.withColumns({"date": F.date_format("event_time", "yyyy-MM-dd"), **columns})

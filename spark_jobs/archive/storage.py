@@ -1,4 +1,4 @@
-"""The catalog's files of an archive table against the declared file format."""
+"""A check of a registered archive table's file format against the declared one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_jobs.archive.schema import archive_schema
 def check_storage(pipeline: Pipeline) -> None:
     """Raise UsageError when the registered archive table has files of another format than the declared one.
 
-    All partitions of a table are read in one format. Of files that do not say of which types their columns are,
-    those must be the registered ones too.
+    All partitions of a table are read in one format. Where files do not tell the types of their columns, the declared
+    columns must be the registered ones too.
     """
     stored, declared = catalog.storage(pipeline.table), pipeline.archive.file_format
     if stored is None:
@@ -40,10 +40,10 @@ def check_storage(pipeline: Pipeline) -> None:
             )
 
 
-def another_format(pipeline: Pipeline, found: str) -> UsageError:
+def another_format(pipeline: Pipeline, registered: str) -> UsageError:
     """Return the error of a table whose registered files have another format than the declared one."""
     return UsageError(
-        f"lake.{pipeline.table} has registered {found} files, declared is {pipeline.archive.file_format}",
-        remedy=f'declare file_format="{found}" again, or a pipeline of another name',
+        f"lake.{pipeline.table} has registered {registered} files, declared is {pipeline.archive.file_format}",
+        remedy=f'declare file_format="{registered}" again, or a pipeline of another name',
         pipeline=pipeline.name,
     )

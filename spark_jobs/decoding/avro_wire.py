@@ -1,10 +1,10 @@
 """Avro in the registry's wire format, strictly and in one parse.
 
 A value is a zero byte, four bytes of schema id, and the record in the binary encoding of its writer schema, which
-says neither where it ends nor that it is whole; `from_avro` alone accepts trailing bytes. Here both schemas have one
-field more, the last, and its value stands behind the record's bytes: a seal that no producer knows. Whatever the record
-leaves of its bytes, or takes too much, moves the seal. Each record is read with its own writer schema and resolved to
-the declared one by Avro's rules: absent fields get their defaults, types are promoted.
+says neither where it ends nor whether it is complete; `from_avro` alone accepts trailing bytes. Here both schemas get
+one more field at the end, and its value follows the record's bytes: a seal that no producer knows. A record that is
+shorter or longer than its bytes moves the seal. Each record is read with its own writer schema and resolved to the
+declared one by Avro's rules: absent fields get their defaults, types are promoted.
 
 Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
@@ -26,26 +26,27 @@ from pyspark.sql.avro.functions import from_avro
 from include.errors import ServiceUnreachable, TidemarkError
 from include.pipelines.spec import Avro
 from include.schemas.writer_schemas import Unusable, WriterSchema, writer_schemas
+from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.failures import UNRESOLVED
 
 HEADER_BYTES = 5
 
 MOST_IDS = 1_000
-"""With more schema ids in one micro-batch than this it is not Avro of a registry."""
+"""More schema ids in one micro-batch than these mean that it is not Avro of a registry."""
 
 
 _SEAL = 1 + secrets.randbelow(2**52) / 2**52
-"""Of this driver's; a double, whose place in a row costs Spark less than that of bytes or of a record of its own."""
+"""A secret of this driver; a double, since in a row it costs Spark less than bytes or a record would."""
 
 _PADDING = 65_536
-"""So many zero bytes behind a truncated record make it whole."""
+"""So many zero bytes after a truncated record complete it."""
 
 
 def prepare(decoder: Avro, records: DataFrame) -> None:
     """Resolve the writer schemas of a batch of records, so that `parse` knows them.
 
-    Of a stream nothing can be asked before it runs: the versions of the subject are resolved, if the registry
-    answers, and a record with another id makes the query throw what `is_unresolved` tells from other errors.
+    A stream cannot be asked for its ids before it runs. The versions of the subject are resolved, if the registry
+    answers, and a record with another id makes the query throw an error that `is_unresolved` recognises.
     Raises ServiceUnreachable when an unknown id must be asked for and the registry does not answer.
     """
     schemas = writer_schemas()
@@ -55,7 +56,7 @@ def prepare(decoder: Avro, records: DataFrame) -> None:
     try:
         schemas.resolve_subject(decoder.subject)
     except ServiceUnreachable:
-        # What is kept on disk may be all that the stream meets.
+        # The schemas on disk may be all that the stream needs.
         if not schemas.resolved():
             raise
 
@@ -63,70 +64,65 @@ def prepare(decoder: Avro, records: DataFrame) -> None:
 def _schema_ids(decoder: Avro, records: DataFrame) -> list[int]:
     value = F.col("value")
     wanted = records.where(_is_framed(decoder, value)).select(_schema_id(value).alias("id")).distinct()
-    found = [row["id"] for row in wanted.limit(MOST_IDS + 1).collect()]
-    if len(found) > MOST_IDS:
+    ids = [row["id"] for row in wanted.limit(MOST_IDS + 1).collect()]
+    if len(ids) > MOST_IDS:
         raise TidemarkError(
-            f"more than {MOST_IDS} schema ids among the records of {decoder.subject}, e.g. {found[0]}",
+            f"more than {MOST_IDS} schema ids among the records of {decoder.subject}, e.g. {ids[0]}",
             remedy="this is not Avro of a schema registry: see what its producers write",
         )
-    return found
+    return ids
 
 
 def parsable(decoder: Avro, value: Column) -> Column:
-    """The value itself."""
+    """Return the value itself."""
     return value
 
 
 def parse(decoder: Avro, value: Column) -> Column:
-    """The value parsed once, to be kept in a column that `message` and `failure` read."""
+    """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
     seal = F.lit(struct.pack("<d", _SEAL))
     sealed = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), seal)
     return _read_sealed(decoder, value, sealed)
 
 
 def message(parsed: Column) -> Column:
-    """The message as a struct; null fields when the value is no message."""
+    """Return the message as a struct; null fields when the value is no message."""
     return parsed
 
 
 def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
-    """Why the value is no message, as struct<reason, detail>; null when it is one.
+    """Return why the value is no message, as struct<reason, detail>; null when it is one.
 
     Reasons: null_value, too_large, too_short, wrong_magic_byte, unknown_schema, unusable_schema, truncated,
     malformed_avro, trailing_bytes.
     """
     size = F.octet_length(value).cast("string")
     unusable = _unusable(decoder, _schema_id(value))
-    # Made from a column: as a literal it would stand in every text of the plan.
+    # Made from a column: a literal would be part of every text of the plan.
     zeros = F.repeat(F.lit("\0"), F.greatest(F.octet_length(value), F.lit(_PADDING))).cast("binary")
     padded = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), zeros)
     when_longer = _read_sealed(decoder, value, padded)
-    found = (
-        F.when(value.isNull(), _because("null_value", "a record without a value"))
+    reason = (
+        F.when(value.isNull(), because("null_value", "a record without a value"))
         .when(
             F.octet_length(value) > decoder.max_bytes,
-            _because("too_large", F.concat(size, F.lit(f" bytes, the limit is {decoder.max_bytes}"))),
+            because("too_large", F.concat(size, F.lit(f" bytes, the limit is {decoder.max_bytes}"))),
         )
         .when(
             F.octet_length(value) < HEADER_BYTES,
-            _because("too_short", F.concat(size, F.lit(f" bytes, magic byte and schema id take {HEADER_BYTES}"))),
+            because("too_short", F.concat(size, F.lit(f" bytes, magic byte and schema id take {HEADER_BYTES}"))),
         )
         .when(
             _magic_byte(value) != b"\0",
-            _because("wrong_magic_byte", F.concat(F.lit("the first byte is 0x"), F.hex(_magic_byte(value)))),
+            because("wrong_magic_byte", F.concat(F.lit("the first byte is 0x"), F.hex(_magic_byte(value)))),
         )
         .when(unusable.isNotNull(), unusable)
-        .when(parsed["tidemark_seal"].isNotNull(), _because("trailing_bytes", "bytes follow the record"))
-        .when(when_longer["tidemark_seal"].isNotNull(), _because("truncated", "the record ends before its schema does"))
-        .otherwise(_because("malformed_avro", "not a record of its schema"))
+        .when(parsed["tidemark_seal"].isNotNull(), because("trailing_bytes", "bytes follow the record"))
+        .when(when_longer["tidemark_seal"].isNotNull(), because("truncated", "the record ends before its schema does"))
+        .otherwise(because("malformed_avro", "not a record of its schema"))
     )
-    # Only bad values come to what is found, so a second parse that tells them apart costs the good ones nothing.
-    return F.when(~F.coalesce(parsed["tidemark_seal"] == _SEAL, F.lit(False)), found)
-
-
-def _because(reason: str, detail: Column | str) -> Column:
-    shown = F.lit(detail) if isinstance(detail, str) else detail
-    return F.struct(F.lit(reason).alias("reason"), shown.alias("detail"))
+    # Only bad values are asked for their reason, so the second parse that tells them apart costs the good ones nothing.
+    return F.when(~F.coalesce(parsed["tidemark_seal"] == _SEAL, F.lit(False)), reason)
 
 
 def _magic_byte(value: Column) -> Column:
@@ -144,11 +140,11 @@ def _is_framed(decoder: Avro, value: Column) -> Column:
 
 
 def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> Column:
-    """The value read with its own writer schema; null where there is none. Throws for an id that is not resolved."""
+    """Return the value read with its own writer schema, null where it has none. It throws for an unresolved id."""
     known = _readable(decoder)
     schema_id = _schema_id(value)
     header, fits = F.substring(value, 1, HEADER_BYTES), F.octet_length(value) <= decoder.max_bytes
-    # First, and by the bytes as they are: nothing else is asked of a good value.
+    # First, and by the bytes as they are: a good value is asked for nothing else.
     branches = [
         (fits & (header == b"\0" + each.to_bytes(4, "big")), read(schema))
         for each, schema in known.items()
@@ -159,15 +155,15 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
     if unusable:
         branches.append((schema_id.isin(unusable), F.lit(None)))
     first, *others = branches
-    found = reduce(lambda found, branch: found.when(branch[0], branch[1]), others, F.when(first[0], first[1]))
+    read_by_schema = reduce(lambda earlier, branch: earlier.when(*branch), others, F.when(*first))
     unresolved = F.raise_error(F.concat(F.lit(f"{UNRESOLVED}: "), schema_id.cast("string")))
     # A plan in which nothing is known still needs a type.
     typed = F.when(F.lit(False), read(decoder.schema)).otherwise(F.lit(None))
-    return F.coalesce(found.otherwise(unresolved), typed)
+    return F.coalesce(read_by_schema.otherwise(unresolved), typed)
 
 
 def _read_sealed(decoder: Avro, value: Column, data: Column) -> Column:
-    """A value's record read from other bytes, with whatever stands in the seal's place; null where it does not end."""
+    """Return a value's record read from other bytes, with what it has in place of the seal; null if it has no end."""
     reader = _sealed(decoder.schema)
     return _by_schema(decoder, value, lambda writer: _read(data, _sealed(writer), reader))
 
@@ -177,7 +173,7 @@ def _read(data: Column, writer: str, reader: str) -> Column:
 
 
 def _sealed(schema: str) -> str:
-    """The schema of a record, or of a union of records, with the seal as the last field."""
+    """Return the schema of a record, or of a union of records, with the seal as the last field."""
 
     def sealed(declared: Any) -> Any:
         match declared:
@@ -193,7 +189,7 @@ def _sealed(schema: str) -> str:
 
 
 def _readable(decoder: Avro) -> dict[int, WriterSchema]:
-    """The resolved schemas by id; those that Avro cannot resolve to the declared one are unusable."""
+    """Return the resolved schemas by id; those that Avro cannot resolve to the declared one are unusable."""
     return {
         each: schema if isinstance(schema, Unusable) else _resolvable(schema, decoder.schema)
         for each, schema in writer_schemas().resolved().items()
@@ -202,17 +198,17 @@ def _readable(decoder: Avro) -> dict[int, WriterSchema]:
 
 @cache
 def _resolvable(writer: str, reader: str) -> WriterSchema:
-    """The writer schema, unless the very library that decodes finds that it cannot be read as the reader schema."""
+    """Return the writer schema, or Unusable where the decoding library cannot read it as the reader schema."""
     avro = SparkSession.active()._jvm.org.apache.avro  # type: ignore[union-attr]
     try:
         schemas = [avro.Schema.Parser().parse(_sealed(schema)) for schema in (reader, writer)]
     except Exception as error:
-        # Py4J wraps what Java throws; whatever it is, the schema is not one for this library.
+        # Py4J wraps what Java throws; whatever it is, this library does not accept the schema.
         return Unusable("unusable_schema", f"its schema is not valid: {_one_line(error)}")
-    found = avro.SchemaCompatibility.checkReaderWriterCompatibility(*schemas)
-    if str(found.getType()) == "COMPATIBLE":
+    compatibility = avro.SchemaCompatibility.checkReaderWriterCompatibility(*schemas)
+    if str(compatibility.getType()) == "COMPATIBLE":
         return writer
-    causes = [_one_line(each.getMessage()) for each in found.getResult().getIncompatibilities()]
+    causes = [_one_line(each.getMessage()) for each in compatibility.getResult().getIncompatibilities()]
     return Unusable("unusable_schema", f"its schema cannot be read as the declared one: {'; '.join(causes)[:200]}")
 
 
@@ -221,8 +217,8 @@ def _one_line(error: object) -> str:
 
 
 def _unusable(decoder: Avro, schema_id: Column) -> Column:
-    found = F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
+    unusable = F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
     for each, schema in _readable(decoder).items():
         if isinstance(schema, Unusable):
-            found = F.when(schema_id == each, _because(schema.reason, schema.detail)).otherwise(found)
-    return found
+            unusable = F.when(schema_id == each, because(schema.reason, schema.detail)).otherwise(unusable)
+    return unusable

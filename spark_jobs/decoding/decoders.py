@@ -1,4 +1,4 @@
-"""Which module decodes what: one per declared decoder, all with the same four functions."""
+"""The module of each declared decoder; all have the same four functions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Decoding(Protocol):
     """What a module that decodes a format offers. All four are pure: columns to columns."""
 
     def parsable(self, decoder: Any, value: Column, /) -> Column:
-        """What `parse` takes, to be kept in a column: the value itself, or what is made of it.
+        """Return the argument of `parse`, to be kept in a column: the value, or something made of it.
 
-        Spark interprets some parsers, and with them whatever is asked of Spark inside their argument.
+        Spark does not compile some parsers, nor any expression inside of their argument.
         """
 
     def parse(self, decoder: Any, parsable: Column, /) -> Column:
-        """The value parsed once, to be kept in a column that the two others read."""
+        """Return the value parsed once, to be kept in a column that the two others read."""
 
     def message(self, parsed: Column, /) -> Column:
-        """The message as a struct; of use only where `failure` is null."""
+        """Return the message as a struct; valid only where `failure` is null."""
 
     def failure(self, decoder: Any, value: Column, parsed: Column, /) -> Column:
-        """Why the value is no message, as struct<reason, detail>; null when it is one."""
+        """Return why the value is no message, as struct<reason, detail>; null when it is one."""
 
 
 _MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
@@ -36,7 +36,7 @@ _MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
 
 
 def decoding_of(decoder: object) -> Decoding:
-    """The module that decodes as declared."""
+    """Return the module that decodes as declared."""
     return _MODULES[type(decoder)]
 
 

@@ -33,7 +33,7 @@ _KEY_BYTES = 50_000
 
 
 def changed_column(row: Column | Mapping[str, Column], columns: StructType, file_format: FileFormat) -> Column:
-    """Name of the first column of the row, or `kafka_timestamp`, with such a value; null when there is none."""
+    """Return the name of the first column, or `kafka_timestamp`, with such a value; null when there is none."""
     values = [(field.name, _changes(row[field.name], field.dataType, file_format)) for field in columns.fields]
     values.append(("kafka_timestamp", _changes(F.col("kafka_timestamp"), TimestampType(), file_format)))
     named = [F.when(changes, F.lit(name)) for name, changes in values if changes is not None]
@@ -41,7 +41,7 @@ def changed_column(row: Column | Mapping[str, Column], columns: StructType, file
 
 
 def _changes(value: Column, kind: DataType, file_format: FileFormat) -> Column | None:
-    """Whether a value, or something inside it, would be changed; None where nothing of its type would."""
+    """Return whether a value, or something inside it, would be changed; None where nothing of its type would."""
     if isinstance(kind, StructType):
         return _any(*(_changes(value[field.name], field.dataType, file_format) for field in kind.fields))
     if isinstance(kind, ArrayType):
@@ -67,8 +67,8 @@ def _exists(values: Column, kind: DataType, file_format: FileFormat) -> Column |
         return None
 
     def changes(value: Column) -> Column:
-        found = _changes(value, kind, file_format)
-        return F.lit(False) if found is None else found
+        changed = _changes(value, kind, file_format)
+        return F.lit(False) if changed is None else changed
 
     return _known(F.exists(values, changes))
 

@@ -1,4 +1,4 @@
-"""Finding the records that make a decoding throw.
+"""Records that make a decoding throw: how they are found, and how they are left alone afterwards.
 
 Spark tells that a task failed, not which record it was at. So ranges are decoded again in halves, without
 writing, down to single offsets: 2 k log2(n) reads for k such records among n.
@@ -6,24 +6,30 @@ writing, down to single offsets: 2 k log2(n) reads for k such records among n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from include.errors import TidemarkError
 from include.offsets import Coordinates, OffsetRange
+from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 
+POISON = "poison"
+"""Reason of a record that made its micro-batch throw."""
+
 MOST = 64
-"""With more parts than this throwing side by side it is the code that is broken, not a record."""
+"""When more parts than these throw side by side, the code is broken, not a record."""
 
 Throws = Callable[[Sequence[OffsetRange]], str | None]
 
 
 def thrown_by(rows: DataFrame) -> str | None:
-    """What computing all rows and columns throws, one line; None when it does not throw.
+    """Return what computing all rows and columns throws, as one line; None when it does not throw.
 
-    Raises what a service's failure is; that is nobody's record.
+    Raises the error of a service that fails: no record is to blame for that.
     """
     try:
         rows.write.format("noop").mode("overwrite").save()
@@ -36,14 +42,14 @@ def thrown_by(rows: DataFrame) -> str | None:
 
 
 def find_poison(ranges: Sequence[OffsetRange], throws: Throws) -> dict[Coordinates, str]:
-    """The records that throw on their own, with what they throw; none when no single record does.
+    """Return the records that throw on their own, with what they throw; none when no single record does.
 
     Raises TidemarkError when more than `MOST` parts throw side by side.
     """
     parts = [([each for each in ranges if len(each)], error)] if (error := throws(ranges)) else []
-    found: dict[Coordinates, str] = {}
+    poison: dict[Coordinates, str] = {}
     while parts:
-        if len(parts) + len(found) > MOST:
+        if len(parts) + len(poison) > MOST:
             raise TidemarkError(
                 f"more than {MOST} parts of {', '.join(map(str, ranges))} throw, e.g. {parts[0][1]}",
                 remedy="this is the transform or the decoder, not a record: correct it and start again",
@@ -53,15 +59,15 @@ def find_poison(ranges: Sequence[OffsetRange], throws: Throws) -> dict[Coordinat
             if sum(map(len, part)) == 1:
                 (only,) = part
                 tp = only.topic_partition
-                found[tp.topic, tp.partition, only.from_offset] = thrown
+                poison[tp.topic, tp.partition, only.from_offset] = thrown
             else:
                 smaller += [(half, again) for half in halves(part) if (again := throws(half))]
         parts = smaller
-    return found
+    return poison
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """The ranges in two parts of as many offsets each, give or take one."""
+    """Return the ranges in two parts of as many offsets each, give or take one."""
     room = sum(map(len, ranges)) // 2
     first: list[OffsetRange] = []
     second: list[OffsetRange] = []
@@ -72,3 +78,18 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[Offse
             if begin < end:
                 part.append(OffsetRange(each.topic_partition, begin, end))
     return first, second
+
+
+def withhold(failures: Mapping[Coordinates, str], reason: str = POISON) -> Column | None:
+    """Return the `withheld` that `decode` takes, for a few records by their coordinates, each with its detail.
+
+    None for none. The records become literals of the plan; many are joined instead.
+    """
+    if not failures:
+        return None
+    at = F.concat_ws(" ", "topic", "partition", "offset")
+    withheld = F.lit(None)
+    for detail, group in groupby(sorted(failures, key=lambda c: (failures[c], c)), key=lambda c: failures[c]):
+        known = [f"{topic} {partition} {offset}" for topic, partition, offset in group]
+        withheld = F.when(at.isin(known), because(reason, detail)).otherwise(withheld)
+    return withheld

@@ -10,13 +10,13 @@ from spark_jobs.decoding.reasons import because, first_of, unreadable
 
 
 def parsable(decoder: Csv, value: Column) -> Column:
-    """The one line that the value is; null when it is none."""
-    # from_csv takes the first line and forgets the rest.
+    """Return the value as one line; null when it is not one."""
+    # from_csv reads the first line and ignores the others.
     return F.when(unreadable(decoder.max_bytes, value).isNull() & ~_has_lines(value), _line(value))
 
 
 def parse(decoder: Csv, parsable: Column) -> Column:
-    """The value parsed once, to be kept in a column that `message` and `failure` read."""
+    """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt", "sep": decoder.separator, "escape": '"'}
     # Named twice, as in `strict_json`.
     return F.when(parsable.isNotNull(), F.from_csv(parsable, f"{decoder.schema}, corrupt STRING", options))
@@ -31,12 +31,12 @@ def _has_lines(value: Column) -> Column:
 
 
 def message(parsed: Column) -> Column:
-    """The message as a struct; null when the value is no message."""
+    """Return the message as a struct; null when the value is no message."""
     return F.when(parsed["corrupt"].isNull(), parsed)
 
 
 def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
-    """Why the value is no message, as struct<reason, detail>; null when it is one.
+    """Return why the value is no message, as struct<reason, detail>; null when it is one.
 
     Reasons: null_value, too_large, not_utf8, empty_value, trailing_content, malformed_csv.
     """

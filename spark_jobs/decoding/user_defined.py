@@ -1,6 +1,6 @@
-"""A decoder of the user's own: a Python function, called with a value's bytes or with a batch of values.
+"""A decoder written by the user: a Python function of one value's bytes, or of a batch of values.
 
-A function that fails on a value fails on that value alone: its record goes to quarantine, the batch goes on.
+Where the function fails on a value, that record alone goes to quarantine.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _NONE = "the function returned no message"
 
 
 def parsable(decoder: UserDefined, value: Column) -> Column:
-    """The value itself."""
+    """Return the value itself."""
     return value
 
 
 def parse(decoder: UserDefined, value: Column) -> Column:
-    """The value decoded once: struct<message, error>; null when it cannot be looked at."""
+    """Return the value decoded once: struct<message, error>; null when it cannot be read."""
     returned = StructType().add("message", struct_of(decoder.schema)).add("error", StringType())
     function = _vectorised(decoder, returned) if decoder.vectorised else _scalar(decoder, returned)
     return function(F.when(unreadable(decoder.max_bytes, value, text=False).isNull(), value))
 
 
 def message(parsed: Column) -> Column:
-    """The message as a struct; null when the value is no message."""
+    """Return the message as a struct; null when the value is no message."""
     return parsed["message"]
 
 
 def failure(decoder: UserDefined, value: Column, parsed: Column) -> Column:
-    """Why the value is no message: null_value, too_large, undecodable with what the function raised; else null."""
+    """Return why the value is no message: null_value, too_large, or undecodable with what was raised; else null."""
     return first_of(
         unreadable(decoder.max_bytes, value, text=False),
         F.when(parsed["message"].isNull(), because("undecodable", F.coalesce(parsed["error"], F.lit(_NONE)))),
@@ -62,10 +62,10 @@ def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Co
         if value is None:
             return None, None
         try:
-            found = _function(path)(bytes(value))
-            return (None if found is None else tuple(found.get(name) for name in names)), None
+            decoded = _function(path)(bytes(value))
+            return (None if decoded is None else tuple(decoded.get(name) for name in names)), None
         except Exception as error:
-            # Somebody else's code at the edge of a record: whatever it raises concerns this record alone.
+            # Code of the user: whatever it raises concerns this record alone.
             return None, one_line(f"{type(error).__name__}: {error}")
 
     return F.udf(decode, returned, useArrow=True)
@@ -84,7 +84,7 @@ def _vectorised(decoder: UserDefined, returned: StructType) -> Callable[[Column]
 
 
 def decode_batch(function: Callable[[pa.Array], pa.Array], values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """Struct<message, error> for a batch of binary values, null values left out of the call.
+    """Return struct<message, error> for a batch of binary values, null values left out of the call.
 
     A batch on which the function raises is halved until the values that it raises on stand alone.
     """
@@ -104,9 +104,9 @@ def _decode_part(
     if not len(values):
         return pa.array([], kind), pa.array([], pa.string())
     try:
-        found = function(values).cast(kind)
-        if len(found) != len(values):
-            raise ValueError(f"the function returned {len(found)} messages for {len(values)} values")
+        decoded = function(values).cast(kind)
+        if len(decoded) != len(values):
+            raise ValueError(f"the function returned {len(decoded)} messages for {len(values)} values")
     except Exception as error:
         if len(values) == 1:
             return pa.nulls(1, kind), pa.array([one_line(f"{type(error).__name__}: {error}")])
@@ -114,4 +114,4 @@ def _decode_part(
         parts = [_decode_part(function, part, kind) for part in (values[:middle], values[middle:])]
         messages, errors = (pa.concat_arrays([part[n] for part in parts]) for n in (0, 1))
         return messages, errors
-    return found, pa.nulls(len(values), pa.string())
+    return decoded, pa.nulls(len(values), pa.string())

@@ -10,21 +10,21 @@ from spark_jobs.decoding.reasons import because, first_of, unreadable
 
 
 def parsable(decoder: Text, value: Column) -> Column:
-    """The value itself."""
+    """Return the value itself."""
     return value
 
 
 def parse(decoder: Text, value: Column) -> Column:
-    """The value as struct<text STRING>; null when it is no message."""
+    """Return the value as struct<text STRING>; null when it is no message."""
     readable = unreadable(decoder.max_bytes, value).isNull()
     return F.when(readable, F.struct(value.cast("string").alias("text")))
 
 
 def message(parsed: Column) -> Column:
-    """The message as a struct; null when the value is no message."""
+    """Return the message as a struct; null when the value is no message."""
     return parsed
 
 
 def failure(decoder: Text, value: Column, parsed: Column) -> Column:
-    """Why the value is no message: null_value, too_large, not_utf8; null when it is one. An empty text is one."""
+    """Return why the value is no message: null_value, too_large, not_utf8; null for a message. Empty text is one."""
     return first_of(unreadable(decoder.max_bytes, value), F.when(parsed.isNull(), because("undecodable", "no text")))

@@ -16,7 +16,7 @@ from include.offsets import OffsetRange
 from include.pipelines.spec import Avro, Pipeline
 from include.schemas.writer_schemas import UNKNOWN_SCHEMA
 from spark_jobs.archive.files import read_quarantined
-from spark_jobs.decoding.records import failure
+from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.frames import frame_of
 
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
@@ -47,4 +47,4 @@ def withhold_quarantined(
     held = held.withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
     found = records.join(F.broadcast(held), at, "left")
-    return found, F.when(F.col("held"), failure("quarantined", F.lit("it landed in quarantine")))
+    return found, F.when(F.col("held"), because("quarantined", "it landed in quarantine"))

@@ -1,4 +1,4 @@
-"""The sinks of a stream that reads lines: the landing and speed views as from Kafka, committed without offsets."""
+"""The sinks of a stream of lines: landing and speed views as for Kafka, committed without offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from include.ledger.streams.lines import LinesRead
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from include.versions import decoder_version
-from spark_jobs.sinks.landing import move_quarantined, read_back, write_landing
+from spark_jobs.archive.landing_folder import move_quarantined, read_back, write_landing
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.checkpoint import read_line_batch
 
@@ -41,7 +41,7 @@ class LineLandingSink:
     on_commit: Callable[[BatchCommit, LinesRead], None]
 
     def land(self, decoded: DataFrame, batch_id: int) -> None:
-        """Land and commit one micro-batch, in the order of `LandingSink.land`; a replay of a committed one is nothing.
+        """Land and commit one micro-batch, in the order of `LandingSink.land`; a committed one is skipped.
 
         A line that makes decoding throw stops the stream.
         """
@@ -57,7 +57,7 @@ class LineLandingSink:
         folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
         write_landing(decoded, folder)
         crash_point("landing_written")
-        # Of several files of one connection, the first one's; a line before it would be none of this batch's.
+        # Where a connection has several files, the first line of the first; a line before it is not of this batch.
         first_lines = {file.source_name: file.first_line for file in reversed(noted)}
         files, fates = self._count(folder, first_lines)
         read = LinesRead(planned.after_file, planned.until_file, first_lines, fates)
@@ -78,7 +78,7 @@ class LineLandingSink:
         self.on_commit(batch, read)
 
     def _count(self, folder: str, first_lines: Mapping[str, int]) -> tuple[list[LandingFile], dict[str, Fates]]:
-        """What the written files really hold: every line of each source with its one fate, and none left out."""
+        """Return what the written files really hold: every line of each source with its one fate, and none left out."""
         counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         bounds: dict[str, tuple[int, int]] = {}
         files = []

@@ -1,7 +1,7 @@
-"""Lines that the ledger has noted, as a stream of records: every line of every noted file once, in their order.
+"""A stream of the lines whose files the ledger has noted: every line once, in their order.
 
-A file source or a socket source of Spark's would do without the ledger: the one skips old files silently and
-does not count lines, the other forgets what it received and serves each query another connection.
+Spark's own sources know nothing of the ledger: its file source skips old files silently and does not count lines, its
+socket source forgets what it received and opens a connection for each query.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from spark_jobs.spark.schemas import struct_of
 FORMAT = "tidemark_lines"
 
 MOST_BYTES = 64 * 1024 * 1024
-"""A micro-batch reads so much at most, but one file at least."""
+"""The most that a micro-batch reads, unless its first file is larger."""
 
 LINE_COLUMNS = "source_name STRING, source_line BIGINT, source_time TIMESTAMP, source_element INT"
-"""What a row of lines carries in place of Kafka's columns: the file or connection, the number of the line in it,
-counted from 1, its arrival, and the position of the row inside its message."""
+"""Columns of a row of lines in place of Kafka's: the file or connection, the number of the line in it, counted from 1,
+its arrival, and the position of the row inside its message."""
 
 _ROWS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
 
 
 def read_lines(spark: SparkSession, pipeline: Pipeline, since: int) -> DataFrame:
-    """The pipeline's lines as a stream, from behind file `since`.
+    """Return the pipeline's lines as a stream, from behind file `since`.
 
     Columns: those of a record without Kafka's coordinates (key and headers are null), and name and line.
     """
@@ -65,7 +65,7 @@ def read_lines(spark: SparkSession, pipeline: Pipeline, since: int) -> DataFrame
 
 def decode_lines(pipeline: Pipeline, records: DataFrame) -> DataFrame:
     """Decode each line once, as `decode` does a record. Columns: its, with `LINE_COLUMNS` in place of Kafka's."""
-    # What decoding carries through as a record's coordinates are the line's here; the names are put right behind it.
+    # Decoding takes the place of a line for the coordinates of a record; the columns are renamed afterwards.
     carried = records.withColumns({"topic": F.col("name"), "offset": F.col("line")})
     return (
         decode(pipeline, carried)
@@ -82,7 +82,7 @@ def decode_lines(pipeline: Pipeline, records: DataFrame) -> DataFrame:
 
 
 def line_archive_schema(pipeline: Pipeline) -> StructType:
-    """The columns of a pipeline's archive of lines."""
+    """Return the columns of a pipeline's archive of lines."""
     return struct_of(f"{pipeline.archive.columns}, {LINE_COLUMNS}")
 
 
@@ -91,11 +91,11 @@ class LineSourceReader(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format`."""
+        """Return the name in `format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """Columns of the source."""
+        """Return the columns of the source."""
         return "name STRING, line BIGINT, arrived_at TIMESTAMP, value BINARY"
 
     def streamReader(self, schema: StructType) -> LineReader:  # noqa: N802
@@ -119,30 +119,30 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins."""
         return {_FILE: self._since}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The most that a micro-batch reads."""
+        """Return the most that a micro-batch reads."""
         return ReadMaxBytes(MOST_BYTES)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is noted now, and then end."""
+        """Read up to what is noted now, then end."""
         self._target = lines.noted_until(self._pipeline, 0, None)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """How far the next micro-batch reads."""
+        """Return how far the next micro-batch reads."""
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         assert most is not None or isinstance(limit, ReadAllAvailable)
-        found = lines.noted_until(self._pipeline, start[_FILE], most)
-        return {_FILE: found if self._target is None else max(start[_FILE], min(found, self._target))}
+        until = lines.noted_until(self._pipeline, start[_FILE], most)
+        return {_FILE: until if self._target is None else max(start[_FILE], min(until, self._target))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LinePart]:
-        """The files between two offsets."""
+        """Return the files between two offsets."""
         return [LinePart(file) for file in lines.files_between(self._pipeline, start[_FILE], end[_FILE])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The file's lines, without what ends them. Raises TidemarkError when it is not what was noted."""
+        """Return the file's lines, without what ends them. Raises TidemarkError when it is not what was noted."""
         assert isinstance(partition, LinePart)
         check_unchanged(partition.file, self._pipeline)
         yield from read_file(partition.file)
@@ -150,7 +150,7 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_file(file: NotedFile) -> Iterator[pa.RecordBatch]:
-    """A file's lines: name, line, arrived_at, value. Line feed ends a line, with or without carriage return."""
+    """Return a file's lines: name, line, arrived_at, value. Line feed ends a line, with or without carriage return."""
     system, path = lake.filesystem(file.location)
     values: list[bytes] = []
     number, size = file.first_line, 0

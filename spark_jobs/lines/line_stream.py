@@ -1,4 +1,4 @@
-"""Runs a pipeline's queries over lines of files or a socket, as `streaming.py` does over Kafka."""
+"""Runs a pipeline's queries over lines of files or a socket, as `kafka_stream.py` does over topics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_line_stream(
 ) -> int:
     """Run the pipeline's queries over the source's lines. Returns 0 when stopped or caught up.
 
-    Caught up is: all files of the folder were read, or the server has closed the connection and what it sent was.
+    It has caught up when all files of the folder, or everything until the server closed the connection, were read.
     Raises AnotherWriter, ServiceUnreachable, UsageError, or what a query failed with.
     """
     pipeline = read_from_lines(declared, source.kind)
@@ -63,12 +63,12 @@ def run_line_stream(
 
 
 def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> StreamGeneration:
-    """The generation to run, after everything that must hold before a query starts was looked at."""
+    """Return the generation to run, once everything that must hold before a query starts was checked."""
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
     generation = generations.current_or_first(pipeline.name, user_at_host())
     for view in pipeline.views:
-        # Wherever the lines come from, a view's state is the same function of them.
+        # A view's state does not depend on where the lines come from.
         facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}
         if view.name in generation.fingerprints:
             fingerprint.check(pipeline.name, view.name, generation.fingerprints[view.name], facts)
@@ -85,7 +85,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
 
 
 def _run(queries: _LineQueries, feed: Feed, stop: Stop, heartbeat: Heartbeat) -> bool:
-    """Run until stopped, caught up or failed; whether it was stopped."""
+    """Run until stopped, caught up or failed. Return whether it was stopped."""
     try:
         while queries.running() and not (stop.requested or heartbeat.stop_requested()):
             queries.wait(1)
@@ -115,14 +115,14 @@ class _LineQueries(StreamQueries):
         self._queries = [self._start_archive(), *(self._start_view(view) for view in pipeline.views)]
 
     def running(self) -> bool:
-        """Whether any query still runs. Raises what a query failed with."""
+        """Return whether any query still runs. Raises what a query failed with."""
         for name, query in zip((ARCHIVE, *(view.name for view in self._pipeline.views)), self._queries, strict=True):
             if failed := self._failure(name, query):
                 raise self._errors[0] if self._errors else failed
         return any(query.isActive for query in self._queries)
 
     def _start_archive(self) -> StreamingQuery:
-        # A new generation's archive goes on; a checkpoint that has begun knows better than `since`.
+        # In a new generation the archive goes on from its position; an existing checkpoint ignores `since`.
         since = lines.position(self._pipeline.name, ARCHIVE)
         decoded = decode_lines(self._pipeline, read_lines(self._spark, self._pipeline, since))
 
@@ -138,7 +138,7 @@ class _LineQueries(StreamQueries):
         return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
 
     def _start_view(self, view: AdditiveView) -> StreamingQuery:
-        """A view begins with the first line in each generation: its lines are where they were."""
+        """Start a view at the first line in each generation: the lines are still where they were."""
         if self._generation.number and checkpoint_id(checkpoint_uri(self._generation, view.name)) is None:
             self._clear(view)
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_lines(self._spark, self._pipeline, since=0)))
@@ -156,7 +156,7 @@ class _LineQueries(StreamQueries):
         return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
 
     def _clear(self, view: AdditiveView) -> None:
-        """Take what an older generation told of the view from where it goes: keys that are no more would stay."""
+        """Empty the places that the view is written to: keys of an older generation would stay there."""
         measures = [struct_of(view.columns)[name] for name in view.measures]
         nothing = empty_frame(self._spark, StructType([StructField("key", StringType()), *measures]))
         for target in targets_of(self._pipeline, view):

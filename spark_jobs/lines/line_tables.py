@@ -1,4 +1,4 @@
-"""A pipeline that reads lines, as tables: its archive, its quarantine, and its views computed from the archive."""
+"""Tables of a pipeline that reads lines: its archive, its quarantine, and its views computed from the archive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LineTables:
         return (*views, f"{self._pipeline.table}_live", f"{self._pipeline.table}_quarantine")
 
     def start(self) -> None:
-        """Nothing has to run for them."""
+        """Do nothing: these tables need no query."""
 
     def refresh(self) -> None:
         """Bring the tables to what the ledger holds now."""

@@ -1,1 +1,1 @@
-"""What is looked at while it happens: the largest keys, and the shell's tables."""
+"""Live looks at a pipeline: the largest keys of a view, and a shell with its tables."""

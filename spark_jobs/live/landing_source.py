@@ -1,4 +1,4 @@
-"""The archive's landing files as a stream: every row of committed files once, nothing of uncommitted ones.
+"""A stream of the archive's landing files: every row of committed files once, and none of uncommitted files.
 
 A file source over the folder would also see what a killed or fenced-off driver left there. This one asks the
 ledger, whose micro-batch numbers are its offsets.
@@ -32,7 +32,7 @@ _AT = "micro_batch"
 
 
 def read_landed(spark: SparkSession, pipeline: Pipeline, since: str) -> DataFrame:
-    """Rows of the pipeline's committed landing files as a stream, from events at `since` (ISO time) on.
+    """Return the rows of the pipeline's committed landing files as a stream, from events at `since` (ISO time) on.
 
     Columns: the archive table's, and `event_time`. Files are taken whole, so earlier events may be among them;
     rows that a quarantine replay delivers are not, as in a speed view.
@@ -49,7 +49,7 @@ class LandingSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format`."""
+        """Return the name in `format`."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> LandingReader:  # noqa: N802
@@ -80,26 +80,26 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        """Before the first file with an event that is wanted."""
+        """Return the offset before the first file with an event at `since` or later."""
         return {_AT: landing_files.before_events(self._pipeline, parse_time(self._since))}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As many rows as a micro-batch of the archive query has offsets."""
+        """Return the most rows of a micro-batch."""
         return ReadMaxRows(self._most_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is committed now, and then end."""
+        """Read up to what is committed now, then end."""
         self._target = landing_files.committed_until(self._pipeline, 0, None)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """How far the next micro-batch reads."""
+        """Return how far the next micro-batch reads."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         assert most is not None or isinstance(limit, ReadAllAvailable)
-        found = landing_files.committed_until(self._pipeline, start[_AT], most)
-        return {_AT: found if self._target is None else max(start[_AT], min(found, self._target))}
+        until = landing_files.committed_until(self._pipeline, start[_AT], most)
+        return {_AT: until if self._target is None else max(start[_AT], min(until, self._target))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LandedPart]:
-        """The files between two offsets. Raises TidemarkError when housekeeping has removed one."""
+        """Return the files between two offsets. Raises TidemarkError when housekeeping has removed one."""
         files = landing_files.archived_between(self._pipeline, start[_AT], end[_AT])
         removed = [file for file in files if file.is_removed]
         if removed:
@@ -111,7 +111,7 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [LandedPart(lake.uri(file.path)) for file in files]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The file's rows as Arrow batches of the declared schema; columns that it lacks are null."""
+        """Return the file's rows as Arrow batches of the declared schema; columns that it lacks are null."""
         assert isinstance(partition, LandedPart)
         names = self._schema.names
         with lake.open_parquet(partition.path) as file:

@@ -1,6 +1,6 @@
 """A pipeline's views as tables in memory that follow its topics, and its archive up to the last commit.
 
-For looking: nothing here holds the lease, writes a checkpoint that outlives the session, or touches the ledger.
+They only read: nothing here holds the lease, writes to the ledger, or leaves a checkpoint after the session.
 """
 
 from __future__ import annotations

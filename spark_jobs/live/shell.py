@@ -1,4 +1,4 @@
-"""SQL over a pipeline as it is now: statements from the terminal or standard input, their results on standard output."""
+"""SQL over a pipeline as it is now: statements from standard input, their results on standard output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The largest keys of a view per window, live from the landed files: a stream beside the archive query.
 
-It holds nothing that lasts: it begins anew from the landing files of the last hours at every start, writes to no
-topic and no table, and takes no lease.
+It keeps nothing: each start reads the landing files of the last hours again, writes to no topic and no table, and
+takes no lease.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class LiveTop:
         return next(view for view in self.pipeline.views if view.name == self.report.view)
 
     def aggregates(self, spark: SparkSession, since: str) -> DataFrame:
-        """The view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
+        """Return the view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
         rows = read_landed(spark, self.pipeline, since).withWatermark("event_time", in_words(self.view.speed.watermark))
         return aggregate_view(self.pipeline, self.view, rows, load_references(spark, self.pipeline))
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:
-        """Take over the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing."""
+        """Store the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing."""
         window, measure = self.view.window, self.report.measure
         changed = batch.persist()
         try:
@@ -66,7 +66,7 @@ class LiveTop:
             for row in changed.where(F.col(window)["start"] >= F.lit(oldest)).collect():
                 at = (utc(row[window]["start"]), utc(row[window]["end"]))
                 self.counts.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
-            self.counts = {at: found for at, found in self.counts.items() if at[0] >= oldest}
+            self.counts = {at: counts for at, counts in self.counts.items() if at[0] >= oldest}
         finally:
             changed.unpersist()
 
@@ -76,7 +76,7 @@ class LiveTop:
         return [name for name in self.view.key if name != self.view.window]
 
     def note(self, query: StreamingQuery) -> bool:
-        """Note the progress of the query's micro-batches; whether there was any since the last time."""
+        """Note the progress of the query's micro-batches. Return whether there was any since the last call."""
         new = [each for each in query.recentProgress if each["batchId"] > self._batch]
         for each in new:
             self._batch = each["batchId"]
@@ -85,7 +85,7 @@ class LiveTop:
         return bool(new)
 
     def as_json(self) -> dict[str, Any]:
-        """What is shown: windows from the newest to the oldest, each with its largest keys."""
+        """Return what is shown: windows from the newest to the oldest, each with its largest keys."""
         return {
             "pipeline": self.pipeline.name,
             "title": self.report.title,
@@ -98,7 +98,7 @@ class LiveTop:
         }
 
     def show(self) -> None:
-        """Write the file, which a reader sees whole or not at all."""
+        """Write the file in one step: a reader never sees a part of it."""
         write_private(self.result, json.dumps(self.as_json()))
 
     def _window(self, at: tuple[datetime, datetime], counts: dict[Key, int]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class LiveTop:
         for key, count in counts.items():
             shown = tuple(key[place] for place in places)
             totals[shown] = totals.get(shown, 0) + count
-        # Equal ones in the order of their names, as in the interval's report.
+        # Equal counts in the order of their keys, as in the interval's report.
         largest = sorted(totals.items(), key=lambda item: (-item[1], *map(str, item[0])))[: self.report.rows]
         return {
             "from": format_time(at[0]),
@@ -119,7 +119,7 @@ class LiveTop:
 
 
 def show_top(spark: SparkSession, top: LiveTop, since: str, *, once: bool) -> int:
-    """Run the stream until SIGTERM or SIGINT, or with `once` over what is landed; the result file follows it."""
+    """Run the stream until SIGTERM or SIGINT, or with `once` over what is landed, and keep the result file current."""
     stop = Stop()
     checkpoint = tempfile.mkdtemp(prefix="tidemark-top-")
     writer = top.aggregates(spark, since).writeStream.outputMode("update").foreachBatch(top.keep)

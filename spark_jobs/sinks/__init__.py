@@ -1,1 +1,1 @@
-"""Where streams write: landing files and compacted topics."""
+"""Where streams write: landing files, compacted topics, plain topics, a JDBC table, the console."""

@@ -44,7 +44,7 @@ _MARKERS = """
 
 @dataclass(frozen=True)
 class JdbcTableTarget:
-    """Upserts the changed keys of a micro-batch: effectively once, whoever is killed."""
+    """Upserts the changed keys of a micro-batch: effectively once, whatever is killed."""
 
     pipeline: Pipeline
     view: AdditiveView
@@ -59,7 +59,7 @@ class JdbcTableTarget:
         self._merge(values, version, replace=False)
 
     def replace(self, values: DataFrame, version: int) -> None:
-        """Make the values all that the table holds."""
+        """Replace the table's rows by the values."""
         self._merge(values, version, replace=True)
 
     def _merge(self, values: DataFrame, version: int, *, replace: bool) -> None:
@@ -88,7 +88,7 @@ class JdbcTableTarget:
     ) -> sql.Composable:
         measured = [*self.view.measures, "version"]
         key = [name for name in columns if name not in self.view.measures]
-        # In the key's order, so that two that write at once wait for each other instead of deadlocking.
+        # In the order of the key, so that concurrent writers wait for each other instead of deadlocking.
         return sql.SQL(
             "INSERT INTO {table} ({names}) SELECT DISTINCT ON ({key}) {names} FROM {staged} ORDER BY {key} "
             "ON CONFLICT ({key}) DO UPDATE SET {changes}"
@@ -101,7 +101,7 @@ class JdbcTableTarget:
         )
 
     def _advance(self, cursor: Any, version: int) -> bool:
-        """Move the marker to the version; False where it is there already."""
+        """Move the marker to the version. Return False when it is there already."""
         cursor.execute(
             "INSERT INTO tidemark_versions AS v (table_name, version) VALUES (%s, %s) ON CONFLICT (table_name) "
             "DO UPDATE SET version = EXCLUDED.version, written_at = now() WHERE v.version < EXCLUDED.version "
@@ -114,7 +114,7 @@ class JdbcTableTarget:
         cursor.execute("SELECT to_regclass('tidemark_versions'), to_regclass(%s)", (self.table,))
         if None not in cursor.fetchone():
             return
-        # IF NOT EXISTS does not bear two that create at once: one after the other, until the transaction ends.
+        # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
         cursor.execute(_MARKERS)
         key = [name for name in columns if name not in self.view.measures]
@@ -130,7 +130,7 @@ class JdbcTableTarget:
         )
 
     def _columns(self) -> tuple[list[str], list[str]]:
-        """Names and PostgreSQL types of key and measures."""
+        """Return the names and PostgreSQL types of key and measures."""
         declared = struct_of(self.view.columns)
         names, types = [], []
         for name in (*self.view.key, *self.view.measures):
@@ -155,7 +155,7 @@ class JdbcTableTarget:
         )
 
     def _flat(self) -> list[Column]:
-        """The values of `_columns`, out of key and measures."""
+        """Return the values of `_columns`, out of key and measures."""
         declared = struct_of(self.view.columns)
         flat = []
         for name, column in zip(self.view.key, key_columns(self.view, F.col("key")), strict=True):
@@ -168,7 +168,7 @@ class JdbcTableTarget:
 
 
 def _storable(value: object) -> object:
-    # The one character that PostgreSQL's text cannot hold; its picture takes its place.
+    # PostgreSQL's text cannot hold this one character; its symbol replaces it.
     return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value
 
 

@@ -52,7 +52,7 @@ class KafkaMessagesTarget:
         self.write(values, version)
 
     def _messages(self, values: DataFrame, version: int) -> DataFrame:
-        """Columns: key, value, topic. The sink's own topic goes before the one that a row names."""
+        """Return the messages. Columns: key, value, topic: the sink's own, else the one that a row names."""
         if self.sink.messages:
             rows = values.select(*key_columns(self.view, F.col("key")), *self.view.measures)
             messages: DataFrame = transform(self.pipeline, self.sink.messages)(rows)

@@ -1,7 +1,7 @@
-"""A speed view's sink: the changed aggregates of a micro-batch to every place that the view is declared for.
+"""A speed view's sink: the changed aggregates of a micro-batch are written to every declared place.
 
 The aggregates are computed once and fanned out: the compacted topic first, then the further sinks in their
-declared order, then the ledger. In a generation that began with a base, base and state are added up.
+declared order, then the ledger. In a generation that began with a base, the sum of base and state is written.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.streams import writers
-from include.ledger.streams.generations import StreamGeneration
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams import writers
+from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
 from include.versions import decoder_version
 from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
@@ -36,11 +36,11 @@ class Target(Protocol):
         """Write the values of changed keys; again with the same version when a micro-batch is replayed."""
 
     def replace(self, values: DataFrame, version: int, /) -> None:
-        """Make the values all that the place tells of the view."""
+        """Replace everything that the place holds of the view by the values."""
 
 
 def targets_of(pipeline: Pipeline, view: AdditiveView) -> list[Target]:
-    """Where the view goes: its compacted topic, then its further sinks."""
+    """Return where the view goes: its compacted topic, then its further sinks."""
     targets: list[Target] = [CompactedTopicTarget(view)]
     for sink in view.sinks:
         match sink:
@@ -67,12 +67,12 @@ class SpeedViewSink:
     checkpoint: str
 
     def emit(self, aggregates: DataFrame, batch_id: int) -> None:
-        """Emit one micro-batch. The sinks get it before the ledger: a crash between repeats equal values."""
+        """Emit one micro-batch: to the sinks, then to the ledger. A crash in between repeats equal values."""
         started = time.monotonic()
         writers.renew(self.lease)
         version = self.generation.version(batch_id)
         if micro_batches.is_committed(self.query_id, version):
-            # Emitted before; but Spark, which lost its own note of that, wants the batch's state written.
+            # Emitted before, but Spark has lost its own commit of it and needs the batch's state written.
             aggregates.write.format("noop").mode("overwrite").save()
             return
         values = self._with_base(aggregates.select(key_json(self.view).alias("key"), *self.view.measures)).persist()
@@ -111,7 +111,7 @@ class SpeedViewSink:
             (F.coalesce(name, _zero(state, name)) + F.coalesce(f"base_{name}", _zero(state, name))).alias(name)
             for name in self.view.measures
         ]
-        # All keys are those of the base too; of the changed ones, none that only the base has.
+        # In complete mode the keys of the base count too; in update mode only changed keys are written.
         return state.join(below, "key", "full" if self.view.mode == "complete" else "left").select("key", *added)
 
 

@@ -1,4 +1,4 @@
-"""What Spark's checkpoint says about a micro-batch: its exact offset ranges and its watermark.
+"""A micro-batch in Spark's checkpoint: its exact offset ranges and its watermark.
 
 Source: the checkpoint's `offsets/<batch>` (written before the batch runs) and `sources/0/0` (initial offsets).
 """
@@ -24,7 +24,7 @@ class PlannedBatch:
 
 
 def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
-    """The exact ranges and the watermark of a micro-batch. Raises TidemarkError when the log lacks it."""
+    """Return the exact ranges and the watermark of a micro-batch. Raises TidemarkError when the log lacks it."""
     metadata, until = _entry(checkpoint, batch_id)
     before = parse_offsets_json(_entry(checkpoint, batch_id - 1)[1]) if batch_id else _initial(checkpoint)
     return PlannedBatch(ranges_between(before, parse_offsets_json(until)), _watermark(metadata))
@@ -32,7 +32,7 @@ def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
 
 @dataclass(frozen=True)
 class PlannedLines:
-    """A micro-batch of lines as planned in the write-ahead log: files of the ledger behind one up to another."""
+    """A micro-batch of lines as planned in the write-ahead log: files of the ledger after one, up to another."""
 
     after_file: int
     until_file: int
@@ -40,21 +40,21 @@ class PlannedLines:
 
 
 def read_line_batch(checkpoint: str, batch_id: int, since: int) -> PlannedLines:
-    """What a micro-batch of lines reads; the first one begins behind file `since`."""
+    """Return the files that a micro-batch of lines reads; the first micro-batch begins after file `since`."""
     metadata, until = _entry(checkpoint, batch_id)
     before = int(json.loads(_entry(checkpoint, batch_id - 1)[1])["file"]) if batch_id else since
     return PlannedLines(before, int(json.loads(until)["file"]), _watermark(metadata))
 
 
 def checkpoint_id(checkpoint: str) -> str | None:
-    """Spark's id of the query that the checkpoint belongs to; None when there is no checkpoint yet."""
+    """Return Spark's id of the query that the checkpoint belongs to; None when there is no checkpoint yet."""
     if not lake.exists(f"{checkpoint}/metadata"):
         return None
     return str(json.loads(lake.read_text(f"{checkpoint}/metadata"))["id"])
 
 
 def _entry(checkpoint: str, batch_id: int) -> tuple[dict[str, Any], str]:
-    """Metadata of a micro-batch, and where its source's read ends, as the source writes it."""
+    """Return the metadata of a micro-batch, and where its read ends, in the form of its source."""
     try:
         _, metadata, *sources = lake.read_text(f"{checkpoint}/offsets/{batch_id}").split("\n")
     except FileNotFoundError as error:

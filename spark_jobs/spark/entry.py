@@ -22,7 +22,7 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     code = 1
     log.configure()
     driver_folders.hold()
-    # It would tell every error of a query a second time, as JSON with a stack trace.
+    # It would repeat every error of a query, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         code = main(argv)
@@ -37,13 +37,13 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     finally:
         session = SparkSession.getActiveSession()
         if session is not None:
-            # What was said is said: tasks that are cancelled by the end of the session only add stack traces.
+            # The error has been reported: tasks that are cancelled by the end of the session only add stack traces.
             session.sparkContext.setLogLevel("OFF")
             session.stop()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by sys.exit: libraries have threads that outlive the interpreter, and one of them has crashed a job that was
-    # done while Python took itself apart. Everything is committed, or was not.
+    # Not by sys.exit: threads of libraries outlive the interpreter, and one of them crashed a finished job while Python
+    # shut down. By now everything is committed, or is not.
     os._exit(code)
 
 

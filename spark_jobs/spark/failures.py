@@ -85,7 +85,7 @@ def translate(error: Exception) -> TidemarkError | None:
 
 
 def is_unresolved(error: Exception) -> bool:
-    """Whether a query ended because it met a schema id that it did not know when it was planned."""
+    """Return whether a query ended because it met a schema id that it did not know when it was planned."""
     return any(_raised(each).startswith(UNRESOLVED) for each in _chain(error))
 
 
@@ -99,7 +99,7 @@ def root_cause(error: Exception) -> str:
 
 
 def _causes(error: Exception) -> Iterator[Any]:
-    """The Java exceptions behind an error, the outermost first; none for an error of Python's."""
+    """Return the Java exceptions behind an error, the outermost first; none for an error of Python's."""
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if cause is None:
         # What a query reports of itself holds its cause as an error of Python's.
@@ -132,12 +132,12 @@ def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
 
 
 def _raised(thrown: Thrown) -> str:
-    """What an expression threw by `raise_error`; empty for anything else."""
+    """Return what an expression threw by `raise_error`; empty for anything else."""
     return str(thrown.parameters.get("errorMessage", "")) if thrown.condition == _RAISED else ""
 
 
 def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
-    """What a Python data source of Tidemark's raised in its own process."""
+    """Return what a Python data source of Tidemark's raised in its own process."""
     if thrown.condition == _SOURCE_FAILED:
         raised = _LAST_RAISED.match(thrown.parameters.get("msg", "").rstrip())
     elif "org.apache.spark.api.python.PythonException" in thrown.kinds:

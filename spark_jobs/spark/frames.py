@@ -1,6 +1,6 @@
 """Small DataFrames from what the driver holds.
 
-Handed over as Arrow: from Python rows Spark would start Python workers, which costs an application seconds.
+They are passed as Arrow: for Python rows, Spark would start Python workers, which costs an application seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_jobs.spark.schemas import struct_of
 
 
 def frame_of(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
-    """The rows with the columns that the DDL declares; times are in UTC."""
+    """Return the rows with the columns that the DDL declares; times are in UTC."""
     schema = struct_of(columns)
     described = [dict(zip(schema.names, row, strict=True)) for row in rows]
     return spark.createDataFrame(
@@ -26,6 +26,6 @@ def frame_of(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str
 
 
 def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """No rows, with that schema."""
+    """Return a frame of that schema without rows."""
     nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields)
     return spark.range(0).select(*nulls)

@@ -52,10 +52,10 @@ def read_stream(
     *,
     in_real_time: bool = False,
 ) -> DataFrame:
-    """The topics as a stream. Columns: Spark's Kafka columns with headers.
+    """Return the topics as a stream. Columns: Spark's Kafka columns with headers.
 
     `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from.
-    What is read in real time has no micro-batches that could be bounded.
+    In real time there are no micro-batches to bound.
     """
     most = settings().max_offsets_per_trigger or source.max_offsets_per_trigger
     options = {
@@ -71,7 +71,7 @@ def read_stream(
 
 def _topics(source: KafkaTopics) -> dict[str, str]:
     if source.pattern:
-        # Spark takes what a pattern is found in; a source means whole names.
+        # Spark searches the pattern inside of names; a source means whole names.
         return {"subscribePattern": f"^(?:{source.pattern})$"}
     if source.assign:
         return {"assign": json.dumps({topic: sorted(numbers) for topic, numbers in source.assign.items()})}
@@ -79,9 +79,9 @@ def _topics(source: KafkaTopics) -> dict[str, str]:
 
 
 def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Exactly the records of the ranges. Columns: Spark's Kafka columns with headers.
+    """Return exactly the records of the ranges. Columns: Spark's Kafka columns with headers.
 
-    Assigned, not subscribed: a partition added since does not disturb it. Empty ranges are left out.
+    Topic partitions are assigned, so that a new one does not fail the read. Empty ranges are left out.
     """
     wanted = [r for r in ranges if len(r)]
     if not wanted:
@@ -98,7 +98,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
 
 
 def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
-    """Bytes of a fetch with which next to nothing is sent twice, or from behind the end of a range."""
+    """Return the bytes of a fetch with which almost nothing is sent twice, or from after the end of a range."""
     longest = max(ranges, key=len)
     if len(longest) <= _FEW_BATCHES:
         return _ONE_BATCH
@@ -111,14 +111,14 @@ def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
 
 
 def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -> DataFrame:
-    """A topic as it is now, for compacted topics: whole, or what was written at a time or later.
+    """Return the records of a compacted topic as it is now: all, or those written at a time or later.
 
     Columns: Spark's Kafka columns. Raises ServiceUnreachable.
     """
     if since is not None:
         bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
-        found = kafka.offsets_at(since, bounds)
-        firsts = {tp: end if (at := found[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
+        offsets = kafka.offsets_at(since, bounds)
+        firsts = {tp: end if (at := offsets[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
         return read_ranges(spark, [OffsetRange(tp, first, bounds[tp][1]) for tp, first in firsts.items()])
     options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
     options["kafka.isolation.level"] = "read_committed"
@@ -135,5 +135,5 @@ def write_topic(messages: DataFrame, topic: str = "") -> None:
 
 
 def write_stream(messages: DataFrame, topic: str) -> DataStreamWriter:
-    """A writer of a stream of messages to a topic. Columns: key, value."""
+    """Return a writer of a stream of messages to a topic. Columns: key, value."""
     return messages.writeStream.format("kafka").options(**_client_options()).option("topic", topic)

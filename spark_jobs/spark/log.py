@@ -59,7 +59,7 @@ class _OneForm(logging.Formatter):
 
 
 def _secrets() -> Iterator[str]:
-    """The secrets of the settings and of the environment; none of settings that are wrong, which is said elsewhere."""
+    """Return the secrets of the environment and of those settings that are valid; wrong ones are reported elsewhere."""
     yield from filter(None, map(os.environ.get, _SECRET_VARIABLES))
     with suppress(TidemarkError):
         options = read_properties(settings().kafka_properties)

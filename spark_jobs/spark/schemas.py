@@ -1,4 +1,4 @@
-"""DDL of declarations to Spark's types."""
+"""Spark's types from the DDL of declarations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pyspark.sql.types import StructType
 
 
 def struct_of(ddl: str) -> StructType:
-    """The struct that a DDL string of columns declares. Raises TypeError when it declares something else."""
-    found = StructType.fromDDL(ddl)
-    if not isinstance(found, StructType):
+    """Return the struct that a DDL string of columns declares. Raises TypeError when it declares something else."""
+    declared = StructType.fromDDL(ddl)
+    if not isinstance(declared, StructType):
         raise TypeError(f"not a list of columns: {ddl[:80]}")
-    return found
+    return declared

@@ -16,10 +16,10 @@ from include.spark.submission import SHUFFLE_PARTITIONS
 def build_session(
     name: str, *, catalog: bool = False, metastore: Mapping[str, str] | None = None, task_slots: int = 0
 ) -> SparkSession:
-    """A session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
+    """Return a session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
 
-    `metastore`: properties of another metastore than the settings', which is the catalog then.
-    `task_slots`: the least that are needed, also on a machine with fewer cores; of a cluster, nothing can be asked.
+    `metastore`: properties of another metastore, in place of the one in the settings.
+    `task_slots`: the least that are needed, also on a machine with fewer cores; without effect on a cluster.
     """
     builder = (
         SparkSession.builder.appName(name)
@@ -31,7 +31,7 @@ def build_session(
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.metricsEnabled", "true")
         .config("spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        # Else every expression asks the stack and the JVM where it was written, which costs as much as the rest of it.
+        # Otherwise each expression looks up in stack and JVM where it was written, which doubles its cost.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -41,7 +41,7 @@ def build_session(
         for key, value in object_store.spark_properties().items():
             builder = builder.config(key, value)
     if catalog or metastore:
-        # Not on the command line and in no file: the driver reads the password from the settings.
+        # Not on the command line and in no file: the driver takes the password from its settings.
         for key, value in (metastore or catalog_properties(settings())).items():
             builder = builder.config(f"spark.hadoop.{key}", value)
         builder = builder.enableHiveSupport()
@@ -53,7 +53,7 @@ def build_session(
 
 
 def catalog_properties(current: Settings) -> dict[str, str]:
-    """How Hive's client reaches the metastore's tables. Raises ServiceUnreachable when PostgreSQL was never started."""
+    """Return options by which Hive's client reaches the metastore. Raises ServiceUnreachable before `up postgres`."""
     catalog = current.database("catalog")
     return {
         "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",

@@ -1,9 +1,9 @@
 """The query that raises flags: Kafka to Kafka in real time, by limits that change while the stream runs.
 
-Limits are literals of the query. New ones, learned from what intervals registered since, are taken over
-between two commits: the query is stopped and started with them, while the other queries go on. From which
-offsets on which limits are in force is in the ledger before the first flag is raised by them. Records after
-the last commit are read again then: they may have flags by both versions, of which the later one counts.
+Limits are literals of the query. New limits, learned from what intervals have registered since, come into force
+between two commits: the query is stopped and started with them, while the other queries go on. The ledger records from
+which offsets on they are in force before the first flag is raised by them. Records after the last commit are then read
+again: they may have flags of both versions, of which the later one counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OTHER_QUERIES = 2
 
 
 def task_slots(pipeline: Pipeline) -> int:
-    """How many task slots the pipeline's stream needs, 0 for no matter: in real time a topic partition holds one."""
+    """Return how many task slots the pipeline's stream needs, one for each topic partition in real time; 0 for any."""
     topics = max(1, len(pipeline.source.named))
     return pipeline.source.topic_partitions * topics + _OTHER_QUERIES if pipeline.flags else 0
 
@@ -84,7 +84,7 @@ class FlagQuery:
         return log_of(self.pipeline.name, FLAGS)
 
     def start(self, begins: Mapping[TopicPartition, int]) -> StreamingQuery:
-        """Start the query with the limits of now. `begins`: where, when there is no checkpoint to continue from."""
+        """Start the query with the current limits, at `begins` when there is no checkpoint to continue from."""
         self.commit_finished()
         self._learn()
         if has_started(self.generation, FLAGS):
@@ -115,13 +115,13 @@ class FlagQuery:
         )
 
     def tend(self, query: StreamingQuery) -> StreamingQuery:
-        """Commit what the query has finished; the query that runs on, another one when there are new limits."""
+        """Commit what the query has finished. Return the query that goes on: a new one when there are new limits."""
         finished = self.commit_finished()
         if self.until_caught_up or not query.isActive:
             return query
         if time.monotonic() - self._looked >= _LOOK_EVERY:
             self._learn()
-        # Just after a commit: hardly a record is read twice.
+        # Right after a commit, so that hardly a record is read twice.
         if self._version == self._running or not finished:
             return query
         began = time.monotonic()
@@ -136,9 +136,9 @@ class FlagQuery:
         self.commit_finished()
 
     def commit_finished(self) -> int:
-        """Commit in the ledger what Spark's checkpoint has committed since; how many batches.
+        """Commit in the ledger what Spark's checkpoint has committed since. Return how many batches these were.
 
-        Also those of a driver that was killed in between: the next one does it before it starts.
+        Batches of a driver that was killed in between are committed by the next driver before it starts.
         """
         location = checkpoint_uri(self.generation, FLAGS)
         if (query_id := checkpoint_id(location)) is None:
@@ -163,7 +163,7 @@ class FlagQuery:
         )
 
     def _move(self, begins: Mapping[TopicPartition, int], ids: Mapping[str, str], code: str) -> None:
-        """Put the ledger's position to where a new checkpoint begins, and note what is passed over."""
+        """Move the ledger's position to the beginning of a new checkpoint, and note what is skipped."""
         before = micro_batches.positions(self.pipeline.name, FLAGS)
         if all(begins.get(tp) == at for tp, at in before.items()):
             return
@@ -189,7 +189,7 @@ class FlagQuery:
         try:
             limits = learned(self.spark, self.pipeline, views, revisions) if revisions else []
         except SPARK_FAILURES as error:
-            # What is learned late is better than no flags: the stream need not end with a damaged file.
+            # Old limits are better than no flags: a damaged file need not end the stream.
             version, limits = flag_ledger.last_limits(self.pipeline.name)
             self._log.warning("no limits could be learned, those of before stay: %s", root_cause(error))
             if version:
@@ -215,7 +215,7 @@ class FlagQuery:
 def learned(
     spark: SparkSession, pipeline: Pipeline, views: Sequence[AdditiveView], revisions: Sequence[BuiltRevision]
 ) -> list[Limit]:
-    """The limits that the pipeline's transform learns from revisions of the views' tables, in a fixed order."""
+    """Return the limits that the pipeline's transform learns from revisions of the views' tables, in a fixed order."""
 
     def rows_of(view: AdditiveView) -> DataFrame:
         own = [r for r in revisions if r.table == pipeline.view_table(view)]

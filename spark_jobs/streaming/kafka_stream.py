@@ -38,7 +38,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     """Run the pipeline's queries. Returns 0 when stopped or caught up.
 
     Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with.
-    The lease is taken before Spark starts: a second driver ends in a second.
+    The lease is taken before Spark starts, so that a second driver ends within a second.
     """
     stop = Stop()
     with leased(pipeline.name) as (lease, heartbeat):
@@ -89,14 +89,14 @@ class _Queries(StreamQueries):
             if pipeline.flags
             else None
         )
-        # Bases first: they hold what is archived now, and the archive query has not begun.
+        # Bases first: they hold what is archived before the archive query begins.
         self._bases = {v.name: load_base(spark, pipeline, v, lease, self._generation) for v in pipeline.views}
         self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
         self._begins = {query: start.note(pipeline, query) for query in self._names}
         self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
 
     def running(self) -> bool:
-        """Whether any query still runs. Raises what a query failed with."""
+        """Return whether any query still runs. Raises what a query failed with."""
         for number, query in enumerate(self._queries):
             name = self._names[number]
             failed = self._failure(name, query)
@@ -124,7 +124,7 @@ class _Queries(StreamQueries):
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
         if self._flags:
-            # Its batches are long, and nobody needs their end: flags that are raised twice are one.
+            # Its batches are long and need not end: a flag that is raised twice is one flag.
             self._flags.stop(self._queries[-1])
         super().stop_at_batch_boundary(patience)
 
@@ -181,13 +181,13 @@ class _Queries(StreamQueries):
             log.warning("%s-%s offset %s is quarantined, it throws: %s", topic, partition, offset, thrown)
 
     def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the archive's position to the consumer group, where lag is watched. Its failure stops nothing."""
+        """Commit the archive's position to the consumer group, for whoever watches lag. A failure stops nothing."""
         if failed := self._group.commit(positions):
             self._log(ARCHIVE).warning("the position was not committed to the group %s: %s", self._group.name, failed)
 
 
 def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
-    """Accept, record and tell what Kafka removed before it was read, where the pipeline declares it so."""
+    """Accept and report what Kafka removed before it was read, as the pipeline declares."""
     reason = "declared: fail_on_data_loss=False"
     for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=user_at_host()):
         log_of(pipeline.name).warning(
@@ -196,7 +196,7 @@ def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
 
 
 def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
-    """In place of what Spark says of lost offsets: the loss per topic partition, and the way on."""
+    """Return, in place of Spark's error about lost offsets, one with the loss per topic partition and the remedy."""
     if isinstance(error if isinstance(error, TidemarkError) else translate(error), OffsetsLost):
         try:
             check_retention(pipeline, start.generation)

@@ -1,4 +1,4 @@
-"""What every stream of a pipeline does with its queries: start them, watch them, and stop them under its lease."""
+"""The queries of a stream, whatever it reads: how they are started, watched and stopped under its lease."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from spark_jobs.spark.log import log_of
 
 
 class Stop:
-    """Whether to stop: set by SIGTERM, SIGINT or a request in the ledger."""
+    """A request to stop, made by SIGTERM or SIGINT."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -43,7 +43,7 @@ class Stop:
 class Heartbeat(threading.Thread):
     """Renews the lease from the moment it is held, also while Spark starts.
 
-    A ledger that is away for a moment is borne as long as the lease lasts.
+    An outage of the ledger is tolerated as long as the lease lasts.
     """
 
     def __init__(self, lease: writers.Lease) -> None:
@@ -71,13 +71,13 @@ class Heartbeat(threading.Thread):
                 return
 
     def stop_requested(self) -> bool:
-        """Whether a stop was requested. Raises AnotherWriter or ServiceUnreachable when the lease is lost."""
+        """Return whether a stop was requested. Raises AnotherWriter or ServiceUnreachable when the lease is lost."""
         if self._error is not None:
             raise self._error
         return self._stop_requested
 
     def end(self) -> None:
-        """Renew no more."""
+        """End the renewals."""
         self._ended.set()
         self.join(timeout=15)
 
@@ -126,10 +126,10 @@ class StreamQueries(ABC):
 
     @abstractmethod
     def running(self) -> bool:
-        """Whether any query still runs. Raises what a query failed with."""
+        """Return whether any query still runs. Raises what a query failed with."""
 
     def wait(self, seconds: int) -> None:
-        """Wait so long, or until a query ends; `running` tells how it ended."""
+        """Wait for some seconds, or until a query ends; `running` tells how it ended."""
         with suppress(StreamingQueryException):
             self._spark.streams.awaitAnyTermination(seconds)
         self._spark.streams.resetTerminated()

@@ -1,4 +1,4 @@
-"""When a query that failed may start again: two failures mend themselves, and nothing of a micro-batch was committed.
+"""When a failed query may start again. Nothing of its micro-batch was committed, and two kinds of failure pass:
 
 A record makes a query throw. The archive query searches it (`spark_jobs/sinks/landing.py`) and commits it as diverted;
 a query beside it decodes the same stream, and starts again without what was diverted.
@@ -23,7 +23,7 @@ from include.ledger.quarantine import diverted
 from include.offsets import Coordinates, TopicPartition
 from include.pipelines.spec import Pipeline
 from spark_jobs.decoding.decoders import prepare
-from spark_jobs.decoding.records import withhold
+from spark_jobs.decoding.poison import withhold
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import translate
 from spark_jobs.spark.kafka_source import read_ranges
@@ -44,7 +44,7 @@ class _Wait:
     """How far the archive query had come when last looked at."""
 
     def archive_moves(self, reached: Mapping[TopicPartition, int]) -> bool:
-        """Whether the archive query has come nearer to the record, as far as can be known."""
+        """Return whether the archive query has come nearer to the record, as far as can be known."""
         moved, self.reached = reached != self.reached, reached
         return moved and any(reached.get(tp, 0) < end for tp, end in self.ends.items())
 
@@ -59,15 +59,15 @@ class PoisonRestarts:
         self._waits: dict[str, _Wait] = {}
 
     def withheld(self, view: str) -> Column | None:
-        """What `decode` must leave alone in a query of the view that starts now: diverted records ahead of it."""
+        """Return the `withheld` of a query of the view that starts now: diverted records that are still ahead of it."""
         self._left_alone[view] = self._ahead(view)
         self._waits.pop(view, None)
         return withhold(dict.fromkeys(self._left_alone[view], "diverted"))
 
     def may_start(self, view: str, failed: Exception, *, archive_runs: bool) -> bool:
-        """Whether to start the view's failed query again; False: wait.
+        """Return whether to start the view's failed query again; False: wait.
 
-        Raises what it failed with when a service failed, or when nothing is diverted in time.
+        Raises the query's error when a service failed, or when nothing is diverted in time.
         """
         if translate(failed) is not None:
             raise failed
@@ -97,7 +97,7 @@ class SchemaRestarts:
         self._waiting: dict[str, float] = {}
 
     def may_start(self, spark: SparkSession, query: str, checkpoint: str) -> bool:
-        """Whether all schema ids of the query's last planned micro-batch are resolved now; False: wait.
+        """Return whether all schema ids of the query's last planned micro-batch are resolved now; False: wait.
 
         Raises ServiceUnreachable when the registry is away for longer than `PATIENCE`.
         """
@@ -116,5 +116,5 @@ class SchemaRestarts:
 
 
 def _last_batch(checkpoint: str) -> int:
-    """The newest micro-batch in the write-ahead log: the one that failed."""
+    """Return the newest micro-batch in the write-ahead log: the one that failed."""
     return max(int(file.name) for file in lake.list_files(f"{checkpoint}/offsets") if file.name.isdigit())

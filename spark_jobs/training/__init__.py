@@ -1,1 +1,1 @@
-"""What a new JVM is made to do once, so that its classes can be kept."""
+"""The work that a JVM does once, so that its loaded classes can be archived."""

@@ -55,7 +55,7 @@ def _records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     rows: list[tuple[object, ...]] = [
         (key, value, pipeline.source.named[0], n % 2, n // 2, moment, 0, [])
         for n, (moment, key, value, _) in enumerate(made)
-        # Oversized ones only cost time here.
+        # Oversized records would only cost time here.
         if len(value or b"") < 100_000
     ]
     return frame_of(spark, rows, KAFKA_COLUMNS)

@@ -1,4 +1,4 @@
-"""What archive rows add up to in a view: the one way for stream, interval, and all that compares the two."""
+"""The aggregates of a view over archive rows: one function for the stream, the interval, and their comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_jobs.views.windows import window_column
 def aggregate_view(
     pipeline: Pipeline, view: AdditiveView, rows: DataFrame, references: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """The view's rows, by its own transforms. Columns: key and measures, as the view declares them.
+    """Return the view's rows, by its own transforms. Columns: key and measures, as the view declares them.
 
     `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives.
     """
@@ -25,6 +25,6 @@ def aggregate_view(
 
 
 def aggregate_stream(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
-    """The view of a stream of archive rows, which drops what comes after its watermark unless it is always whole."""
+    """Return the view of a stream of archive rows; it drops late rows, unless its mode is complete."""
     timed = rows.withWatermark("event_time", in_words(view.speed.watermark)) if view.mode == "update" else rows
     return aggregate_view(pipeline, view, timed, load_references(spark, pipeline))

@@ -1,4 +1,4 @@
-"""Flags as messages: what the stream raises and what the interval recomputes, by one function.
+"""Flags as messages: one function for those that the stream raises and those that the interval recomputes.
 
 Key: JSON object of the record's coordinates. Value: those, the declared columns, the rules that the row
 breaks with their limits, and the version of the limits. A replayed record gets the same flag again.
@@ -17,30 +17,30 @@ from spark_jobs.decoding.records import transform
 _ROW = ("kafka_offset", "kafka_partition", "kafka_topic")
 
 VALUE = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, limits_version BIGINT"
-"""What a flag's value says of its record and its limits, as DDL."""
+"""The fields of a flag's value that identify its record and its limits, as DDL."""
 
 
 def declared(pipeline: Pipeline) -> Flags:
-    """The pipeline's flags, which it has."""
+    """Return the pipeline's flags, which it has."""
     assert pipeline.flags is not None
     return pipeline.flags
 
 
 def rules(pipeline: Pipeline, limits: Sequence[Limit]) -> Column:
-    """The rules that an archive row breaks: array<struct<rule, above>>."""
-    found: Column = transform(pipeline, declared(pipeline).rules)(limits)
-    return found
+    """Return the rules that an archive row breaks: array<struct<rule, above>>."""
+    broken: Column = transform(pipeline, declared(pipeline).rules)(limits)
+    return broken
 
 
 def learn_limits(pipeline: Pipeline, views: Mapping[str, DataFrame]) -> list[Limit]:
-    """The limits that the pipeline's transform learns from rows of views by their names, in a fixed order."""
-    found = transform(pipeline, declared(pipeline).limits)(views).collect()
-    learned = (Limit(r.rule, r.subject, None if r.above is None else str(r.above)) for r in found)
+    """Return the limits that the pipeline's transform learns from rows of views by their names, in a fixed order."""
+    learned_rows = transform(pipeline, declared(pipeline).limits)(views).collect()
+    learned = (Limit(r.rule, r.subject, None if r.above is None else str(r.above)) for r in learned_rows)
     return sorted(learned, key=lambda limit: (limit.rule, limit.subject))
 
 
 def flags(pipeline: Pipeline, rows: DataFrame, limits: Sequence[Limit], version: int) -> DataFrame:
-    """The flags of archive rows under the limits of a version. Columns: key, value string."""
+    """Return the flags of archive rows under the limits of a version. Columns: key, value string."""
     broken = rows.withColumn("rules", rules(pipeline, limits)).where(F.size("rules") > 0)
     named = [*_ROW, *declared(pipeline).columns, "rules"]
     fields = sorted([(name, F.col(name)) for name in named] + [("limits_version", F.lit(version).cast("BIGINT"))])

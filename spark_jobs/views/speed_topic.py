@@ -16,13 +16,13 @@ from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
 
 _CLOCKS_APART = timedelta(hours=1)
-"""How far the clocks of PostgreSQL and of the Spark drivers may be apart."""
+"""How far the clocks of PostgreSQL and of Spark drivers may differ."""
 
 
 def written_since(pipeline: Pipeline, view: AdditiveView, windows: Sequence[Window]) -> datetime | None:
-    """From when on the speed view may have written about the windows: what is older need not be read.
+    """Return since when the speed view may have written about the windows: older values need not be read.
 
-    None: that cannot be told.
+    None when that is unknown.
     """
     events = (min(start for start, _ in windows), max(end for _, end in windows))
     began = evidence.first_counted(pipeline.name, view.name, events)
@@ -30,10 +30,10 @@ def written_since(pipeline: Pipeline, view: AdditiveView, windows: Sequence[Wind
 
 
 def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
-    """The last value of each key that the speed view committed, of those written since. Columns: key, the measures.
+    """Return the last value of each key that the speed view committed. Columns: key, the measures.
 
-    Values of a micro-batch that the ledger does not know yet are left out. A value that is no value of
-    the view (a deletion, foreign text) counts as the last one too, with nothing in it: that is what readers get.
+    Only values written at `since` or later count, and none of a micro-batch that the ledger does not know yet. A
+    deletion, or text that is no value of the view, counts as a last value with null measures: readers get that too.
     """
     declared = struct_of(view.columns)
     schema = StructType([*(declared[name] for name in view.measures)]).add("version", LongType())
@@ -43,7 +43,7 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
     committed = values.where(F.coalesce(F.col("value.version"), F.lit(-1)) <= last_batch)
-    # Wrapped, because max_by passes over a null and would bring back the value before a deletion.
+    # Wrapped, because max_by skips nulls and would return the value before a deletion.
     last = committed.groupBy("key").agg(F.max_by(F.struct("value"), "offset")["value"].alias("value"))
     return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
 

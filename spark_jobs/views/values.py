@@ -1,4 +1,4 @@
-"""The rows of a speed view as every sink sees them: keys and values as JSON, and back to columns."""
+"""The rows of a speed view as all sinks get them: keys and values as JSON, and back to columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss'Z'", "ignoreNullFields": "fa
 
 
 def key_json(view: AdditiveView) -> Column:
-    """The key of a row of the view as JSON: keys sorted, also inside the window."""
+    """Return the key of a row of the view as JSON: keys sorted, also inside the window."""
     columns = [
         F.struct(F.col(name)["end"].alias("end"), F.col(name)["start"].alias("start")).alias(name)
         if name == view.window
@@ -24,14 +24,14 @@ def key_json(view: AdditiveView) -> Column:
 
 
 def value_json(view: AdditiveView, version: int) -> Column:
-    """The measures of a row of the view as JSON, keys sorted."""
+    """Return the measures of a row of the view as JSON, keys sorted."""
     measures: list[Column] = [F.col(name) for name in view.measures]
     named = sorted([*zip(view.measures, measures, strict=True), ("version", F.lit(version).alias("version"))])
     return F.to_json(F.struct(*(column for _, column in named)), _TIMES)
 
 
 def key_columns(view: AdditiveView, key: Column) -> list[Column]:
-    """The view's key columns out of a key that `key_json` made."""
+    """Return the view's key columns out of a key that `key_json` made."""
     declared = struct_of(view.columns)
     parsed = F.from_json(key, StructType([declared[name] for name in view.key]))
     return [parsed[name].alias(name) for name in view.key]

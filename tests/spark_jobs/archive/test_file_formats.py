@@ -13,7 +13,6 @@ from typing import Any
 
 import fastavro
 import pytest
-from include.ledger.intervals.revisions import BuiltRevision
 from pyarrow import orc
 from pyarrow import parquet as pq
 from pyspark.sql import Column, DataFrame
@@ -21,8 +20,9 @@ from pyspark.sql import functions as F
 
 from include import lake
 from include.errors import TidemarkError, UsageError
+from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines import load_pipeline
-from include.pipelines.spec import IDENTITY, Archive, Pipeline, Text
+from include.pipelines.spec import Archive, Pipeline, Text
 from include.pipelines.spec.file_formats import FILE_FORMATS, FileFormat
 from include.settings import settings
 from include.times import Interval
@@ -114,20 +114,10 @@ def pipeline_of(file_format: FileFormat) -> Pipeline:
 
 
 def write(rows: DataFrame, pipeline: Pipeline, attempt: int) -> list[BuiltRevision]:
-    from spark_jobs.archive.schema import archive_schema
-    from spark_jobs.intervals.write import write_revisions
+    from spark_jobs.intervals.write import archive_layout, revision_name, write_revisions
 
-    return write_revisions(
-        rows,
-        table=pipeline.table,
-        schema=archive_schema(pipeline),
-        order=IDENTITY,
-        partition_by=("date",),
-        interval=Interval(START, START + timedelta(hours=1)),
-        attempt=attempt,
-        file_format=pipeline.archive.file_format,
-        event_time="at",
-    )
+    interval = Interval(START, START + timedelta(hours=1))
+    return write_revisions(rows, archive_layout(pipeline), interval, revision_name(attempt, datetime.now(UTC)))
 
 
 def values(rows: DataFrame) -> dict[int, str]:

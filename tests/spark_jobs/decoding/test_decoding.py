@@ -297,7 +297,8 @@ def test_rows_may_take_key_and_headers_of_their_record(spark: Any, monkeypatch: 
 
 
 def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> None:
-    from spark_jobs.decoding.records import decode, withhold
+    from spark_jobs.decoding.poison import withhold
+    from spark_jobs.decoding.records import decode
 
     rows = [(b"k", as_bytes(good()), "nest-logs", 0, offset, NOW, [("h", b"1")]) for offset in range(3)]
     withheld = withhold({("nest-logs", 0, 1): "it threw", ("nest-logs", 1, 0): "another"})
@@ -386,7 +387,7 @@ def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: 
     from pyspark.sql import Column
     from pyspark.sql import functions as F
 
-    from spark_jobs.decoding import records
+    from spark_jobs.decoding import poison, records
 
     pipeline = load_pipeline("auction_bids")
     bids = records.transform(pipeline, pipeline.archive.rows)
@@ -399,7 +400,7 @@ def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: 
     made = messages(pipeline, events=600, seed=7, bad_fraction=0.3, start=NOW, span=timedelta(minutes=5))
     rows = [(key, value, "auction-bids", 0, n, moment, []) for n, (moment, key, value, _) in enumerate(made)]
     frame = spark.createDataFrame(rows, KAFKA_DDL)
-    withheld = records.withhold({("auction-bids", 0, 5): "it threw"})
+    withheld = poison.withhold({("auction-bids", 0, 5): "it threw"})
     monkeypatch.setattr(records, "transform", lambda pipeline, name: some)
 
     def found() -> list[Any]:

@@ -54,7 +54,7 @@ def write(path: Path, rows: list[tuple[str | None, int, int]], row_group_size: i
 def test_records_are_counted_from_the_footer_only_where_it_says_it_all(
     landing: Path, monkeypatch: pytest.MonkeyPatch, rows: list[Any], expected: dict[Any, int], is_read: bool
 ) -> None:
-    from spark_jobs.sinks.landing import records_of
+    from spark_jobs.archive.landing_folder import records_of
 
     reads = []
     read = pq.ParquetFile.read
@@ -78,7 +78,7 @@ def test_footer_tells_no_constant_where_a_value_is_null_or_untold(landing: Path)
 
 
 def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
-    from spark_jobs.sinks.landing import move_quarantined
+    from spark_jobs.archive.landing_folder import move_quarantined
 
     files = []
     for number in range(3):
@@ -105,8 +105,8 @@ def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
 
 
 def test_only_columns_whose_values_repeat_have_a_dictionary(spark: Any, landing: Path) -> None:
+    from spark_jobs.archive.landing_folder import write_landing
     from spark_jobs.decoding.records import decode
-    from spark_jobs.sinks.landing import write_landing
     from spark_jobs.spark.frames import frame_of
     from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
 
@@ -134,3 +134,23 @@ def test_only_columns_whose_values_repeat_have_a_dictionary(spark: Any, landing:
     order = ["kafka_offset", "kafka_element"]
     assert written.select(decoded.columns).orderBy(order).collect() == decoded.orderBy(order).collect()
     decoded.unpersist()
+
+
+@pytest.mark.spark
+def test_file_that_earlier_code_landed_is_read_by_the_path_that_the_ledger_recorded(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.archive.files import read_files
+    from spark_jobs.spark.schemas import struct_of
+
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    folders = {"earlier": "outcome=archived/date=2026-11-20", "now": "fate=archived/date=2026-11-20"}
+    for word, folder in folders.items():
+        rows = spark.createDataFrame([(word,)], "text STRING").coalesce(1)
+        rows.write.parquet((tmp_path / "landing" / "p" / word / folder).as_uri())
+    paths = [str(each.relative_to(tmp_path)) for each in sorted(tmp_path.rglob("part-*.parquet"))]
+    found = read_files(spark, paths, struct_of("text STRING"))
+    assert found.columns == ["text"]
+    assert sorted(row.text for row in found.collect()) == ["earlier", "now"]
+    settings.cache_clear()

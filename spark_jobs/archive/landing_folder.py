@@ -1,0 +1,109 @@
+"""A folder of the landing: decoded records are written to it by fate and date, and read back from its files.
+
+Folders that earlier code wrote are called `outcome=…`: of these only the paths that the ledger recorded count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
+
+from include import lake
+from include.ledger.archive.landing_files import LandingFile
+from include.offsets import TopicPartition
+from include.pipelines.spec import Pipeline
+from spark_jobs.decoding.records import QUARANTINED
+
+
+def write_landing(decoded: DataFrame, folder: str) -> None:
+    """Write decoded records to a folder by fate and date; whatever lay there is replaced."""
+    lake.delete(folder)
+    plain = {f"parquet.enable.dictionary#{path}": "false" for path in _seldom_repeating(decoded.schema)}
+    decoded.write.options(**plain).partitionBy("fate", "date").parquet(folder)
+
+
+def _seldom_repeating(schema: StructType, parent: str = "") -> Iterator[str]:
+    """Return the paths of columns whose values seldom repeat: offsets, times, and measurements.
+
+    Parquet would look up each value in a dictionary, find after a page that this does not help, and write it all
+    again: a tenth of what landing costs.
+    """
+    for each in schema.fields:
+        path = f"{parent}{each.name}"
+        if isinstance(each.dataType, StructType):
+            yield from _seldom_repeating(each.dataType, f"{path}.")
+        elif path == "kafka_offset" or isinstance(each.dataType, DoubleType | FloatType | TimestampType):
+            yield path
+
+
+def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandingFile, pq.ParquetFile]]:
+    """Return what a folder really holds: each file with its rows and event times, open."""
+    for listed in lake.list_files(folder):
+        location = f"{folder}/{listed.name}"
+        fate = listed.name.split("/", 1)[0].removeprefix("fate=")
+        with lake.open_parquet(location) as parquet:
+            bounds = lake.column_bounds(parquet.metadata, pipeline.archive.event_time)
+            times = bounds and _utc(*bounds)
+            rows = parquet.metadata.num_rows
+            yield LandingFile(fate, lake.below_lake(location), rows, listed.bytes, times), parquet
+
+
+def records_of(parquet: pq.ParquetFile) -> Iterator[tuple[TopicPartition, int]]:
+    """Return how many records a landing file has rows of, by topic partition; of a record of several, the first counts.
+
+    Spark reads each topic partition by a task of its own, so the footer of most files is enough.
+    """
+    names = ["kafka_topic", "kafka_partition", "kafka_element"]
+    topic, partition, element = (lake.constant_value(parquet.metadata, name) for name in names)
+    if isinstance(topic, str) and isinstance(partition, int) and element == 0:
+        yield TopicPartition(topic, partition), parquet.metadata.num_rows
+        return
+    table = parquet.read(columns=names)
+    firsts = table.filter(pc.equal(table["kafka_element"], 0))
+    for group in firsts.group_by(names[:2]).aggregate([([], "count_all")]).to_pylist():
+        yield TopicPartition(group["kafka_topic"], group["kafka_partition"]), group["count_all"]
+
+
+def move_quarantined(
+    pipeline: Pipeline, files: Sequence[LandingFile], name: str, columns: list[str]
+) -> list[LandingFile]:
+    """Rewrite a batch's quarantined records, with only these columns, into one file of `quarantine/<pipeline>/`."""
+    kept = [file for file in files if file.fate != QUARANTINED]
+    paths = sorted(file.path for file in files if file.fate == QUARANTINED)
+    if not paths:
+        return kept
+    target = lake.uri("quarantine", pipeline.name, f"{name}.parquet")
+    _merge(paths, target, columns)
+    for path in paths:
+        lake.delete_file(lake.uri(path))
+    rows = sum(file.rows for file in files if file.fate == QUARANTINED)
+    return [*kept, LandingFile(QUARANTINED, lake.below_lake(target), rows, lake.size(target))]
+
+
+def _utc(low: object, high: object) -> tuple[datetime, datetime]:
+    assert isinstance(low, datetime)
+    assert isinstance(high, datetime)
+    return tuple(t if t.tzinfo else t.replace(tzinfo=UTC) for t in (low, high))  # type: ignore[return-value]
+
+
+def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
+    """Write some columns of files (paths below the lake) to one, a row group for each."""
+    system, path = lake.filesystem(target)
+    lake.make_parents(target)
+    folder, name = path.rsplit("/", 1)
+    # A name beginning with a dot is invisible to every reader until it is complete.
+    temporary = f"{folder}/.{name}"
+    with ExitStack() as opened:
+        for each in paths:
+            with lake.open_parquet(lake.uri(each)) as parquet:
+                table = parquet.read(columns=columns)
+            if each == paths[0]:
+                writer = opened.enter_context(pq.ParquetWriter(temporary, table.schema, filesystem=system))
+            writer.write_table(table)
+    system.move(temporary, path)

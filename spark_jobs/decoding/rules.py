@@ -1,0 +1,105 @@
+"""Row rules: whether a row of the archive breaks one, and the reason and detail by which its record is quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructType
+
+from include.lake import SAFE_VALUE
+from include.pipelines.spec import Between, EventTimeWithin, Fits, MaxBytes, Pipeline, Required, SafeValue
+from include.pipelines.spec.archive import Rule
+from include.pipelines.spec.file_formats import FileFormat
+from spark_jobs.decoding.fitting import changed_column
+from spark_jobs.decoding.reasons import because
+from spark_jobs.spark.schemas import struct_of
+
+Row = Column | Mapping[str, Column]
+"""A row: a struct, or its fields by name."""
+
+
+def field_at(row: Row, path: str) -> Column:
+    """Return the field at a dotted path of a row."""
+    first, *others = path.split(".")
+    return reduce(lambda value, part: value[part], others, row[first])
+
+
+def violation(pipeline: Pipeline, row: Row) -> Column:
+    """Return the first rule that a row breaks, as struct<reason, detail>; null when it keeps them all."""
+    if not pipeline.archive.all_rules:
+        return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
+    first, *others = (_judged(pipeline, row, rule) for rule in pipeline.archive.all_rules)
+    return reduce(lambda earlier, rule: earlier.when(*rule), others, F.when(*first))
+
+
+_Judged = tuple[Column, Column]
+"""Whether a row breaks a rule (null is no), and the reason and detail of that."""
+
+
+def _judged(pipeline: Pipeline, row: Row, rule: Rule) -> _Judged:
+    columns = struct_of(pipeline.archive.columns)
+    match rule:
+        case Required(path):
+            return _missing(row, path, columns)
+        case SafeValue(path):
+            return _unsafe(row, path)
+        case MaxBytes(path, limit):
+            return _too_long(row, path, limit)
+        case Fits(file_format):
+            return _unfit(row, columns, file_format)
+        case Between(path, low, high):
+            return _out_of_range(row, path, low, high)
+        case EventTimeWithin():
+            return _out_of_time(field_at(row, pipeline.archive.event_time), rule)
+
+
+def _missing(row: Row, path: str, columns: StructType) -> _Judged:
+    kind: DataType = columns
+    for part in path.split("."):
+        assert isinstance(kind, StructType)
+        kind = kind[part].dataType
+    value = field_at(row, path)
+    is_missing = F.coalesce(value, F.lit("")) == "" if isinstance(kind, StringType) else value.isNull()
+    return is_missing, because("required_missing", f"{path} is missing")
+
+
+def _unsafe(row: Row, path: str) -> _Judged:
+    value = field_at(row, path).cast("string")
+    is_unsafe = ~F.coalesce(value.rlike(rf"\A(?:{SAFE_VALUE})\z"), F.lit(False))
+    shown = F.regexp_replace(F.substring(F.coalesce(value, F.lit("null")), 1, 100), "[^ -~]", "?")
+    words = F.lit(f"{path} is not safe as the name of a folder: ")
+    return is_unsafe, because("unsafe_partition_value", F.concat(words, shown))
+
+
+def _too_long(row: Row, path: str, limit: int) -> _Judged:
+    size = F.octet_length(field_at(row, path))
+    words = F.concat(F.lit(f"{path} has "), size.cast("string"), F.lit(f" bytes, the limit is {limit}"))
+    return size > limit, because("value_too_long", words)
+
+
+def _unfit(row: Row, columns: StructType, file_format: FileFormat) -> _Judged:
+    column = changed_column(row, columns, file_format)
+    words = F.lit(f" has a value that a file of the format {file_format} does not hold")
+    return column.isNotNull(), because("value_does_not_fit", F.concat(column, words))
+
+
+def _out_of_range(row: Row, path: str, low: float, high: float) -> _Judged:
+    value = field_at(row, path)
+    words = F.concat(F.lit(f"{path} is not within {low:g} and {high:g}: "), value.cast("string"))
+    # NaN is greater than every number.
+    return (value < F.lit(low)) | (value > F.lit(high)), because("out_of_range", words)
+
+
+def _out_of_time(event_time: Column, rule: EventTimeWithin) -> _Judged:
+    # In microseconds: Spark adds an interval to a timestamp by way of the calendar.
+    behind, ahead = (F.lit(bound // timedelta(microseconds=1)) for bound in rule.bounds)
+    arrival = F.col("kafka_timestamp")
+    first, last = F.unix_micros(arrival) - behind, F.unix_micros(arrival) + ahead
+    is_outside = (F.unix_micros(event_time) < first) | (F.unix_micros(event_time) > last)
+    words = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
+    detail = F.concat(event_time.cast("string"), F.lit(words), arrival.cast("string"))
+    return is_outside, because("event_time_out_of_bounds", detail)
