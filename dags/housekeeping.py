@@ -16,7 +16,7 @@ DOC = """
 
 **What**: one task per pipeline. Landing files whose offsets lie wholly in registered intervals go after the pipeline's declared
 time (their rows are read from the registered revisions from then on); so do old revisions and what killed jobs left behind.
-Files of empty and quarantined records stay as evidence, merged into one per outcome and day. No Spark is started.
+Files of empty and quarantined records stay as evidence, merged into one per fate and day. No Spark is started.
 
 **When**: daily at 03:30 UTC, between the hourly intervals. A run that was missed costs only disk space.
 
