@@ -6,8 +6,7 @@ Great Expectations is imported here and in the suites only; importing it costs s
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import great_expectations as gx
@@ -18,33 +17,20 @@ from great_expectations.expectations.expectation import Expectation
 from pydantic.v1 import PrivateAttr
 from pyspark.sql import DataFrame
 
+from include.ledger.intervals.findings import ExpectationResult
 from include.pipelines.spec import IDENTITY, Pipeline
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one expectation found."""
-
-    table: str
-    expectation: str
-    column: str
-    words: str
-    success: bool
-    observed: str
-    unexpected_count: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Its form in the verdict."""
-        return dict(self.__dict__)
+WhenPassed = Callable[[Sequence[ExpectationResult]], None]
+"""Called with what a checkpoint's expectations found, when it passed."""
 
 
 class OnPass(ValidationAction):
     """Runs a function when, and only when, the whole checkpoint passed."""
 
     type: Literal["tidemark_on_pass"] = "tidemark_on_pass"
-    _function: Callable[[], None] = PrivateAttr(default=lambda: None)
+    _function: Callable[[CheckpointResult], None] = PrivateAttr(default=lambda _: None)
 
-    def then(self, function: Callable[[], None]) -> OnPass:
+    def then(self, function: Callable[[CheckpointResult], None]) -> OnPass:
         """Set the function; returns the action."""
         self._function = function
         return self
@@ -53,7 +39,7 @@ class OnPass(ValidationAction):
         """Called by the checkpoint after its validations."""
         passed = checkpoint_passed(checkpoint_result)
         if passed:
-            self._function()
+            self._function(checkpoint_result)
         return {"registered": passed}
 
 
@@ -88,8 +74,8 @@ def expectations_of(pipeline: Pipeline, table: str, rows: int) -> list[Expectati
 
 
 def run_checkpoint(
-    pipeline: Pipeline, table: str, rows: int, frame: DataFrame, on_pass: Callable[[], None]
-) -> tuple[bool, list[Outcome]]:
+    pipeline: Pipeline, table: str, rows: int, frame: DataFrame, on_pass: WhenPassed
+) -> tuple[bool, list[ExpectationResult]]:
     """Validate a table's rows; `on_pass` runs inside the checkpoint's action when all passed."""
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
@@ -100,31 +86,34 @@ def run_checkpoint(
     checkpoint = gx.Checkpoint(
         name=table,
         validation_definitions=[validation],
-        actions=[OnPass(name="register").then(on_pass)],
+        actions=[OnPass(name="register").then(lambda passed: on_pass(_results(table, passed)))],
         result_format={"result_format": "SUMMARY"},
     )
     result = checkpoint.run(batch_parameters={"dataframe": frame})
-    outcomes = [_outcome(table, each) for run in result.run_results.values() for each in run.results]
-    return checkpoint_passed(result), outcomes
+    return checkpoint_passed(result), _results(table, result)
 
 
-def _outcome(table: str, result: Any) -> Outcome:
+def _results(table: str, checkpoint: CheckpointResult) -> list[ExpectationResult]:
+    return [_result(table, each) for run in checkpoint.run_results.values() for each in run.results]
+
+
+def _result(table: str, result: Any) -> ExpectationResult:
     config = result.expectation_config
-    found = result.result or {}
+    details = result.result or {}
     column = config.kwargs.get("column") or ", ".join(config.kwargs.get("column_list", []))
-    observed = found.get("observed_value")
-    if observed is None and "unexpected_percent" in found:
-        observed = f"{found['unexpected_percent'] or 0:.3g} % unexpected"
+    observed = details.get("observed_value")
+    if observed is None and "unexpected_percent" in details:
+        observed = f"{details['unexpected_percent'] or 0:.3g} % unexpected"
     if _raised(result):
         observed = "the check itself failed"
-    return Outcome(
+    return ExpectationResult(
         table,
         config.type,
         column,
         in_words(config.type, config.kwargs),
         bool(result.success) and not _raised(result),
         str(observed if observed is not None else ""),
-        int(found.get("unexpected_count") or 0),
+        int(details.get("unexpected_count") or 0),
     )
 
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
-
-DifferenceClass = Literal["pending", "late", "quarantined", "gap", "code", "unexplained"]
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 EXAMPLES = 20
 """How many differences of each class are named one by one."""
+
+
+class DifferenceClass(StrEnum):
+    """Why two sides differ."""
+
+    PENDING = "pending"
+    LATE = "late"
+    QUARANTINED = "quarantined"
+    GAP = "gap"
+    CODE = "code"
+    UNEXPLAINED = "unexplained"
+
+
+MATCHED = "matched"
+"""What is counted of sides that agree."""
 
 
 @dataclass(frozen=True)
@@ -23,41 +39,67 @@ class Difference:
     evidence: str
 
     def as_json(self) -> dict[str, str]:
-        """Its form in the verdict."""
-        found = asdict(self)
-        return {"class": found.pop("cls"), **found}
+        """Return its form in the verdict."""
+        return {"class": self.cls.value, "what": self.what, "where": self.where, "evidence": self.evidence}
+
+    @classmethod
+    def of_json(cls, kept: Mapping[str, Any]) -> Difference:
+        """Return the difference that `as_json` gave."""
+        return cls(DifferenceClass(kept["class"]), kept["what"], kept["where"], kept["evidence"])
 
 
-@dataclass
-class Reconciliation:
-    """Counts per class, and the first examples."""
+@dataclass(frozen=True)
+class ReconciliationCounts:
+    """The contract's `reconciliation`."""
 
     matched: int = 0
     pending: int = 0
     late: int = 0
     unexplained: int = 0
-    differences: list[Difference] = field(default_factory=list)
 
-    def add(self, difference: Difference, count: int = 1) -> None:
-        """Count a difference and keep it as an example while there are few of its class."""
-        self.count(difference.cls, count)
-        if sum(d.cls == difference.cls for d in self.differences) < EXAMPLES:
-            self.differences.append(difference)
 
-    def count(self, cls: str, count: int) -> None:
-        """Count differences of a class, or keys that are `matched`, without an example."""
-        if cls in ("matched", "pending", "late", "unexplained"):
-            setattr(self, cls, getattr(self, cls) + count)
+@dataclass(frozen=True)
+class Reconciliation:
+    """Counts per class, and the first examples of each. Those of several comparisons add up."""
 
-    def counts(self) -> dict[str, int]:
-        """The contract's `reconciliation`."""
-        return {
-            "matched": self.matched,
-            "pending": self.pending,
-            "late": self.late,
-            "unexplained": self.unexplained,
-        }
+    counts: ReconciliationCounts = ReconciliationCounts()
+    differences: tuple[Difference, ...] = ()
 
-    def examples(self) -> list[dict[str, Any]]:
-        """The differences, unexplained ones first."""
-        return [d.as_json() for d in sorted(self.differences, key=lambda d: d.cls != "unexplained")]
+    @classmethod
+    def of(cls, differences: Iterable[Difference], counts: Mapping[str, int] | None = None) -> Reconciliation:
+        """Return the differences with their counts per class, or `matched`; without counts, each counts once."""
+        named = tuple(differences)
+        counted = Counter(each.cls.value for each in named) if counts is None else counts
+        known = {name: counted.get(name, 0) for name in ("matched", "pending", "late", "unexplained")}
+        return cls(ReconciliationCounts(**known), _first_of_each(named))
+
+    def __add__(self, other: Reconciliation) -> Reconciliation:
+        mine, theirs = self.counts, other.counts
+        return Reconciliation(
+            ReconciliationCounts(
+                mine.matched + theirs.matched,
+                mine.pending + theirs.pending,
+                mine.late + theirs.late,
+                mine.unexplained + theirs.unexplained,
+            ),
+            _first_of_each((*self.differences, *other.differences)),
+        )
+
+    @property
+    def unexplained(self) -> int:
+        """Differences that nothing explains."""
+        return self.counts.unexplained
+
+    def examples(self) -> tuple[Difference, ...]:
+        """Return the differences, unexplained ones first."""
+        return tuple(sorted(self.differences, key=lambda each: each.cls is not DifferenceClass.UNEXPLAINED))
+
+
+def _first_of_each(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
+    kept: list[Difference] = []
+    counted: Counter[DifferenceClass] = Counter()
+    for each in differences:
+        counted[each.cls] += 1
+        if counted[each.cls] <= EXAMPLES:
+            kept.append(each)
+    return tuple(kept)

@@ -14,7 +14,8 @@ import sys
 from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
 from spark_jobs.intervals.build import build
-from spark_jobs.publish import publish_attempt, publishing_session
+from spark_jobs.publish import publish_run, publishing_session
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
@@ -30,16 +31,16 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
     if not arguments.publish:
-        build(build_session(f"build {pipeline.name}"), pipeline, attempt)
+        build(IntervalRun(build_session(f"build {pipeline.name}"), pipeline, attempt))
         return 0
-    spark = publishing_session(f"interval {pipeline.name}")
-    build(spark, pipeline, attempt)
-    built = load_attempt(attempt.id)
-    if not built.verdict["reconciliation"]["unexplained"]:
+    run = IntervalRun(publishing_session(f"interval {pipeline.name}"), pipeline, attempt)
+    build(run)
+    findings = load_attempt(attempt.id).findings.build
+    if findings is not None and not findings.reconciliation.unexplained:
         # What is validated is what the files hold, nothing that was kept of the rows they were written from.
-        spark.catalog.clearCache()
+        run.spark.catalog.clearCache()
         log_of(pipeline.name).info("validating and registering")
-        publish_attempt(spark, pipeline, built)
+        publish_run(run)
     return 0
 
 

@@ -12,13 +12,11 @@ import sys
 import threading
 from importlib import import_module
 
-from include.ledger.intervals.attempts import AttemptSpec, load_attempt
 from pyspark.sql import SparkSession
 
-from include.lake import delta_tables
+from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline
-from spark_jobs.publication.delta import publish_delta
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -31,17 +29,15 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
-    publish_attempt(publishing_session(f"publish {pipeline.name}"), pipeline, attempt)
+    publish_run(IntervalRun(publishing_session(f"publish {pipeline.name}"), pipeline, attempt))
     return 0
 
 
-def publish_attempt(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
-    """Validate and register, in a session of `publishing_session`. Raises ValidationFailed, ReconciliationFailed."""
-    from spark_jobs.publication.register import publish
+def publish_run(run: IntervalRun) -> None:
+    """Validate and register, in a session of `publishing_session`. Raises as `publish` does."""
+    from spark_jobs.publication.publish_build import publish
 
-    publish(spark, pipeline, attempt)
-    if delta_tables.is_kept(pipeline):
-        publish_delta(spark, pipeline, attempt)
+    publish(run)
 
 
 def publishing_session(name: str) -> SparkSession:

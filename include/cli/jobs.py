@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import tempfile
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +13,11 @@ import typer
 from include.cli.data import PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.cli.services import AsJson
+from include.errors import TidemarkError
 from include.intervals import steps
 from include.lake import delta_tables
+from include.ledger.intervals import locks
+from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
 from include.monitor.lag import total_lag
 from include.pipelines import load_line_pipeline, load_pipeline
@@ -25,13 +25,7 @@ from include.pipelines.spec.lines import parse_line_source, read_from_lines
 from include.spark.run import run_attached, run_job, run_stream_job
 from include.spark.submission import SHORT, submission
 from include.times import parse_time
-
-
-class Source(StrEnum):
-    """Where an interval's ranges are read from."""
-
-    kafka = "kafka"
-    archive = "archive"
+from include.user import user_at_host
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +59,9 @@ def stream(
         return
     # How much there is of lines, nobody knows before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
-    job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta_tables.is_kept(declared))
+    job = submission(
+        "stream", *arguments, name=f"stream {name}", short=short, delta=delta_tables.has_delta_table(declared)
+    )
     raise typer.Exit(run_stream_job(job))
 
 
@@ -73,7 +69,7 @@ def interval(
     pipeline: PipelineName,
     from_time: Annotated[str, typer.Option("--from", help="start, e.g. 2026-11-20T05:00:00Z")],
     to_time: Annotated[str, typer.Option("--to", help="end, e.g. 2026-11-20T06:00:00Z")],
-    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.kafka,
+    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.KAFKA,
     repin: Annotated[
         bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")
     ] = False,
@@ -82,16 +78,15 @@ def interval(
     """Run one interval end to end, as the DAG does; prints its verdict as JSON."""
     declared = load_pipeline(pipeline)
     wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
-    run_by = f"{getpass.getuser()}@{socket.gethostname()}"
+    run_by = user_at_host()
     progress(f"{declared.name}: pinning {wanted}")
-    attempt = steps.pin(
-        declared.name, wanted, run_by=run_by, source="archive" if source is Source.archive else "kafka", repin=repin
-    )
-    progress(f"{declared.name}: building and reconciling")
-    code = run_job(steps.submit_both(declared.name, attempt))
-    if code not in (0, 2):
-        raise typer.Exit(code)
-    verdict = steps.announce(attempt)
+    attempt = steps.pin(declared.name, wanted, run_by=run_by, source=source, repin=repin)
+    with locks.attempt_under_way(declared.name, wanted):
+        progress(f"{declared.name}: building and reconciling")
+        code = run_job(steps.submit_both(declared.name, attempt))
+        if code not in (0, 2):
+            raise typer.Exit(code)
+        verdict = steps.announce(attempt)
     print_json(verdict.as_json())
     if verdict.exit_code == 3:
         steps.judge_reconciliation(attempt)
@@ -101,18 +96,23 @@ def interval(
 def rebuild(
     table: Annotated[str, typer.Argument(help="e.g. nest_cameras or lake.nest_cameras")],
     partition: Annotated[str, typer.Argument(help="e.g. date=2026-11-20/interval=2026-11-20T05")],
-    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.kafka,
+    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.KAFKA,
     as_json: AsJson = False,
 ) -> None:
-    """Build a registered partition again from its pinned ranges and compare content hashes; 0 if equal."""
+    """Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree."""
     from include.intervals import rebuild as rebuilding
 
-    found = rebuilding.rebuild(table.removeprefix("lake."), partition, source.value, run_job)
+    comparison = rebuilding.rebuild(table.removeprefix("lake."), partition, source, run_job)
     if as_json:
-        print_json(found)
+        print_json(comparison)
     else:
-        print_facts(found)
-    raise typer.Exit(0 if found["equal"] else 1)
+        print_facts(comparison)
+    if not comparison["equal"]:
+        differences = "; ".join(rebuilding.differences(comparison))
+        raise TidemarkError(
+            f"{table} {partition} is not what its offsets give: {differences}",
+            remedy="run its interval again, which registers it anew",
+        )
 
 
 def sql(
@@ -124,7 +124,7 @@ def sql(
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
         arguments = ("--query", str(statement), "--result", str(result))
-        job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.are_kept())
+        job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.any_delta_table())
         if code := run_job(job):
             raise typer.Exit(code)
         found: dict[str, Any] = json.loads(result.read_text())
@@ -144,5 +144,7 @@ def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:
     """
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     arguments = ["--pipeline", declared.name, *(["--json"] if as_json else [])]
-    job = submission("open_shell", *arguments, name=f"shell {declared.name}", short=True, delta=delta_tables.are_kept())
+    job = submission(
+        "open_shell", *arguments, name=f"shell {declared.name}", short=True, delta=delta_tables.any_delta_table()
+    )
     raise typer.Exit(run_attached(job))

@@ -1,54 +1,109 @@
-"""Builds a registered partition again from its pinned ranges, and compares."""
+"""Builds a registered partition again from its pinned ranges, and compares: recorded, rebuilt, registered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
-from include import lake
+from include import catalog, lake
 from include.errors import TidemarkError, UsageError
 from include.intervals.steps import readable_source, submit
+from include.lake.revision_files import DamagedFile, damaged_files
 from include.ledger.database import session
-from include.ledger.intervals import attempts, pins, revisions
-from include.ledger.models import IntervalRow
+from include.ledger.intervals import attempts, locks, pins, revisions
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.intervals.states import RevisionState, Source
+from include.ledger.models import IntervalRow, Revision
 from include.spark.submission import SparkSubmission
 from include.versions import code_version
 
 
-def rebuild(
-    table: str, partition: str, source: Literal["kafka", "archive"], run: Callable[[SparkSubmission], int]
-) -> dict[str, Any]:
+def rebuild(table: str, partition: str, source: Source | str, run: Callable[[SparkSubmission], int]) -> dict[str, Any]:
     """Rebuild the partition's interval, compare, and discard what was built; the catalog is not touched.
 
-    Raises UsageError when the partition is not registered, TidemarkError when the build fails.
+    Compared are three: the content hash that the ledger recorded, that of the rows that were built again, and the
+    files that lie at the registered location, byte by byte, with the location that the catalog has. `equal` says
+    that all agree. Raises UsageError when the partition is not registered, TidemarkError when the build fails.
     """
     registered = revisions.registered(table, partition)
     if not registered:
         raise UsageError(f"{table} has no registered partition {partition!r}", remedy="./tidemark explain lists them")
+    revision = registered[0]
+    damaged = list(damaged_files(revision.location, revision.files, deep=True))
+    pointed_at = _pointed_at(revision)
+    pinned, source = _pinned(revision, source)
+    again = _build_again(pinned, source, run, revision, damaged)
+    return {
+        "table": table,
+        "partition": partition,
+        "source": source.value,
+        "registered_hash": revision.content_hash,
+        "rebuilt_hash": again.content_hash if again else None,
+        "rows": again.rows if again else 0,
+        "location": revision.location,
+        "catalog": pointed_at,
+        "differing_files": [asdict(each) for each in damaged],
+        "equal": again is not None
+        and again.content_hash == revision.content_hash
+        and not damaged
+        and _same_place(pointed_at, revision.location),
+    }
+
+
+def differences(comparison: dict[str, Any]) -> list[str]:
+    """Return what a comparison says that differs, in words: files by their names first."""
+    said = [f"{each['damage']}: {each['name']}" for each in comparison["differing_files"]]
+    if not _same_place(comparison["catalog"], comparison["location"]):
+        said.append(f"the catalog points at {comparison['catalog'] or 'nothing'}")
+    if comparison["rebuilt_hash"] != comparison["registered_hash"]:
+        said.append("the rows that were built again have another content hash")
+    return said
+
+
+def _pinned(revision: Revision, source: Source | str) -> tuple[PinnedInterval, Source]:
     with session() as ledger:
-        row = ledger.get_one(IntervalRow, registered[0].interval_id)
+        row = ledger.get_one(IntervalRow, revision.interval_id)
     pinned = pins.pinned_intervals(row.pipeline, row.from_time)[0]
-    source = readable_source(pinned, source)
-    attempt = attempts.begin_attempt(pinned, run_by="rebuild", code_version=code_version(row.pipeline), source=source)
-    code = run(submit("build_interval", row.pipeline, attempt))
-    built = revisions.of_attempt(attempt)
-    try:
-        if code:
-            error = TidemarkError(f"the rebuild of {table} {partition} ended with exit code {code}")
-            error.exit_code = code
-            raise error
-        again = next((b for b in built if (b.table, b.partition) == (table, partition)), None)
-        return {
-            "table": table,
-            "partition": partition,
-            "source": source,
-            "registered_hash": registered[0].content_hash,
-            "rebuilt_hash": again.content_hash if again else None,
-            "rows": again.rows if again else 0,
-            "equal": again is not None and again.content_hash == registered[0].content_hash,
-        }
-    finally:
-        attempts.close_attempt(attempt, code)
-        revisions.set_state(built, "discarded")
-        for each in built:
-            lake.delete(each.location)
+    return pinned, readable_source(pinned, Source(source))
+
+
+def _pointed_at(revision: Revision) -> str | None:
+    """Where the catalog points for the revision's partition."""
+    key = (revision.table_name, revision.table_partition)
+    entry = catalog.partitions([revision.table_name]).get(key)
+    return entry.location if entry else None
+
+
+def _same_place(pointed_at: str | None, location: str) -> bool:
+    return pointed_at is not None and catalog.comparable_location(pointed_at) == catalog.comparable_location(location)
+
+
+def _build_again(
+    pinned: PinnedInterval,
+    source: Source,
+    run: Callable[[SparkSubmission], int],
+    revision: Revision,
+    damaged: list[DamagedFile],
+) -> BuiltRevision | None:
+    """Build the interval in an attempt of its own, discard it, and return what it built of the partition."""
+    with locks.attempt_under_way(pinned.pipeline, pinned.interval):
+        attempt = attempts.begin_attempt(
+            pinned, run_by="rebuild", code_version=code_version(pinned.pipeline), source=source
+        )
+        code = run(submit("build_interval", pinned.pipeline, attempt))
+    build = attempts.load_attempt(attempt).build
+    built = revisions.of_build(build) if build is not None else []
+    attempts.close_attempt(attempt, code)
+    revisions.set_state(built, RevisionState.DISCARDED)
+    for each in built:
+        lake.delete(each.location)
+    if code:
+        where = f"{revision.table_name} {revision.table_partition}"
+        also = f"; registered, {damaged[0]} in {revision.location}" if damaged else ""
+        error = TidemarkError(f"the rebuild of {where} ended with exit code {code}{also}")
+        error.exit_code = code
+        raise error
+    key = (revision.table_name, revision.table_partition)
+    return next((each for each in built if (each.table, each.partition) == key), None)

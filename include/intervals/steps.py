@@ -7,6 +7,8 @@ Each step finds in the ledger what the one before left there, so a rerun may beg
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
@@ -15,18 +17,18 @@ from include.crash_points import crash_point
 from include.errors import ReconciliationFailed, ValidationFailed
 from include.intervals import notifications
 from include.intervals.pinning import pin_interval
-from include.intervals.verdict import Verdict
+from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
-from include.ledger.intervals import attempts, revisions
-from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
 from include.ledger.streams.incarnations import closed
 from include.pipelines import load_pipeline
+from include.reconciliation import DifferenceClass
 from include.spark.submission import SHORT, SparkSubmission, submission
-from include.times import Interval, format_time
+from include.times import Interval
 from include.versions import code_version
 
-Source = Literal["kafka", "archive"]
 AttemptJob = Literal["build_interval", "publish"]
 
 
@@ -35,17 +37,18 @@ def pin(
     interval: Interval,
     *,
     run_by: str,
-    source: Source = "kafka",
+    source: Source = Source.KAFKA,
     repin: bool = False,
     patience: timedelta | None = None,
 ) -> int:
     """Pin the interval (or reuse its ranges) and begin an attempt; the attempt's id.
 
     Waits for the archive as long as `patience`, else as the settings say. Raises ArchiveBehind, OffsetsLost,
-    ServiceUnreachable, UsageError.
+    ServiceUnreachable, UsageError (also: a `repin` beside an attempt that is under way).
     """
     declared = load_pipeline(pipeline)
-    pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin, patience=patience)
+    with locks.no_attempt_under_way(pipeline, interval) if repin else nullcontext():
+        pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin, patience=patience)
     crash_point("interval_pinned")
     return attempts.begin_attempt(
         pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)
@@ -53,8 +56,8 @@ def pin(
 
 
 def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
-    """Where the interval can be read from: of a topic that was deleted since only the archive is left."""
-    return "archive" if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
+    """Return where the interval can be read from: of a topic that was deleted since only the archive is left."""
+    return Source.ARCHIVE if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
 
 
 def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
@@ -63,13 +66,13 @@ def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
     `build_interval` builds the attempt's revisions and reconciles; `publish` validates them and registers
     what passed.
     """
-    delta = job == "publish" and delta_tables.is_kept(load_pipeline(pipeline))
+    delta = job == "publish" and delta_tables.has_delta_table(load_pipeline(pipeline))
     return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta)
 
 
 def submit_both(pipeline: str, attempt: int) -> SparkSubmission:
     """One Spark application that takes both of its steps; where something is unexplained, only the first."""
-    delta = delta_tables.is_kept(load_pipeline(pipeline))
+    delta = delta_tables.has_delta_table(load_pipeline(pipeline))
     return _submission("build_interval", pipeline, attempt, "--publish", name=f"interval {pipeline}", delta=delta)
 
 
@@ -82,11 +85,19 @@ def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, nam
 def judge_reconciliation(attempt: int) -> None:
     """Raise ReconciliationFailed, after writing the report, when the attempt left something unexplained."""
     spec = attempts.load_attempt(attempt)
-    unexplained = spec.verdict["reconciliation"]["unexplained"]
+    build = spec.findings.build
+    if build is None:
+        raise ReconciliationFailed(
+            f"{spec.pinned.interval} is not built, nothing was registered",
+            remedy="run the interval again",
+            pipeline=spec.pinned.pipeline,
+        )
+    unexplained = build.reconciliation.unexplained
     if unexplained:
         verdict = announce(attempt)
-        unexplained_ones = [d for d in verdict.differences if d["class"] == "unexplained"]
-        examples = "; ".join(f"{d['what']}: {d['where']}" for d in unexplained_ones)
+        examples = "; ".join(
+            f"{each.what}: {each.where}" for each in build.differences if each.cls is DifferenceClass.UNEXPLAINED
+        )
         raise ReconciliationFailed(
             f"{unexplained} differences are unexplained in {spec.pinned.interval}, nothing was registered: "
             f"{examples[:600]}",
@@ -98,50 +109,15 @@ def judge_reconciliation(attempt: int) -> None:
 def judge_validation(attempt: int) -> None:
     """Raise ValidationFailed, after writing the report, when the attempt's checkpoint did not pass."""
     spec = attempts.load_attempt(attempt)
-    validation = spec.verdict.get("validation", {})
-    if validation.get("success") is False:
+    validation = spec.findings.validation
+    if validation is not None and not validation.success:
         verdict = announce(attempt)
-        failed = "; ".join(f"{f['expectation']}({f['column']})" for f in validation["failed"])
+        failed = "; ".join(f"{each.expectation}({each.column})" for each in validation.failed)
         raise ValidationFailed(
             f"the checkpoint did not pass in {spec.pinned.interval}, nothing was registered: {failed}",
             remedy=f"read the report: {verdict.report}",
             pipeline=spec.pinned.pipeline,
         )
-
-
-def assemble_verdict(spec: AttemptSpec) -> Verdict:
-    """The verdict of an attempt from what its steps found."""
-    found = spec.verdict
-    pinned = spec.pinned
-    interval = {"from": format_time(pinned.interval.from_time), "to": format_time(pinned.interval.to_time)}
-    verdict = Verdict(pinned.pipeline, interval, spec.code_version, spec.source)
-    fates = found.get("fates", {})
-    verdict.ranges = [
-        {
-            "topic": r.topic_partition.topic,
-            "topic_id": pinned.topic_ids[r.topic_partition.topic],
-            "partition": r.topic_partition.partition,
-            "from_offset": r.from_offset,
-            "until_offset": r.until_offset,
-            **fates.get(str(r.topic_partition), {}),
-        }
-        for r in pinned.ranges
-    ]
-    verdict.records = found.get("records", {})
-    verdict.reconciliation = found.get("reconciliation", {})
-    verdict.differences = found.get("differences", [])
-    verdict.decoder_versions = found.get("decoder_versions", [])
-    verdict.code_changes = found.get("code_changes", {})
-    verdict.revision_differences = found.get("revision_differences", [])
-    verdict.validation = found.get("validation", verdict.validation)
-    verdict.expectations = found.get("expectations", [])
-    verdict.delta = found.get("delta", {})
-    verdict.registered = (
-        [r.as_registered() for r in revisions.registered_of_interval(pinned.id)]
-        if verdict.validation["success"]
-        else []
-    )
-    return verdict
 
 
 def announce(attempt: int) -> Verdict:
@@ -150,20 +126,13 @@ def announce(attempt: int) -> Verdict:
 
     crash_point("interval_published")
     spec = attempts.load_attempt(attempt)
-    verdict = assemble_verdict(spec)
+    verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
-    verdict.report = location.removeprefix("file://")
-    data = spec.verdict.get("report", {})
-    lake.write_text(
-        location, render_report(verdict.as_json(), {"description": load_pipeline(verdict.pipeline).description, **data})
-    )
-    # A failed rerun leaves what an earlier attempt registered, so the interval stays registered.
-    state = (
-        "registered"
-        if verdict.exit_code == 0
-        else ("" if revisions.registered_of_interval(spec.pinned.id) else "failed")
-    )
-    attempts.end_attempt(attempt, verdict.exit_code, state, verdict.as_json())
+    verdict = replace(verdict, report=location.removeprefix("file://"))
+    pipeline = load_pipeline(verdict.pipeline)
+    data = spec.findings.build.report if spec.findings.build else {}
+    lake.write_text(location, render_report(verdict.as_json(), {"description": pipeline.description, **data}))
+    attempts.end_attempt(attempt, verdict.exit_code, verdict.as_json())
     if verdict.exit_code == 0:
-        notifications.notify(load_pipeline(verdict.pipeline), spec.pinned)
+        notifications.notify(pipeline, spec.pinned)
     return verdict

@@ -2,52 +2,103 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from include.errors import ReconciliationFailed, ValidationFailed
+from include.ledger.intervals import odd_timestamps
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.findings import BuildFindings, FateCounts, Findings, range_as_json
+from include.ledger.intervals.revisions import BuiltRevision
+from include.offsets import OffsetRange, TopicPartition
+from include.times import format_time
+
+_NOT_VALIDATED: Mapping[str, Any] = {"success": None, "suite": "", "failed": []}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Verdict:
     """What an interval found; `as_json` is the contract's form."""
 
     pipeline: str
-    interval: dict[str, str]
+    interval: Mapping[str, str]
     code_version: str
     source: str = "kafka"
-    ranges: list[dict[str, Any]] = field(default_factory=list)
+    ranges: Sequence[Mapping[str, Any]] = ()
     """topic, topic_id, partition, from_offset, until_offset and the counts of that topic partition."""
-    records: dict[str, int] = field(default_factory=dict)
-    """in_ranges, archived, empty, quarantined, gaps; and beside the ranges: replayed, the records out of quarantine
-    whose rows this interval delivers."""
-    reconciliation: dict[str, int] = field(default_factory=dict)
-    """matched, pending, late, unexplained."""
-    differences: list[dict[str, Any]] = field(default_factory=list)
-    """First examples of what is not `matched`: class, what, where, evidence."""
-    decoder_versions: list[str] = field(default_factory=list)
-    """The code that decoded the archive's rows: the current one, or that of the landing when read from the archive."""
-    code_changes: dict[str, int] = field(default_factory=dict)
-    """added, removed, changed: archive rows that the current code decodes otherwise than the code that landed them."""
-    revision_differences: list[dict[str, Any]] = field(default_factory=list)
-    """table, partition, from_revision, to_revision, added, removed, changed, examples: what a rerun changed."""
-    validation: dict[str, Any] = field(default_factory=lambda: {"success": None, "suite": "", "failed": []})
-    expectations: list[dict[str, Any]] = field(default_factory=list)
-    """Every expectation: table, expectation, column, words, success, observed, unexpected_count."""
-    registered: list[dict[str, Any]] = field(default_factory=list)
-    delta: dict[str, Any] = field(default_factory=dict)
-    """view, version: of a Delta archive, the view and the version of the table that it shows from now on."""
+    findings: Findings = field(default_factory=Findings)
+    registered: Sequence[Mapping[str, Any]] = ()
     report: str = ""
+    odd_timestamps: Mapping[str, Any] = field(default_factory=lambda: odd_timestamps.as_json([]))
+    """count, first: records of the ranges whose timestamps lie too far ahead to end the interval."""
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON object."""
-        return asdict(self)
+        """Return a JSON object."""
+        kept = self.findings.as_json()
+        return {
+            "pipeline": self.pipeline,
+            "interval": dict(self.interval),
+            "code_version": self.code_version,
+            "source": self.source,
+            "ranges": [dict(each) for each in self.ranges],
+            "records": kept.get("records", {}),
+            "odd_timestamps": dict(self.odd_timestamps),
+            "reconciliation": kept.get("reconciliation", {}),
+            "differences": kept.get("differences", []),
+            "decoder_versions": kept.get("decoder_versions", []),
+            "code_changes": kept.get("code_changes", {}),
+            "revision_differences": kept.get("revision_differences", []),
+            "validation": kept.get("validation", dict(_NOT_VALIDATED)),
+            "expectations": kept.get("expectations", []),
+            "registered": [dict(each) for each in self.registered],
+            "delta": kept.get("delta", {}),
+            "report": self.report,
+        }
 
     @property
     def exit_code(self) -> int:
-        """0 registered (or nothing to register), 3 unexplained differences, 2 validation failed."""
-        if self.reconciliation.get("unexplained", 0):
+        """0 registered (or nothing to register), 3 unexplained differences, 2 validation failed or did not run.
+
+        Nothing is a success that no checkpoint passed.
+        """
+        if self.findings.build is not None and self.findings.build.reconciliation.unexplained:
             return ReconciliationFailed.exit_code
-        if self.validation["success"] is False:
+        if self.findings.validation is None or not self.findings.validation.success:
             return ValidationFailed.exit_code
         return 0
+
+    @property
+    def records(self) -> dict[str, int]:
+        """The contract's `records`; empty before a build."""
+        return dict(self.findings.as_json().get("records", {}))
+
+    @property
+    def reconciliation(self) -> dict[str, int]:
+        """The contract's `reconciliation`; empty before a build."""
+        return dict(self.findings.as_json().get("reconciliation", {}))
+
+
+def assemble_verdict(spec: AttemptSpec, registered: Sequence[BuiltRevision]) -> Verdict:
+    """Return the verdict of an attempt from what its latest build and its publication found.
+
+    What is registered of the interval is listed when the attempt passed.
+    """
+    pinned, validation = spec.pinned, spec.findings.validation
+    interval = {"from": format_time(pinned.interval.from_time), "to": format_time(pinned.interval.to_time)}
+    return Verdict(
+        pinned.pipeline,
+        interval,
+        spec.code_version,
+        spec.source.value,
+        [_range(each, spec.findings.build) for each in pinned.ranges],
+        spec.findings,
+        [each.as_registered() for each in registered] if validation is not None and validation.success else [],
+        odd_timestamps=odd_timestamps.as_json(pinned.odd_timestamps),
+    )
+
+
+def _range(each: OffsetRange, build: BuildFindings | None) -> dict[str, Any]:
+    fates: Mapping[TopicPartition, FateCounts] = build.fates if build is not None else {}
+    counts = fates.get(each.topic_partition)
+    return {**range_as_json(each), **(asdict(counts) if counts else {})}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from include.ledger.streams.losses import AcceptedLoss
-
 from include.offsets import OffsetRange, TopicPartition
-from include.reconciliation import Difference, Reconciliation
+from include.reconciliation import Difference, DifferenceClass, Reconciliation
 
 
 def with_losses(
@@ -15,15 +14,16 @@ def with_losses(
     read: Sequence[OffsetRange],
     gaps: Mapping[TopicPartition, int],
     accepted: Iterable[AcceptedLoss],
-    found: Reconciliation,
-) -> dict[TopicPartition, int]:
+) -> tuple[dict[TopicPartition, int], Reconciliation]:
     """The gaps of the pinned ranges from those of the ranges that were read, which lack what is lost.
 
     Each accepted loss becomes a difference of class `gap` that says who accepted it and why.
     """
-    for loss in accepted:
-        found.add(Difference("gap", "offsets lost before they were archived", str(loss.range), loss.evidence))
+    named = [
+        Difference(DifferenceClass.GAP, "offsets lost before they were archived", str(loss.range), loss.evidence)
+        for loss in accepted
+    ]
     left_out = {r.topic_partition: len(r) for r in pinned}
     for each in read:
         left_out[each.topic_partition] -= len(each)
-    return {tp: missing + left_out.get(tp, 0) for tp, missing in gaps.items()}
+    return {tp: missing + left_out.get(tp, 0) for tp, missing in gaps.items()}, Reconciliation.of(named)

@@ -13,20 +13,22 @@ from include import kafka
 from include.ledger.archive.decoders import decoded_otherwise, decoders_of
 from include.ledger.archive.micro_batches import Fates
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.reconciliation import Reconciliation
 from include.versions import decoder_version
 from spark_jobs.archive.content_hash import row_hashes
-from spark_jobs.archive.reader import read_unarchived
+from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode
 from spark_jobs.intervals.losses import with_losses
 from spark_jobs.intervals.pinned_fates import withhold_quarantined
 from spark_jobs.reconciliation.against_kafka import count_fates, reconcile_archive
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
-from spark_jobs.reconciliation.code_changes import NO_CHANGES, by_coordinates, note_changed_rows
+from spark_jobs.reconciliation.code_changes import NO_CHANGES, by_coordinates, changed_rows
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.kafka_source import read_ranges
 
 
@@ -44,17 +46,25 @@ class Reading:
     """Offsets of accepted losses among the gaps."""
     decoder_versions: Sequence[str]
     """Versions of the code that decoded the rows."""
+    reconciliation: Reconciliation
+    """What differs between the archive and what it was held against."""
     changed: Mapping[str, int] = field(default_factory=lambda: dict(NO_CHANGES))
     """Rows that the current code adds, removes or changes against what other code landed."""
 
 
-def read_from_kafka(
-    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame, found: Reconciliation
-) -> Reading:
-    """Read the ranges from Kafka, once, and compare them with the archive's rows; differences go to `found`.
+def read_interval(run: IntervalRun) -> Reading:
+    """Read the interval's ranges from the attempt's source, and compare them with what they should be.
 
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
+    landed = read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged)
+    read = _read_from_kafka if run.attempt.source is Source.KAFKA else _read_from_archive
+    return read(run, landed)
+
+
+def _read_from_kafka(run: IntervalRun, landed: DataFrame) -> Reading:
+    """Read the ranges from Kafka, once, and compare them with the archive's rows."""
+    spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
     ranges = losses.without(pinned.ranges, lost)
     _check_topics(pipeline, pinned, ranges)
@@ -66,25 +76,26 @@ def read_from_kafka(
     rows = archive_rows(pipeline, decoded)
     in_kafka, in_landing = _hashed(pipeline, decoded), _landed_side(spark, pipeline, pinned, landed)
     sides = [by_coordinates(side, otherwise) for side in (in_kafka, in_landing)]
-    fates, gaps = reconcile_archive(sides[0], sides[1], (rows, landed), ranges, found)
-    gaps = with_losses(pinned.ranges, ranges, gaps, lost, found)
+    compared = reconcile_archive(sides[0], sides[1], (rows, landed), ranges)
+    gaps, named = with_losses(pinned.ranges, ranges, compared.gaps, lost)
     offsets_lost = sum(len(each.range) for each in lost)
+    reconciliation = compared.reconciliation + named
     if not otherwise:
-        return Reading(rows, landed, fates, gaps, offsets_lost, [version])
+        return Reading(rows, landed, compared.fates, gaps, offsets_lost, [version], reconciliation)
     fates = {tp: counted.fates for tp, counted in count_fates(in_kafka).items()}
-    changed = note_changed_rows(in_kafka, in_landing, otherwise, found)
-    return Reading(rows, rows, fates, gaps, offsets_lost, [version], changed)
+    counts, changes = changed_rows(in_kafka, in_landing, otherwise)
+    return Reading(rows, rows, fates, gaps, offsets_lost, [version], reconciliation + changes, counts)
 
 
-def read_from_archive(
-    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame, found: Reconciliation
-) -> Reading:
-    """Take the rows that were landed, and compare them with what the ledger recorded; differences go to `found`."""
+def _read_from_archive(run: IntervalRun, landed: DataFrame) -> Reading:
+    """Take the rows that were landed, and compare them with what the ledger recorded."""
+    spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
-    fates, gaps = reconcile_with_ledger(pinned, _landed_side(spark, pipeline, pinned, landed), found)
-    gaps = with_losses(pinned.ranges, pinned.ranges, gaps, lost, found)
+    compared = reconcile_with_ledger(pinned, _landed_side(spark, pipeline, pinned, landed))
+    gaps, named = with_losses(pinned.ranges, pinned.ranges, compared.gaps, lost)
     versions = decoders_of(pipeline.name, pinned.ranges)
-    return Reading(landed, landed, fates, gaps, sum(len(each.range) for each in lost), versions)
+    offsets_lost = sum(len(each.range) for each in lost)
+    return Reading(landed, landed, compared.fates, gaps, offsets_lost, versions, compared.reconciliation + named)
 
 
 def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[OffsetRange]) -> None:

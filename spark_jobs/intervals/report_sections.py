@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.intervals import notifications
-from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold, Top
 from include.times import format_time, utc
 from spark_jobs.decoding.records import transform
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.speed_topic import speed_values, written_since
@@ -26,10 +26,9 @@ SERIES = 6
 """Keys the chart shows."""
 
 
-def collect_report(
-    spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, rows: DataFrame, built: list[BuiltRevision]
-) -> dict[str, Any]:
+def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]) -> dict[str, Any]:
     """Sections and chart of the report, small enough for the ledger; rows to be notified are noted there too."""
+    spark, pipeline = run.spark, run.pipeline
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
     for report in pipeline.reports:
@@ -45,7 +44,9 @@ def collect_report(
             sections.append(_section(report.title, "as of the last record of the interval", listed))
             if report.notify:
                 noted = listed.limit(notifications.MOST).collect()
-                notifications.note_listed(pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted))
+                notifications.note_listed(
+                    run.pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted)
+                )
             listed.unpersist()
     chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
     return {"sections": sections, "chart": chart}

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from include.ledger.intervals.revisions import BuiltRevision
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import lake
+from include.ledger.intervals.findings import RevisionDifference
+from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.archive.content_hash import row_hashes
 from spark_jobs.archive.formats import read_format
 from spark_jobs.archive.schema import table_schema
+from spark_jobs.reconciliation.interval_run import IntervalRun
 
 EXAMPLES = 5
 """How many changed rows are named per table partition."""
 
 
 def compare_revisions(
-    spark: SparkSession, pipeline: Pipeline, registered: Sequence[BuiltRevision], built: Sequence[BuiltRevision]
-) -> list[dict[str, Any]]:
+    run: IntervalRun, registered: Sequence[BuiltRevision], built: Sequence[BuiltRevision]
+) -> tuple[RevisionDifference, ...]:
     """One entry per table partition whose rows differ; none while nothing of the interval is registered.
 
-    Keys: table, partition, from_revision, to_revision (null on the side that has no such partition), added,
-    removed, changed (null when the registered files are gone), examples (change and key). Rows are told apart
-    by their identity, in views by the key.
+    Counts are null when the registered files are gone. Rows are told apart by their identity, in views by the key.
     """
     if not registered:
-        return []
+        return ()
     before = {(each.table, each.partition): each for each in registered}
     after = {(each.table, each.partition): each for each in built}
     differing = [
@@ -39,16 +39,16 @@ def compare_revisions(
         for name in sorted(before.keys() | after.keys())
         if (old := before.get(name)) is None or (new := after.get(name)) is None or old.content_hash != new.content_hash
     ]
-    return [
-        {
-            "table": table,
-            "partition": partition,
-            "from_revision": old.revision if old else None,
-            "to_revision": new.revision if new else None,
-            **_compare(spark, pipeline, table, old, new),
-        }
+    return tuple(
+        RevisionDifference(
+            table,
+            partition,
+            old.revision if old else None,
+            new.revision if new else None,
+            **_compare(run.spark, run.pipeline, table, old, new),
+        )
         for (table, partition), old, new in differing
-    ]
+    )
 
 
 def _key(pipeline: Pipeline, table: str) -> tuple[str, ...]:
@@ -65,11 +65,10 @@ def _compare(
             "added": 0 if new is None else only.rows,
             "removed": 0 if old is None else only.rows,
             "changed": 0,
-            "examples": [],
         }
     if {file.name for file in lake.list_files(old.location)} != old.files.keys():
         # A rerun is the way to mend that, so it must not fail of it.
-        return {"added": None, "removed": None, "changed": None, "examples": []}
+        return {"added": None, "removed": None, "changed": None}
     key, schema = _key(pipeline, table), table_schema(pipeline, table)
     now, before = _hashed(spark, key, schema, new, "now"), _hashed(spark, key, schema, old, "before")
     compared = now.join(before, "key", "full_outer")
@@ -80,9 +79,9 @@ def _compare(
     )
     changes = compared.select("key", change.alias("change")).where("change IS NOT NULL").persist()
     counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
-    examples = [
+    examples = tuple(
         {"change": row["change"], "key": row["key"]} for row in changes.orderBy("key").limit(EXAMPLES).collect()
-    ]
+    )
     changes.unpersist()
     return {**{name: counts.get(name, 0) for name in ("added", "removed", "changed")}, "examples": examples}
 

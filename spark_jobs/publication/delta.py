@@ -4,35 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from include.ledger.archive import landing
-from include.ledger.intervals.attempts import AttemptSpec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog import DATABASE
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger.intervals import attempts, revisions
+from include.ledger.archive.holdings import ranges_of_intervals
+from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals.findings import DeltaVersion
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
-from spark_jobs.archive.delta import ensure_table, latest_version, location, others_wrote, replace_rows, table_id
+from spark_jobs.archive.delta import ensure_table, has_foreign_writes, latest_version, location, replace_rows, table_id
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
+from spark_jobs.reconciliation.interval_run import IntervalRun
 
 TRIES = 5
 """How often the table is written again because somebody else changed it meanwhile."""
 
 
-def publish_delta(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
+def publish_delta(run: IntervalRun) -> None:
     """Put the interval's registered rows into the Delta table, and pin the view to the version that has them.
 
     Where somebody else has changed the table since the view was pinned, the rows of all intervals are put there
     again. What is appended or changed afterwards is not in the view.
     """
+    spark, pipeline = run.spark, run.pipeline
     view = f"{DATABASE}.{pipeline.delta_view}"
     with attempts.publishing_delta(pipeline.name):
         ensure_table(spark, pipeline)
-        version = _put_rows(spark, pipeline, attempt, _pinned_version(spark, pipeline, view))
+        version = _put_rows(run, _pinned_version(spark, pipeline, view))
         crash_point("delta_rows_put")
         columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
         spark.sql(
@@ -40,26 +42,27 @@ def publish_delta(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec)
             f"TBLPROPERTIES ('tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}') "
             f"AS SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
         )
-    attempts.note_findings(attempt.id, delta={"view": view, "version": version})
+    builds.note_delta(run.attempt, DeltaVersion(view, version))
 
 
 def _pinned_version(spark: SparkSession, pipeline: Pipeline, view: str) -> int | None:
     """The version that the view shows; None where there is no view of this table."""
     if not spark.catalog.tableExists(view):
         return None
-    found = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {view}").collect()}
-    return int(found["tidemark.version"]) if found.get("tidemark.table") == table_id(spark, pipeline) else None
+    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {view}").collect()}
+    is_ours = properties.get("tidemark.table") == table_id(spark, pipeline)
+    return int(properties["tidemark.version"]) if is_ours else None
 
 
-def _put_rows(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, trusted: int | None) -> int:
+def _put_rows(run: IntervalRun, trusted: int | None) -> int:
     """Write until a version holds, where `interval` is not null, registered rows only; that version.
 
     At version `trusted` that was so.
     """
-    mine = attempt.pinned
+    spark, pipeline, mine = run.spark, run.pipeline, run.pinned
     for _ in range(TRIES):
         before = latest_version(spark, pipeline)
-        if trusted is None or others_wrote(spark, pipeline, trusted, before):
+        if trusted is None or has_foreign_writes(spark, pipeline, trusted, before):
             every = revisions.registered(pipeline.table)
             files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
             validated, delivered = "interval IS NOT NULL", {mine.id, *(each.interval_id for each in every)}
@@ -67,10 +70,10 @@ def _put_rows(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, tru
             own = [each for each in revisions.registered_of_interval(mine.id) if each.table == pipeline.table]
             files = [f"{each.location}/{name}" for each in own for name in sorted(each.files)]
             validated, delivered = f"interval = '{mine.interval.label}'", {mine.id}
-        streamed = f"interval IS NULL AND ({within_sql(landing.ranges_of_intervals(delivered))})"
+        streamed = f"interval IS NULL AND ({within_sql(ranges_of_intervals(delivered))})"
         replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files))
         version = latest_version(spark, pipeline)
-        if not others_wrote(spark, pipeline, before, version):
+        if not has_foreign_writes(spark, pipeline, before, version):
             return version
         trusted = None
     raise TidemarkError(

@@ -1,143 +1,109 @@
-"""From revisions to registered partitions: validate all tables, then point the catalog at what passed."""
+"""Pointing the catalog at the revisions of a build that passed.
+
+What a registration changes is noted in the ledger before its first change. Whoever publishes next finishes one that
+was begun, so that a kill leaves nothing half done for longer than that.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from collections.abc import Callable
+from contextlib import suppress
 
-from expectations.checkpoint import Outcome, run_checkpoint
 from include import lake
 from include.crash_points import crash_point
-from include.errors import ReconciliationFailed, ValidationFailed
+from include.errors import AnotherWriter
 from include.lake.revision_files import damaged_files
-from include.ledger.intervals import attempts, revisions
-from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals import builds, locks, revisions
+from include.ledger.intervals.builds import Changes, Registration
+from include.ledger.intervals.findings import Validation
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
-from spark_jobs.archive.files import read_files
-from spark_jobs.archive.schema import table_schema
-from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.log import log_of
 
-
-def publish(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec) -> None:
-    """Run a checkpoint per table; the last one's action registers the partitions of all of them.
-
-    A table whose checkpoint passed is marked validated; registration happens inside the action of the
-    checkpoint that completes them, so never before all passed. Raises ValidationFailed otherwise, and
-    ReconciliationFailed when the attempt was not reconciled.
-    """
-    if attempt.verdict.get("reconciliation", {}).get("unexplained", 1):
-        raise ReconciliationFailed(
-            f"{attempt.pinned.interval} is not reconciled, nothing was registered",
-            remedy="run the interval again and read its report",
-            pipeline=pipeline.name,
-        )
-    check_storage(pipeline)
-    finish_registrations(spark, pipeline)
-    built = revisions.of_attempt(attempt.id)
-    tables = [table for table in pipeline.tables if any(r.table == table for r in built)]
-    validated: list[BuiltRevision] = []
-    outcomes: list[Outcome] = []
-    passed = True
-    for table in tables:
-        mine = [r for r in built if r.table == table]
-
-        def on_pass(mine: list[BuiltRevision] = mine) -> None:
-            validated.extend(mine)
-            revisions.set_state(mine, "validated")
-            if len(validated) == len(built):
-                register(spark, pipeline, attempt, built)
-
-        files = [f"{r.location}/{name}" for r in mine for name in r.files]
-        frame = named_for_suite(pipeline, table, read_files(spark, files, table_schema(pipeline, table)))
-        success, found = run_checkpoint(pipeline, table, sum(r.rows for r in mine), frame, on_pass)
-        outcomes += found
-        passed &= success
-    if not built:
-        register(spark, pipeline, attempt, built)
-    failed = [o for o in outcomes if not o.success]
-    attempts.note_findings(
-        attempt.id,
-        validation={
-            "success": passed,
-            "suite": pipeline.name,
-            "failed": [
-                {
-                    "expectation": o.expectation,
-                    "column": o.column,
-                    "observed": o.observed,
-                    "unexpected_count": o.unexpected_count,
-                }
-                for o in failed
-            ],
-        },
-        expectations=[o.as_json() for o in outcomes],
-    )
-    if not passed:
-        revisions.set_state(built, "rejected")
-        first = failed[0] if failed else None
-        raise ValidationFailed(
-            f"{len(failed)} expectations failed in {attempt.pinned.interval}, nothing was registered; first: "
-            f"{first.table}: {first.words} (observed {first.observed})"
-            if first
-            else "the checkpoint had no result",
-            remedy="read the interval's report",
-            pipeline=pipeline.name,
-        )
+Check = Callable[[], None]
+"""Raises when somebody else may be publishing by now."""
 
 
-def named_for_suite(pipeline: Pipeline, table: str, rows: DataFrame) -> DataFrame:
-    """A table's rows with the further columns that its suite may name: `event_time`, or a window's two ends."""
-    if table == pipeline.table:
-        return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
-    view = next(view for view in pipeline.views if pipeline.view_table(view) == table)
-    window = F.col(view.window)
-    return rows.withColumn("window_start", window["start"]).withColumn("window_end", window["end"])
-
-
-def register(spark: SparkSession, pipeline: Pipeline, attempt: AttemptSpec, built: list[BuiltRevision]) -> None:
+def register(
+    run: IntervalRun, catalog: Catalog, built: list[BuiltRevision], validation: Validation, check: Check
+) -> None:
     """Point the catalog at the revisions; called by the action of a passed checkpoint only.
 
     A revision equal to the registered one changes nothing: the pointer stays, the new files go. A
-    partition that the interval no longer delivers is dropped. The intent is noted before the first
-    pointer moves, so that whoever publishes next finishes what a crash left half done.
+    partition that the interval no longer delivers is dropped.
     """
-    catalog = Catalog(spark, pipeline)
-    catalog.create_tables()
-    before = {(r.table, r.partition): r for r in revisions.registered_of_interval(attempt.pinned.id)}
-    changed: list[BuiltRevision] = []
+    check()
+    if (later := builds.later_build_published(run.attempt)) is not None:
+        log_of(run.pipeline.name).info("%s: build %s, a later one, is registered and stays", run.pinned.interval, later)
+        builds.note_replaced(run.attempt, validation)
+        return
+    changes = _changes(run, catalog, built)
+    registration = builds.begin_registration(run.attempt, validation, changes)
+    crash_point("registration_noted")
+    _finish(registration, catalog, check)
+
+
+def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> Changes:
+    registered = {(each.table, each.partition): each for each in revisions.registered_of_interval(run.pinned.id)}
+    points: list[BuiltRevision] = []
     kept: list[BuiltRevision] = []
     for revision in built:
-        old = before.pop((revision.table, revision.partition), None)
+        old = registered.pop((revision.table, revision.partition), None)
         disagreement = _disagreement(catalog, old) if old is not None else ""
         if disagreement:
-            log_of(pipeline.name).warning("%s %s: %s; built anew", revision.table, revision.partition, disagreement)
+            log_of(run.pipeline.name).warning("%s %s: %s; built anew", revision.table, revision.partition, disagreement)
         unchanged = old is not None and old.content_hash == revision.content_hash and not disagreement
-        (kept if unchanged else changed).append(revision)
-    revisions.set_state(changed, "registering")
-    for revision in changed:
+        (kept if unchanged else points).append(revision)
+    return Changes(tuple(points), tuple(registered.values()), tuple(kept))
+
+
+def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
+    """Make the changes that were noted, whichever of them were made before, then note that all are.
+
+    Dropped first: between two changes a reader finds rows that move to another table partition not yet, never twice.
+    """
+    for stale in registration.changes.drops:
+        check()
+        catalog.drop(stale)
+        crash_point("partition_dropped")
+    for revision in registration.changes.points:
+        check()
         catalog.point_at(revision)
         crash_point("partition_registered")
-    for stale in before.values():
-        catalog.drop(stale)
-    revisions.set_state(changed, "registered")
-    revisions.set_state(kept, "discarded")
-    revisions.set_state(list(before.values()), "superseded")
-    for revision in kept:
-        lake.delete(revision.location)
+    builds.finish_registration(registration)
+    crash_point("registration_finished")
+    for spare in registration.changes.kept:
+        lake.delete(spare.location)
 
 
-def finish_registrations(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Register what an earlier publish of the pipeline had validated and begun to register when it ended."""
-    begun = [revision for table in pipeline.tables for revision in revisions.in_state(table, "registering")]
-    if begun:
-        catalog = Catalog(spark, pipeline)
-        catalog.create_tables()
-        for revision in begun:
+def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
+    """Finish the registrations of the pipeline that were begun by publications which ended before their end.
+
+    One whose publication is still at it is left to it.
+    """
+    for pinned in {begun.pinned.id: begun.pinned for begun in builds.begun_registrations(pipeline.name)}.values():
+        with suppress(AnotherWriter), locks.publishing(pipeline.name, pinned.interval, locks.AT_ONCE) as check:
+            finish_interval(pinned, catalog, check)
+
+
+def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> None:
+    """Finish what was begun of an interval; the caller publishes it alone."""
+    for begun in builds.begun_registrations(pinned.pipeline):
+        if begun.pinned.id == pinned.id:
+            _finish(begun, catalog, check)
+
+
+def point_at_registered(run: IntervalRun, catalog: Catalog) -> None:
+    """Let the catalog follow the ledger, where somebody has turned it elsewhere since."""
+    for revision in revisions.registered_of_interval(run.pinned.id):
+        if (location := catalog.location(revision)) != revision.location:
             catalog.point_at(revision)
-        revisions.set_state(begun, "registered")
+            log_of(run.pipeline.name).warning(
+                "%s %s: mended, the catalog pointed at %s", revision.table, revision.partition, location or "nothing"
+            )
 
 
 def _disagreement(catalog: Catalog, registered: BuiltRevision) -> str:

@@ -71,10 +71,10 @@ def _words(fates: Fates, of: OffsetRange) -> str:
 def _differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
     """Landing files whose rows, by their footers, are not those noted at their commits."""
     fates = (ARCHIVED, EMPTY, QUARANTINED)
-    paths = [p for fate in fates for p in micro_batches.files_covering(pinned.pipeline, pinned.ranges, fate)]
+    paths = [p for fate in fates for p in landing_files.files_covering(pinned.pipeline, pinned.ranges, fate)]
     for path, noted in evidence.noted_rows(paths):
         try:
-            rows = lake.footer(lake.uri(path)).num_rows
+            rows = lake.read_footer(lake.uri(path)).num_rows
         except FileNotFoundError:
             text = f"the file is missing, {noted} rows were landed"
         except (pa.ArrowInvalid, OSError) as error:

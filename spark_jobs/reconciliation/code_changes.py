@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY
-from include.reconciliation import Difference, Reconciliation
+from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
 from spark_jobs.decoding.records import ARCHIVED, EMPTY
 
@@ -38,13 +38,13 @@ def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFra
     )
 
 
-def note_changed_rows(
-    kafka_side: DataFrame, landed_side: DataFrame, otherwise: Sequence[OffsetRange], found: Reconciliation
-) -> dict[str, int]:
+def changed_rows(
+    kafka_side: DataFrame, landed_side: DataFrame, otherwise: Sequence[OffsetRange]
+) -> tuple[dict[str, int], Reconciliation]:
     """Rows that the current code adds, removes or changes in these ranges: counted, and the first ones named."""
     counts = dict(NO_CHANGES)
     if not otherwise:
-        return counts
+        return counts, Reconciliation()
 
     def rows_of(side: DataFrame, name: str) -> DataFrame:
         archived = side.where(within(otherwise) & (F.col("fate") == ARCHIVED))
@@ -58,10 +58,15 @@ def note_changed_rows(
     )
     changes = compared.select(*IDENTITY, change.alias("change")).where("change IS NOT NULL").persist()
     counts.update({row["change"]: row["count"] for row in changes.groupBy("change").count().collect()})
-    for row in changes.orderBy(*IDENTITY).limit(NAMED).collect():
-        where = f"{row['kafka_topic']}-{row['kafka_partition']} offset {row['kafka_offset']} row {row['kafka_element']}"
-        what = f"archive row {row['change']} by the code"
-        evidence = f"in all {', '.join(f'{count} {name}' for name, count in counts.items())}"
-        found.add(Difference("code", what, where, evidence))
+    evidence = f"in all {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    named = [
+        Difference(
+            DifferenceClass.CODE,
+            f"archive row {row['change']} by the code",
+            f"{row['kafka_topic']}-{row['kafka_partition']} offset {row['kafka_offset']} row {row['kafka_element']}",
+            evidence,
+        )
+        for row in changes.orderBy(*IDENTITY).limit(NAMED).collect()
+    ]
     changes.unpersist()
-    return counts
+    return counts, Reconciliation.of(named)

@@ -16,19 +16,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
 
-from include.ledger.archive import micro_batches
-from include.ledger.streams import flags as ledger
-from include.ledger.streams.flags import FLAGS, InForce
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from include import kafka
+from include.ledger.archive import micro_batches
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams import flags as ledger
+from include.ledger.streams.flags import FLAGS, InForce
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from include.versions import rules_version
 from spark_jobs.archive.files import within
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
@@ -40,18 +41,17 @@ _CLOCKS_APART = timedelta(hours=1)
 _COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 
-def reconcile_flags(
-    spark: SparkSession, pipeline: Pipeline, rows: DataFrame, pinned: PinnedInterval, found: Reconciliation
-) -> None:
-    """Compare the flags of an interval's archive rows with the topic's, and add what differs to `found`.
+def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
+    """Compare the flags of an interval's archive rows with the topic's.
 
     Rows that the flags' query has not passed yet are `pending`.
     """
+    pipeline, pinned = run.pipeline, run.pinned
     forces = ledger.in_force(pipeline.name, pinned.ranges)
     since = min((force.since for force in forces), default=None)
     if since is None:
-        return
-    raised = _raised(spark, pipeline, pinned, since - _CLOCKS_APART).persist()
+        return Reconciliation()
+    raised = _raised(run, since - _CLOCKS_APART).persist()
     named = {row.limits_version for row in raised.select("limits_version").distinct().collect()} - {None}
     versions = sorted(named | {force.version for force in forces})
     recomputed = _recomputed(pipeline, rows, pinned, forces, versions)
@@ -62,20 +62,21 @@ def reconcile_flags(
         *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
     )
     classed = both.withColumn("class", _class(pipeline, forces, is_cut=_is_cut(pipeline, since))).persist()
-    counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect()}
-    for cls, count in sorted((cls, count) for cls, count in counts.items() if cls is not None):
-        found.count(cls, count)
-    classes: tuple[DifferenceClass, ...] = ("unexplained", "gap", "code")
-    for cls in classes:
-        examples = classed.where(F.col("class") == cls).orderBy("at").limit(EXAMPLES) if counts.get(cls) else None
-        for row in examples.collect() if examples is not None else ():
-            found.add(_difference(pipeline, cls, row), 0)
+    counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect() if r["class"] is not None}
+    examples = [
+        _difference(pipeline, cls, row)
+        for cls in (DifferenceClass.UNEXPLAINED, DifferenceClass.GAP, DifferenceClass.CODE)
+        if counts.get(cls)
+        for row in classed.where(F.col("class") == cls).orderBy("at").limit(EXAMPLES).collect()
+    ]
     for frame in (classed, raised):
         frame.unpersist()
+    return Reconciliation.of(examples, counts)
 
 
-def _raised(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, since: datetime) -> DataFrame:
+def _raised(run: IntervalRun, since: datetime) -> DataFrame:
     """The topic's flags of records in the ranges, each once. Columns: key, value, limits_version, raised_at."""
+    spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     if declared(pipeline).topic not in kafka.describe_topics([declared(pipeline).topic]):
         return empty_frame(spark, struct_of(f"key STRING, value STRING, limits_version BIGINT, raised_at {_AT}"))
     messages = read_topic(spark, declared(pipeline).topic, since).select(

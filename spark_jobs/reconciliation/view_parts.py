@@ -15,22 +15,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
 
-from include.ledger.archive import micro_batches
-from include.ledger.intervals.evidence import LateBound, SpeedPosition
-from include.ledger.streams.incarnations import closed
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.ledger.archive import micro_batches
 from include.ledger.intervals import evidence
-from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.evidence import LateBound, SpeedPosition
+from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
+from include.pipelines.spec import AdditiveView, TimeWindow
 from include.times import utc
 from spark_jobs.archive.files import within
 from spark_jobs.archive.reader import read_archived, read_archived_by_event_time, within_incarnation
-from spark_jobs.archive.registered import Damaged
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.values import key_json
@@ -59,31 +58,29 @@ class Parts:
 class Meeting:
     """The archive's rows where both views meet."""
 
-    spark: SparkSession
-    pipeline: Pipeline
+    run: IntervalRun
     view: AdditiveView
-    pinned: PinnedInterval
     position: SpeedPosition
     replayed: Replayed
-    damaged: Damaged = "refuse"
 
     @cached_property
     def _references(self) -> dict[str, DataFrame]:
-        return load_references(self.spark, self.pipeline)
+        return load_references(self.run.spark, self.run.pipeline)
 
     def aggregate(self, rows: DataFrame) -> DataFrame:
         """What archive rows add up to. Columns: key, start, end, the measures."""
-        aggregated = aggregate_view(self.pipeline, self.view, rows, self._references)
+        aggregated = aggregate_view(self.run.pipeline, self.view, rows, self._references)
         return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
 
     def windows(self, batch: DataFrame) -> list[Window]:
         """The windows of the batch view, and of the interval's archive rows."""
-        landed = self.aggregate(read_archived(self.spark, self.pipeline, self.pinned.ranges, self.damaged))
+        run = self.run
+        landed = self.aggregate(read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged))
         return _windows_of(batch, landed)
 
     def own_windows(self, speed: DataFrame) -> list[Window]:
         """The windows of the speed view in the interval's own hours."""
-        own = self.pinned.interval
+        own = self.run.pinned.interval
         in_own_hours = (F.col("start") >= F.lit(own.from_time)) & (F.col("end") <= F.lit(own.to_time))
         return _windows_of(speed.where(in_own_hours))
 
@@ -97,10 +94,10 @@ class Meeting:
         parted = [(each, self._parted(rows, each, windows)) for each in series]
 
         def added_up(part: str) -> DataFrame:
-            found = [(each, self.aggregate(rows.where(F.col("part") == part))) for each, rows in parted]
-            if len(found) == 1:
-                return found[0][1]
-            return reduce(DataFrame.unionByName, (rows.where(_is_of(each)) for each, rows in found))
+            sums = [(each, self.aggregate(rows.where(F.col("part") == part))) for each, rows in parted]
+            if len(sums) == 1:
+                return sums[0][1]
+            return reduce(DataFrame.unionByName, (rows.where(_is_of(each)) for each, rows in sums))
 
         late = (rows.where(F.col("part") == "late") for _, rows in parted)
         return Parts(
@@ -112,15 +109,15 @@ class Meeting:
         )
 
     def _reached_rows(self, windows: Sequence[Window]) -> DataFrame:
-        spans = _merged(windows)
+        spans, run = _merged(windows), self.run
         rows = reduce(
             DataFrame.unionByName,
-            (read_archived_by_event_time(self.spark, self.pipeline, *span, self.damaged) for span in spans),
+            (read_archived_by_event_time(run.spark, run.pipeline, *span, run.damaged) for span in spans),
         )
         # Of a topic that is no more, everything archived is in the speed view: its base began with it.
         is_closed = F.col("closed_topic_id") != ""
         reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
-        inside = within_incarnation(self.pinned.ranges, closed(self.pipeline.name))
+        inside = within_incarnation(run.pinned.ranges, closed(run.pipeline.name))
         return rows.withColumns({"reached": reached, "inside": inside})
 
     def _parted(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
@@ -147,7 +144,7 @@ class Meeting:
             return rows.withColumns(
                 {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
             )
-        dropped = frame_of(self.spark, (each.as_row() for each in bounds), schema)
+        dropped = frame_of(self.run.spark, (each.as_row() for each in bounds), schema)
         return rows.join(
             F.broadcast(dropped),
             (F.col("kafka_topic") == F.col("late_topic"))
@@ -160,7 +157,7 @@ class Meeting:
         )
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
-        last = micro_batches.last_batch(self.pipeline.name, self.view.name)
+        last = micro_batches.last_batch(self.run.pipeline.name, self.view.name)
         if last is None or last.watermark is None or last.watermark < ends[0]:
             return []
         extremes = rows.groupBy("kafka_topic", "kafka_partition").agg(F.min("kafka_offset"), F.max("kafka_offset"))
@@ -169,8 +166,8 @@ class Meeting:
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
         """First and last watermark that dropped late rows, by the end of their window."""
-        found = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
-        return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in found.collect()}
+        dropped = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
+        return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in dropped.collect()}
 
 
 def _windows_of(*sides: DataFrame) -> list[Window]:
@@ -205,13 +202,13 @@ def late_spans(bounds: Iterable[LateBound], ends: Sequence[datetime]) -> list[La
 
     So there are at most as many per topic partition as windows, however many micro-batches there were.
     """
-    found: list[LateSpan] = []
+    spans: list[LateSpan] = []
     for bound in bounds:
         at = bisect_right(ends, bound.watermark)
         if not at:
             continue
         span = LateSpan(bound.range, ends[at - 1], bound.watermark, bound.watermark)
-        last = found[-1] if found else None
+        last = spans[-1] if spans else None
         adjoins = (
             last is not None
             and last.closed == span.closed
@@ -221,10 +218,10 @@ def late_spans(bounds: Iterable[LateBound], ends: Sequence[datetime]) -> list[La
         if last is not None and adjoins:
             whole = OffsetRange(span.range.topic_partition, last.range.from_offset, span.range.until_offset)
             watermarks = (last.first_watermark, last.last_watermark, bound.watermark)
-            found[-1] = replace(last, range=whole, first_watermark=min(watermarks), last_watermark=max(watermarks))
+            spans[-1] = replace(last, range=whole, first_watermark=min(watermarks), last_watermark=max(watermarks))
         else:
-            found.append(span)
-    return found
+            spans.append(span)
+    return spans
 
 
 def _merged(windows: Iterable[Window]) -> list[Window]:

@@ -17,21 +17,20 @@ from datetime import datetime
 from functools import reduce
 from operator import add, and_
 
-from include.ledger.archive import micro_batches
-from include.ledger.archive.decoders import other_code
-from include.ledger.intervals.evidence import SpeedPosition
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.decoders import other_code
 from include.ledger.intervals import evidence
-from include.ledger.intervals.pins import PinnedInterval
-from include.pipelines.spec import AdditiveView, Pipeline
-from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
+from include.ledger.intervals.evidence import SpeedPosition
+from include.pipelines.spec import AdditiveView
+from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation
 from include.times import format_time, utc
 from include.versions import decoder_version
-from spark_jobs.archive.registered import Damaged
 from spark_jobs.archive.replayed import Replayed
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.views.speed_topic import speed_values, with_window, written_since
@@ -41,39 +40,33 @@ from spark_jobs.views.windows import Window
 _CATCH_UP_SECONDS = 10
 
 
-def reconcile_view(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    view: AdditiveView,
-    batch_view: DataFrame,
-    pinned: PinnedInterval,
-    found: Reconciliation,
-    replayed: Replayed,
-    damaged: Damaged = "refuse",
-) -> None:
-    """Compare the batch view of a pinned interval with the speed view and add what differs to `found`.
+def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, replayed: Replayed) -> Reconciliation:
+    """Compare the batch view of a pinned interval with the speed view.
 
     Compared are all keys, of either side, in the windows that the interval's rows fall into and in the
-    interval's own hours. `late` counts rows, the other classes count keys. `damaged` is for the archive's rows.
+    interval's own hours. `late` counts rows, the other classes count keys.
     """
+    spark, pipeline = run.spark, run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
     archive_is_behind = _await_archive(pipeline.name, position)
-    meeting = Meeting(spark, pipeline, view, pinned, position, replayed, damaged)
+    meeting = Meeting(run, view, position, replayed)
     batch = batch_view.select(key_json(view).alias("key"), f"{view.window}.*", *view.measures)
     windows = meeting.windows(batch)
-    own = pinned.interval
+    own = run.pinned.interval
     since = written_since(pipeline, view, [*windows, (own.from_time, own.to_time)])
     speed = with_window(view, speed_values(spark, view, position.batch_id, since)).persist()
     windows = sorted({*windows, *meeting.own_windows(speed)})
+    reconciliation = Reconciliation()
     if windows:
         parts = meeting.parts(windows)
         sides = {"speed": speed, "batch": batch, **parts.sums}
-        framed = _frame_of(spark, _by_other_code(pipeline, view, pinned, windows))
+        framed = _frame_of(spark, _by_other_code(run, view, windows))
         compared = _side_by_side(view, sides, framed).persist()
         context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first)
-        _classify(compared, view, context, found)
+        reconciliation = _classify(compared, view, context)
         compared.unpersist()
     speed.unpersist()
+    return reconciliation
 
 
 def _await_archive(pipeline: str, position: SpeedPosition) -> bool:
@@ -104,11 +97,11 @@ class _Context:
 
 
 def _by_other_code(
-    pipeline: Pipeline, view: AdditiveView, pinned: PinnedInterval, windows: Sequence[Window]
+    run: IntervalRun, view: AdditiveView, windows: Sequence[Window]
 ) -> list[tuple[datetime, datetime, bool]]:
     """The windows, each with whether other code than the current one had a part in it."""
-    span = (windows[0][0], max(end for _, end in windows))
-    other = other_code(pipeline.name, view.name, pinned.ranges, span, decoder_version(pipeline.name))
+    name, span = run.pipeline.name, (windows[0][0], max(end for _, end in windows))
+    other = other_code(name, view.name, run.pinned.ranges, span, decoder_version(name))
     return [(start, end, other.touches(start, end)) for start, end in windows]
 
 
@@ -138,70 +131,96 @@ def _every(view: AdditiveView, condition: Callable[[str], Column]) -> Column:
     return reduce(and_, (condition(measure) for measure in view.measures))
 
 
-def _classify(compared: DataFrame, view: AdditiveView, context: _Context, found: Reconciliation) -> None:
+def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Reconciliation:
     """Count the keys of each class, and name the first ones with what all sides hold."""
-    speed_holds = _every(view, lambda m: F.col(f"speed_{m}") == _sum(SPEED_HOLDS, m))
-    batch_holds = _every(view, lambda m: F.col(f"batch_{m}") == _sum(BATCH_HOLDS, m))
+    holds = {
+        "speed_holds": _every(view, lambda m: F.col(f"speed_{m}") == _sum(SPEED_HOLDS, m)),
+        "batch_holds": _every(view, lambda m: F.col(f"batch_{m}") == _sum(BATCH_HOLDS, m)),
+    }
+    # Of an additive view the first measure is what counts rows.
+    weight = F.when(F.col("class") == DifferenceClass.LATE, F.col(f"late_{view.measures[0]}")).otherwise(1)
+    classed = compared.withColumns(holds).withColumn("class", _class(view, context)).persist()
+    totals = {row["class"]: int(row["n"]) for row in classed.groupBy("class").agg(F.sum(weight).alias("n")).collect()}
+    named = [
+        Difference(cls, *_EXPLANATIONS[cls](row, view, context))
+        for cls in _EXPLANATIONS
+        if cls in totals
+        for row in classed.where(F.col("class") == cls).orderBy("start", "key").limit(EXAMPLES).collect()
+    ]
+    classed.unpersist()
+    return Reconciliation.of(named, totals)
+
+
+def _class(view: AdditiveView, context: _Context) -> Column:
+    """The class of a key, or `matched`, or `elsewhere`; of a frame with speed_holds and batch_holds."""
+    speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
     ahead = _every(view, lambda m: F.col(f"speed_{m}") >= _sum(SPEED_HOLDS, m))
     has_late = ~_every(view, lambda m: F.col(f"late_{m}") == 0)
     is_ours = ~_every(view, lambda m: (F.col(f"batch_{m}") == 0) & (_sum(BATCH_HOLDS, m) == 0))
     has_replayed = ~_every(view, lambda m: F.col(f"replayed_{m}") == 0)
     without_replayed = _every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}") - F.col(f"replayed_{m}"))
-    cls = (
-        F.when(F.col("other_code") & ~(batch_holds & speed_holds), "code")
-        .when(~batch_holds, "unexplained")
-        .when(~speed_holds & ahead & F.lit(context.archive_is_behind), "pending")
-        .when(~speed_holds, "unexplained")
+    return (
+        F.when(F.col("other_code") & ~(batch_holds & speed_holds), DifferenceClass.CODE)
+        .when(~batch_holds, DifferenceClass.UNEXPLAINED)
+        .when(~speed_holds & ahead & F.lit(context.archive_is_behind), DifferenceClass.PENDING)
+        .when(~speed_holds, DifferenceClass.UNEXPLAINED)
         # A key that only other intervals have, and of which the speed view holds just that, is their matter.
         .when(~is_ours, "elsewhere")
-        .when(has_late, "late")
-        .when(has_replayed & without_replayed, "quarantined")
-        .when(~_every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}")), "pending")
-        .otherwise("matched")
+        .when(has_late, DifferenceClass.LATE)
+        .when(has_replayed & without_replayed, DifferenceClass.QUARANTINED)
+        .when(~_every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}")), DifferenceClass.PENDING)
+        .otherwise(MATCHED)
     )
-    # Of an additive view the first measure is what counts rows.
-    weight = F.when(F.col("class") == "late", F.col(f"late_{view.measures[0]}")).otherwise(1)
-    classed = compared.withColumns({"class": cls, "speed_holds": speed_holds, "batch_holds": batch_holds}).persist()
-    totals = {row["class"]: int(row["n"]) for row in classed.groupBy("class").agg(F.sum(weight).alias("n")).collect()}
-    classes: tuple[DifferenceClass, ...] = ("unexplained", "late", "quarantined", "code", "pending")
-    for name in classes:
-        if name not in totals:
-            continue
-        for row in classed.where(F.col("class") == name).orderBy("start", "key").limit(EXAMPLES).collect():
-            found.add(Difference(name, *_explain(name, row, view, context)), 0)
-        found.count(name, totals[name])
-    found.count("matched", totals.get("matched", 0))
-    classed.unpersist()
 
 
-def _explain(cls: DifferenceClass, row: Row, view: AdditiveView, context: _Context) -> tuple[str, str, str]:
-    """What, where and the evidence of a key that is not matched."""
-    topic, archive = f"{view.name} against {view.speed.topic}", f"{view.name} against the archive"
-    if cls == "late":
-        first, last = context.dropped_by[utc(row["end"])]
-        by = format_time(first) if first == last else f"{format_time(first)} to {format_time(last)}"
-        held = "; ".join(f"{m}: {row[f'late_{m}']} of {row[f'batch_{m}']} in the batch view" for m in view.measures)
-        return topic, row["key"], f"late rows are in the batch view only, dropped by the watermark {by}: {held}"
-    if cls == "quarantined":
-        held = "; ".join(f"{m}: {row[f'replayed_{m}']} of {row[f'batch_{m}']}" for m in view.measures)
-        text = f"rows replayed from quarantine are in the batch view only: {held}; "
-        return topic, row["key"], f"{text}first record: {context.first_replayed}"
-    if cls == "code":
-        held = "; ".join(
-            f"{m}: speed view {row[f'speed_{m}']}, rows as landed {row[f'elsewhere_{m}'] + row[f'inside_{m}']}, "
-            f"batch view {row[f'batch_{m}']}"
-            for m in view.measures
-        )
-        return topic, row["key"], f"computed by other code: {held}"
+Explanation = tuple[str, str, str]
+"""What, where and the evidence of a key that is not matched."""
+
+
+def _against_topic(view: AdditiveView) -> str:
+    return f"{view.name} against {view.speed.topic}"
+
+
+def _late(row: Row, view: AdditiveView, context: _Context) -> Explanation:
+    first, last = context.dropped_by[utc(row["end"])]
+    by = format_time(first) if first == last else f"{format_time(first)} to {format_time(last)}"
+    held = "; ".join(f"{m}: {row[f'late_{m}']} of {row[f'batch_{m}']} in the batch view" for m in view.measures)
+    evidence = f"late rows are in the batch view only, dropped by the watermark {by}: {held}"
+    return _against_topic(view), row["key"], evidence
+
+
+def _quarantined(row: Row, view: AdditiveView, context: _Context) -> Explanation:
+    held = "; ".join(f"{m}: {row[f'replayed_{m}']} of {row[f'batch_{m}']}" for m in view.measures)
+    text = f"rows replayed from quarantine are in the batch view only: {held}; "
+    return _against_topic(view), row["key"], f"{text}first record: {context.first_replayed}"
+
+
+def _code(row: Row, view: AdditiveView, context: _Context) -> Explanation:
+    held = "; ".join(
+        f"{m}: speed view {row[f'speed_{m}']}, rows as landed {row[f'elsewhere_{m}'] + row[f'inside_{m}']}, "
+        f"batch view {row[f'batch_{m}']}"
+        for m in view.measures
+    )
+    return _against_topic(view), row["key"], f"computed by other code: {held}"
+
+
+def _pending(row: Row, view: AdditiveView, context: _Context) -> Explanation:
     texts = []
     for m in view.measures:
         side = {name: row[f"{name}_{m}"] for name in ("speed", "batch", *PARTS)}
-        if cls == "pending":
-            texts.append(
-                f"{m}: speed view {side['speed']}, this interval {side['batch']}, other intervals {side['elsewhere']}, "
-                f"not yet reached by the speed view {side['beyond']}"
-            )
-            continue
+        texts.append(
+            f"{m}: speed view {side['speed']}, this interval {side['batch']}, other intervals {side['elsewhere']}, "
+            f"not yet reached by the speed view {side['beyond']}"
+        )
+    if not row["speed_holds"] and context.archive_is_behind:
+        texts.append("the archive is behind the speed view: run it again when the stream runs")
+    return _against_topic(view), row["key"], "; ".join(texts)
+
+
+def _unexplained(row: Row, view: AdditiveView, context: _Context) -> Explanation:
+    texts = []
+    for m in view.measures:
+        side = {name: row[f"{name}_{m}"] for name in ("speed", "batch", *PARTS)}
         if not row["speed_holds"]:
             texts.append(
                 f"{m}: speed view {side['speed']}, the archive up to its position {side['elsewhere'] + side['inside']} "
@@ -213,6 +232,15 @@ def _explain(cls: DifferenceClass, row: Row, view: AdditiveView, context: _Conte
                 f"{side['inside'] + side['late'] + side['beyond']} ({side['inside']} counted by the speed view, "
                 f"{side['late']} late, {side['beyond']} not yet reached)"
             )
-    if cls == "pending" and not row["speed_holds"] and context.archive_is_behind:
-        texts.append("the archive is behind the speed view: run it again when the stream runs")
-    return (archive if row["speed_holds"] and cls == "unexplained" else topic), row["key"], "; ".join(texts)
+    against = f"{view.name} against the archive" if row["speed_holds"] else _against_topic(view)
+    return against, row["key"], "; ".join(texts)
+
+
+_EXPLANATIONS: Mapping[DifferenceClass, Callable[[Row, AdditiveView, _Context], Explanation]] = {
+    DifferenceClass.UNEXPLAINED: _unexplained,
+    DifferenceClass.LATE: _late,
+    DifferenceClass.QUARANTINED: _quarantined,
+    DifferenceClass.CODE: _code,
+    DifferenceClass.PENDING: _pending,
+}
+"""By class, in the order in which keys are named."""

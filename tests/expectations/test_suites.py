@@ -72,7 +72,7 @@ def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: An
 
     from expectations.checkpoint import expectations_of, run_checkpoint
     from spark_jobs.decoding.records import load_references
-    from spark_jobs.publication.register import named_for_suite
+    from spark_jobs.publication.validate import named_for_suite
     from spark_jobs.views.aggregate import aggregate_view
 
     pipeline = load_pipeline(name)
@@ -90,7 +90,7 @@ def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: An
             if isinstance(each, ColumnMapExpectation) and each.mostly == 1
         }
         assert of_rows
-        _, outcomes = run_checkpoint(pipeline, table, count, named_for_suite(pipeline, table, frame), lambda: None)
+        _, outcomes = run_checkpoint(pipeline, table, count, named_for_suite(pipeline, table, frame), lambda _: None)
         judged = [each for each in outcomes if (each.expectation, each.column) in of_rows]
         assert len(judged) == len(of_rows)
         assert [each for each in judged if not each.success] == []

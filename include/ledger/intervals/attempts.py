@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, text
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
-from include.errors import TidemarkError
-from include.ledger.archive.micro_batches import Fates
-from include.ledger.database import session
+from include.errors import AnotherWriter, TidemarkError
+from include.ledger.database import held_lock, session
+from include.ledger.intervals.findings import Findings, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
-from include.ledger.models import (
-    Attempt,
-    IntervalRange,
-    IntervalRow,
-)
-from include.offsets import TopicPartition
+from include.ledger.intervals.states import IntervalState, RevisionState, Source
+from include.ledger.models import Attempt, Build, IntervalRow, Revision
 
 
 @dataclass(frozen=True)
@@ -27,67 +25,80 @@ class AttemptSpec:
 
     id: int
     pinned: PinnedInterval
-    source: str
+    source: Source
     code_version: str
-    verdict: dict[str, Any]
+    findings: Findings
+    """Of its latest build."""
+    build: int | None
+    """The latest build; None before the first."""
 
 
 @contextmanager
 def publishing_delta(pipeline: str) -> Iterator[None]:
-    """Wait for another that pins the pipeline's Delta view, and keep others waiting meanwhile."""
-    with session() as ledger:
-        ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"delta:{pipeline}"})
+    """Wait for another that pins the pipeline's Delta view, and keep others waiting meanwhile. Raises AnotherWriter."""
+    with held_lock(f"delta:{pipeline}", timedelta(minutes=10)) as is_alone:
+        if not is_alone:
+            raise AnotherWriter(
+                "another interval's publication changes its Delta view", remedy="publish again", pipeline=pipeline
+            )
         yield
 
 
-def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: str) -> int:
-    """Note a run of the interval; its id."""
+def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: Source | str) -> int:
+    """Note a run of the interval and return its id."""
     with session() as ledger:
-        row = Attempt(interval_id=pinned.id, run_by=run_by, code_version=code_version, source=source, verdict={})
+        row = Attempt(
+            interval_id=pinned.id, run_by=run_by, code_version=code_version, source=Source(source), verdict={}
+        )
         ledger.add(row)
         ledger.flush()
         return row.id
 
 
+def resume_attempt(attempt: int) -> None:
+    """Note that an attempt is under way once more: a task of it was cleared or is retried."""
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt, with_for_update=True)
+        if row.ended_at is not None:
+            # Housekeeping leaves alone what an attempt that began lately may be reading.
+            row.started_at, row.ended_at, row.exit_code = func.now(), None, None
+
+
 def load_attempt(attempt: int) -> AttemptSpec:
-    """An attempt with its pinned interval. Raises TidemarkError when there is none of that id."""
+    """Return an attempt with its pinned interval. Raise TidemarkError when there is none of that id."""
     with session() as ledger:
         row = ledger.get(Attempt, attempt)
         if row is None:
             raise TidemarkError(f"the ledger has no attempt {attempt}", remedy="run the interval again")
         pinned = pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id))
-        return AttemptSpec(row.id, pinned, row.source, row.code_version, dict(row.verdict or {}))
+        build = latest_build(ledger, attempt)
+        findings = findings_of(build.findings) if build else Findings()
+        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, build.id if build else None)
 
 
-def note_findings(attempt: int, **findings: Any) -> None:
-    """Add to what an attempt has found so far."""
-    with session() as ledger:
-        row = ledger.get_one(Attempt, attempt, with_for_update=True)
-        row.verdict = {**(row.verdict or {}), **findings}
+def latest_build(ledger: Session, attempt: int) -> Build | None:
+    """Return the build of the attempt that was noted last."""
+    return ledger.scalar(select(Build).where(Build.attempt_id == attempt).order_by(Build.id.desc()).limit(1))
 
 
-def note_fates(
-    pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates], gaps: Mapping[TopicPartition, int]
-) -> None:
-    """Write the fate of every offset of an interval beside its ranges."""
-    with session() as ledger:
-        for each in pinned.ranges:
-            tp = each.topic_partition
-            row = ledger.get_one(IntervalRange, (pinned.id, tp.topic, tp.partition))
-            found = fates.get(tp, Fates())
-            row.archived, row.empty, row.quarantined = found.archived, found.empty, found.quarantined
-            row.gaps = gaps[tp]
+def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any]) -> None:
+    """Note how an attempt ended, and its verdict as the interval's.
 
-
-def end_attempt(attempt: int, exit_code: int, state: str, verdict: dict[str, Any]) -> None:
-    """Note how an attempt ended, and the interval's state and verdict."""
+    An interval of which nothing was ever registered has failed with it. One that is registered stays so: a failed
+    attempt changes nothing that an earlier one registered.
+    """
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt)
         row.ended_at, row.exit_code = func.now(), exit_code
-        interval = ledger.get_one(IntervalRow, row.interval_id)
+        interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update=True)
         interval.verdict = verdict
-        if state:
-            interval.state = state
+        if exit_code and interval.state == IntervalState.PINNED and not _is_registered(ledger, interval.id):
+            interval.state = IntervalState.FAILED
+
+
+def _is_registered(ledger: Session, interval_id: int) -> bool:
+    wanted = select(Revision.id).where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
+    return ledger.scalar(wanted.limit(1)) is not None
 
 
 def close_attempt(attempt: int, exit_code: int) -> None:

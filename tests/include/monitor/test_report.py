@@ -60,11 +60,12 @@ def published() -> dict[str, Any]:
             "1 to 1984",
         ),
     ]
-    verdict = Verdict(
+    return Verdict(
         "nest_cameras",
         {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"},
         "9c1f02ab77de",
-        ranges=[
+    ).as_json() | {
+        "ranges": [
             {
                 "topic": "nest-logs",
                 "topic_id": "tRk0wYx2QzG7mJv1cUe4Dg",
@@ -78,9 +79,9 @@ def published() -> dict[str, Any]:
             }
             for n in range(4)
         ],
-        records={"in_ranges": 60_000, "archived": 58_902, "empty": 480, "quarantined": 618, "gaps": 0},
-        reconciliation={"matched": 60_212, "pending": 4, "late": 17, "unexplained": 0},
-        differences=[
+        "records": {"in_ranges": 60_000, "archived": 58_902, "empty": 480, "quarantined": 618, "gaps": 0},
+        "reconciliation": {"matched": 60_212, "pending": 4, "late": 17, "unexplained": 0},
+        "differences": [
             {
                 "class": "late",
                 "what": "batch view counts more",
@@ -94,8 +95,8 @@ def published() -> dict[str, Any]:
                 "evidence": {"batch": 402, "speed": 398},
             },
         ],
-        validation={"success": True, "suite": "nest_cameras", "failed": []},
-        expectations=[
+        "validation": {"success": True, "suite": "nest_cameras", "failed": []},
+        "expectations": [
             {
                 "table": table,
                 "expectation": name,
@@ -107,7 +108,7 @@ def published() -> dict[str, Any]:
             }
             for table, name, column, words, observed in expectations
         ],
-        registered=[
+        "registered": [
             {
                 "table": table,
                 "partition": PARTITION,
@@ -121,8 +122,7 @@ def published() -> dict[str, Any]:
                 ("nest_cameras_hourly_counts", "r-7f3a90c2", 21, "7d793037a0760186574b0282f2f435e7"),
             )
         ],
-    )
-    return verdict.as_json()
+    }
 
 
 def rejected() -> dict[str, Any]:

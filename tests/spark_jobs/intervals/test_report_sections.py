@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from include.ledger.intervals.revisions import BuiltRevision
 
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.findings import Findings
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.intervals.states import Source
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Top
+from include.times import Interval
 from spark_jobs.intervals.report_sections import ROWS, collect_report
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 
 pytestmark = pytest.mark.spark
@@ -31,8 +37,10 @@ def test_section_tells_how_many_rows_it_does_not_show(spark: Any, tmp_path: Path
     spark.createDataFrame(counted, view.columns).write.parquet(location)
     built = BuiltRevision(pipeline.view_table(view), "", "r1", location, keys, "", {})
 
-    found = collect_report(spark, pipeline, None, empty_frame(spark, spark.read.parquet(location).schema), [built])
+    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
+    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
+    report = collect_report(run, empty_frame(spark, spark.read.parquet(location).schema), [built])
 
-    section = found["sections"][0]
+    section = report["sections"][0]
     assert section["truncated"] == truncated
     assert [row[1] for row in section["rows"]] == list(range(keys, 0, -1))[:ROWS]

@@ -13,7 +13,7 @@ from include.kafka.gap_proof import NEAR, runs
 from include.ledger.intervals.evidence import LateBound
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.reconciliation import EXAMPLES, Difference, Reconciliation
+from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
 from spark_jobs.reconciliation.against_kafka import missing_spans, reconcile_archive
 from spark_jobs.reconciliation.view_parts import PARTS, late_spans
 from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side
@@ -50,24 +50,21 @@ def test_missing_spans_are_found_at_both_ends_and_in_between(spark: Any) -> None
 
 @pytest.mark.spark
 def test_doubled_row_is_named_when_the_sum_of_its_hashes_exceeds_a_bigint(spark: Any) -> None:
-    found = Reconciliation()
     columns = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
     kafka, landed = rows_of(spark, [0, 1]), rows_of(spark, [0, 0, 0, 1])
     values = (kafka.select(*columns), landed.select(*columns))
-    fates, gaps = reconcile_archive(kafka, landed, values, [OffsetRange(TP, 0, 2)], found)
-    assert (fates[TP].archived, gaps[TP]) == (2, 0)
-    assert found.unexplained == 1
-    assert found.differences[0].evidence == "in Kafka once, in the archive 3 times"
+    compared = reconcile_archive(kafka, landed, values, [OffsetRange(TP, 0, 2)])
+    assert (compared.fates[TP].archived, compared.gaps[TP]) == (2, 0)
+    assert compared.reconciliation.unexplained == 1
+    assert compared.reconciliation.differences[0].evidence == "in Kafka once, in the archive 3 times"
 
 
 @pytest.mark.spark
 def test_more_records_than_offsets_are_unexplained(spark: Any) -> None:
-    found = Reconciliation()
     rows = rows_of(spark, [0, 1, 1])
-    values = (rows, rows)
-    reconcile_archive(rows, rows, values, [OffsetRange(TP, 0, 2)], found)
-    assert found.unexplained == 1
-    assert "Spark read 3 records, the range has 2 offsets" in found.differences[0].evidence
+    reconciliation = reconcile_archive(rows, rows, (rows, rows), [OffsetRange(TP, 0, 2)]).reconciliation
+    assert reconciliation.unexplained == 1
+    assert "Spark read 3 records, the range has 2 offsets" in reconciliation.differences[0].evidence
 
 
 def test_near_spans_are_read_in_one_go_and_far_ones_are_sought() -> None:
@@ -110,10 +107,8 @@ def classified(
     }
     schema = "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"
     windows = spark.createDataFrame([(HOUR, hours(1), other_code)], schema)
-    found = Reconciliation()
     context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7")
-    _classify(_side_by_side(view, frames, windows), view, context, found)
-    return found
+    return _classify(_side_by_side(view, frames, windows), view, context)
 
 
 @pytest.mark.spark
@@ -129,7 +124,7 @@ def test_each_key_falls_into_the_class_of_what_the_sides_hold(spark: Any) -> Non
             "beyond": {"ahead": (1, 10)},
         },
     )
-    assert found.counts() == {"matched": 1, "pending": 2, "late": 3, "unexplained": 0}
+    assert found.counts == ReconciliationCounts(matched=1, pending=2, late=3)
     late = next(d for d in found.differences if d.cls == "late")
     assert "dropped by the watermark 2026-11-20T07:00:00Z to 2026-11-20T08:00:00Z" in late.evidence
     assert "count: 3 of 5 in the batch view" in late.evidence
@@ -159,15 +154,15 @@ def test_key_is_unexplained_when_any_measure_of_any_side_differs(
 
 @pytest.mark.spark
 def test_speed_value_above_an_archive_that_is_behind_is_pending_and_below_it_unexplained(spark: Any) -> None:
-    assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts()["pending"] == 1
-    assert classified(spark, {"elsewhere": {"k": (1, 1)}}, behind=True).counts()["unexplained"] == 1
+    assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts.pending == 1
+    assert classified(spark, {"elsewhere": {"k": (1, 1)}}, behind=True).counts.unexplained == 1
 
 
 @pytest.mark.spark
 def test_replayed_rows_explain_what_only_the_batch_view_has(spark: Any) -> None:
     sides = {"speed": {"k": (2, 2)}, "batch": {"k": (3, 3)}, "inside": {"k": (2, 2)}, "replayed": {"k": (1, 1)}}
     found = classified(spark, sides)
-    assert found.counts() == {"matched": 0, "pending": 0, "late": 0, "unexplained": 0}
+    assert found.counts == ReconciliationCounts()
     assert [d.cls for d in found.differences] == ["quarantined"]
     assert "count: 1 of 3" in found.differences[0].evidence
     assert "logs-0 offset 7" in found.differences[0].evidence
@@ -181,8 +176,16 @@ def test_difference_is_of_class_code_where_other_code_had_a_part_in_the_window(s
 
 
 def test_examples_are_limited_while_counts_go_on() -> None:
-    found = Reconciliation()
-    for number in range(EXAMPLES + 5):
-        found.add(Difference("unexplained", "a against b", str(number), "differs"))
-    assert found.unexplained == EXAMPLES + 5
-    assert len(found.examples()) == EXAMPLES
+    one_by_one = [
+        Reconciliation.of([Difference(DifferenceClass.UNEXPLAINED, "a against b", str(number), "differs")])
+        for number in range(EXAMPLES + 5)
+    ]
+    total = sum(one_by_one, Reconciliation())
+    assert total.unexplained == EXAMPLES + 5
+    assert [each.where for each in total.examples()] == [str(number) for number in range(EXAMPLES)]
+
+
+def test_unexplained_differences_are_named_first() -> None:
+    late = Difference(DifferenceClass.LATE, "a against b", "one", "late")
+    unexplained = Difference(DifferenceClass.UNEXPLAINED, "a against b", "two", "differs")
+    assert Reconciliation.of([late, unexplained]).examples() == (unexplained, late)

@@ -32,10 +32,10 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from include.ledger.archive import micro_batches
 
 from include import lake
 from include.intervals.pinning import pin_interval
+from include.ledger.archive import landing_files
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines import load_pipeline
@@ -69,13 +69,14 @@ class Seeded:
 
     def reconcile(self, source: str = "kafka") -> dict[str, Any]:
         from spark_jobs.intervals.build import build
+        from spark_jobs.reconciliation.interval_run import IntervalRun
 
         self.spark.catalog.clearCache()
         attempt = attempts.begin_attempt(
             self.pinned, run_by="test", code_version=code_version(PIPELINE.name), source=source
         )
-        build(self.spark, PIPELINE, attempts.load_attempt(attempt))
-        return attempts.load_attempt(attempt).verdict
+        build(IntervalRun(self.spark, PIPELINE, attempts.load_attempt(attempt)))
+        return attempts.load_attempt(attempt).findings.as_json()
 
     def unexplained(self, source: str = "kafka") -> list[dict[str, str]]:
         verdict = self.reconcile(source)
@@ -93,7 +94,7 @@ class Seeded:
     @property
     def file(self) -> Path:
         """The landing file with most rows of the interval."""
-        paths = micro_batches.files_covering(PIPELINE.name, self.pinned.ranges, "archived")
+        paths = landing_files.files_covering(PIPELINE.name, self.pinned.ranges, "archived")
         files = [Path(lake.uri(path).removeprefix("file://")) for path in paths]
         return max(files, key=lambda path: sum(map(self.is_inside, pq.ParquetFile(path).read().to_pylist())))
 

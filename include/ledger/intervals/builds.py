@@ -1,0 +1,256 @@
+"""Builds in the ledger: what an attempt built at one go, and how it was published.
+
+An attempt that is run again builds again. Its latest build counts, and of the builds of an interval that passed,
+the latest is what is registered, in whatever order they are published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from include.errors import AnotherWriter
+from include.ledger.database import session
+from include.ledger.intervals.attempts import AttemptSpec, latest_build
+from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
+from include.ledger.intervals.pins import PinnedInterval, pinned_of
+from include.ledger.intervals.revisions import BuiltRevision, as_built, move, rows_of_build
+from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
+from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Repin, Revision
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What registering a build changes; noted before the first change is made."""
+
+    points: tuple[BuiltRevision, ...] = ()
+    """Revisions that the catalog is to point at."""
+    drops: tuple[BuiltRevision, ...] = ()
+    """Registered revisions of table partitions that the build does not deliver."""
+    kept: tuple[BuiltRevision, ...] = ()
+    """Revisions equal to the registered ones: these stay, the new files go."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A registration that was begun and not finished."""
+
+    build: int
+    pinned: PinnedInterval
+    changes: Changes
+
+
+def note_build(attempt: AttemptSpec, built: Iterable[BuiltRevision], findings: BuildFindings) -> int:
+    """Note what an attempt has built and found, discard what it built before, and return the build's id.
+
+    One transaction. Earlier revisions that are registered, or being registered, stay as they are.
+    """
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt.id, with_for_update=True)
+        for earlier in _unpublished(ledger, attempt.id):
+            move(earlier, RevisionState.DISCARDED)
+        build = Build(attempt_id=row.id, interval_id=row.interval_id, findings={})
+        ledger.add(build)
+        ledger.flush()
+        _keep(row, build, Findings(findings))
+        for each in built:
+            ledger.add(_row(attempt, build.id, each))
+        if not findings.reconciliation.unexplained:
+            # Later attempts are held against these.
+            _note_fates(ledger, attempt.pinned, findings)
+        return build.id
+
+
+def _unpublished(ledger: Session, attempt: int) -> Sequence[Revision]:
+    states = (RevisionState.BUILT, RevisionState.VALIDATED)
+    wanted = select(Revision).where(Revision.attempt_id == attempt, Revision.state.in_(states))
+    return ledger.scalars(wanted.with_for_update()).all()
+
+
+def _row(attempt: AttemptSpec, build: int, built: BuiltRevision) -> Revision:
+    return Revision(
+        id=built.revision,
+        table_name=built.table,
+        table_partition=built.partition,
+        interval_id=attempt.pinned.id,
+        attempt_id=attempt.id,
+        build_id=build,
+        location=built.location,
+        rows=built.rows,
+        content_hash=built.content_hash,
+        code_version=attempt.code_version,
+        state=RevisionState.BUILT,
+        files=built.files,
+    )
+
+
+def _note_fates(ledger: Session, pinned: PinnedInterval, findings: BuildFindings) -> None:
+    """Write the fate of every offset of an interval beside its ranges."""
+    for tp, counts in findings.fates.items():
+        row = ledger.get_one(IntervalRange, (pinned.id, tp.topic, tp.partition))
+        row.archived, row.empty, row.quarantined = counts.archived, counts.empty, counts.quarantined
+        row.gaps = counts.gaps
+
+
+def _keep(attempt: Attempt, build: Build, findings: Findings) -> None:
+    build.findings = attempt.verdict = findings.as_json()
+
+
+def is_published(build: int) -> bool:
+    """Return whether a build was published: everything that it changes in the catalog is done."""
+    with session() as ledger:
+        return ledger.get_one(Build, build).published_at is not None
+
+
+def reject(attempt: AttemptSpec, validation: Validation) -> None:
+    """Note that a build did not pass, and reject its revisions; what is registered stays."""
+    with session() as ledger:
+        row, build = _latest(ledger, attempt)
+        _keep(row, build, replace(findings_of(build.findings), validation=validation))
+        for each in rows_of_build(ledger, build.id):
+            if each.state in PUBLISHABLE:
+                move(each, RevisionState.REJECTED)
+
+
+def begin_registration(attempt: AttemptSpec, validation: Validation, changes: Changes) -> Registration:
+    """Note what a build that passed changes in the catalog. Nothing may be changed there before.
+
+    Raises AnotherWriter when the attempt was built again meanwhile.
+    """
+    with session() as ledger:
+        row, build = _latest(ledger, attempt)
+        _keep(row, build, replace(findings_of(build.findings), validation=validation))
+        points = {(each.revision, each.table, each.partition) for each in changes.points}
+        for each in rows_of_build(ledger, build.id):
+            move(each, RevisionState.VALIDATED)
+            if (each.id, each.table_name, each.table_partition) in points:
+                move(each, RevisionState.REGISTERING)
+        build.registering_at, build.changes = func.now(), _as_json(changes)
+        return Registration(build.id, attempt.pinned, changes)
+
+
+def note_replaced(attempt: AttemptSpec, validation: Validation) -> None:
+    """Note that a build passed, but a later one of its interval is registered already, and stays."""
+    with session() as ledger:
+        row, build = _latest(ledger, attempt)
+        _keep(row, build, replace(findings_of(build.findings), validation=validation))
+        for each in rows_of_build(ledger, build.id):
+            move(each, RevisionState.VALIDATED)
+            move(each, RevisionState.SUPERSEDED)
+        build.published_at = func.now()
+
+
+def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
+    """Note the version of the Delta table that the archive's view shows since."""
+    with session() as ledger:
+        row, build = _latest(ledger, attempt)
+        _keep(row, build, replace(findings_of(build.findings), delta=version))
+
+
+def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:
+    """Return attempt and build, locked. Raise AnotherWriter when the attempt has a later build."""
+    row = ledger.get_one(Attempt, attempt.id, with_for_update=True)
+    build = latest_build(ledger, attempt.id)
+    if build is None or build.id != attempt.build:
+        raise AnotherWriter(
+            f"attempt {attempt.id} of {attempt.pinned.interval} was built again while it was published",
+            remedy="publish it again: its latest build is taken",
+            pipeline=attempt.pinned.pipeline,
+        )
+    return row, build
+
+
+def later_build_published(attempt: AttemptSpec) -> int | None:
+    """Return the published build of the interval that is later than the attempt's latest; None without one."""
+    with session() as ledger:
+        return ledger.scalar(
+            select(func.max(Build.id)).where(
+                Build.interval_id == attempt.pinned.id, Build.published_at.is_not(None), Build.id > attempt.build
+            )
+        )
+
+
+def archived_records(ledger: Session, interval_id: int) -> int | None:
+    """Return how many records have rows in what is registered of an interval; None when no build was published."""
+    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
+    build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
+    findings = findings_of(build.findings).build if build else None
+    return findings.records.archived + findings.records.replayed if findings else None
+
+
+def begun_registrations(pipeline: str) -> list[Registration]:
+    """Return the registrations of the pipeline that were begun and not finished, in the order of their builds."""
+    with session() as ledger:
+        rows = ledger.execute(
+            select(Build, IntervalRow)
+            .join(IntervalRow, IntervalRow.id == Build.interval_id)
+            .where(IntervalRow.pipeline == pipeline, Build.registering_at.is_not(None), Build.published_at.is_(None))
+            .order_by(Build.id)
+        ).all()
+        return [
+            Registration(build.id, pinned_of(ledger, interval), _changes_of(ledger, build)) for build, interval in rows
+        ]
+
+
+def finish_registration(registration: Registration) -> None:
+    """Note that the catalog is as a registration meant it: all of its revisions change state at once."""
+    changes = registration.changes
+    with session() as ledger:
+        build = ledger.get_one(Build, registration.build, with_for_update=True)
+        if build.published_at is not None:
+            return
+        for stale in changes.drops:
+            move(_locked(ledger, stale), RevisionState.SUPERSEDED)
+        for point in changes.points:
+            for before in _registered_at(ledger, point):
+                move(before, RevisionState.SUPERSEDED)
+            move(_locked(ledger, point), RevisionState.REGISTERED)
+        for spare in changes.kept:
+            row = _locked(ledger, spare)
+            # Housekeeping may have removed it since the registration was begun.
+            if row.state == RevisionState.VALIDATED:
+                move(row, RevisionState.DISCARDED)
+        build.published_at = func.now()
+        if not _is_pinned_again(ledger, build):
+            ledger.get_one(IntervalRow, build.interval_id).state = IntervalState.REGISTERED
+
+
+def _locked(ledger: Session, revision: BuiltRevision) -> Revision:
+    key = (revision.revision, revision.table, revision.partition)
+    return ledger.get_one(Revision, key, with_for_update=True)
+
+
+def _registered_at(ledger: Session, built: BuiltRevision) -> Sequence[Revision]:
+    wanted = select(Revision).where(
+        Revision.table_name == built.table,
+        Revision.table_partition == built.partition,
+        Revision.state == RevisionState.REGISTERED,
+        Revision.id != built.revision,
+    )
+    return ledger.scalars(wanted.with_for_update()).all()
+
+
+def _is_pinned_again(ledger: Session, build: Build) -> bool:
+    wanted = select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
+    return ledger.scalar(wanted.limit(1)) is not None
+
+
+def _as_json(changes: Changes) -> dict[str, Any]:
+    return {
+        name: [{"table": each.table, "partition": each.partition, "revision": each.revision} for each in part]
+        for name, part in (("points", changes.points), ("drops", changes.drops), ("kept", changes.kept))
+    }
+
+
+def _changes_of(ledger: Session, build: Build) -> Changes:
+    kept = build.changes or {}
+
+    def part(name: str) -> tuple[BuiltRevision, ...]:
+        keys = [(each["revision"], each["table"], each["partition"]) for each in kept.get(name, ())]
+        return tuple(as_built(ledger.get_one(Revision, key)) for key in keys)
+
+    return Changes(part("points"), part("drops"), part("kept"))

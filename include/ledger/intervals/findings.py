@@ -1,0 +1,210 @@
+"""What an attempt found, part by part, and the only place that turns it to JSON and back.
+
+The JSON is that of the verdict where the verdict has it; the ledger keeps it with the build that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from include.offsets import OffsetRange, TopicPartition
+from include.reconciliation import Difference, ReconciliationCounts
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Part = TypeVar("Part", bound="DataclassInstance")
+
+
+@dataclass(frozen=True)
+class FateCounts:
+    """Offsets of one topic partition by their fate."""
+
+    archived: int = 0
+    empty: int = 0
+    quarantined: int = 0
+    gaps: int = 0
+
+
+@dataclass(frozen=True)
+class RecordCounts:
+    """Offsets of an interval by their fate, and the records that replays put into it."""
+
+    in_ranges: int = 0
+    archived: int = 0
+    empty: int = 0
+    quarantined: int = 0
+    gaps: int = 0
+    replayed: int = 0
+    """Records out of quarantine whose rows the interval delivers, beside its ranges."""
+    lost: int = 0
+    """Offsets of accepted losses, among the gaps."""
+
+
+@dataclass(frozen=True)
+class RevisionDifference:
+    """What a rerun changed in one table partition; null counts: the registered files are gone."""
+
+    table: str
+    partition: str
+    from_revision: str | None
+    to_revision: str | None
+    added: int | None = 0
+    removed: int | None = 0
+    changed: int | None = 0
+    examples: tuple[Mapping[str, str], ...] = ()
+    """`change` and `key` of the first changed rows."""
+
+
+@dataclass(frozen=True)
+class ExpectationResult:
+    """What one expectation found."""
+
+    table: str
+    expectation: str
+    column: str
+    words: str
+    success: bool
+    observed: str
+    unexpected_count: int
+
+
+@dataclass(frozen=True)
+class BuildFindings:
+    """What a build read, counted and compared."""
+
+    ranges: tuple[OffsetRange, ...]
+    """The ranges that it read."""
+    fates: Mapping[TopicPartition, FateCounts]
+    records: RecordCounts
+    reconciliation: ReconciliationCounts
+    differences: tuple[Difference, ...] = ()
+    decoder_versions: tuple[str, ...] = ()
+    code_changes: Mapping[str, int] = field(default_factory=dict)
+    revision_differences: tuple[RevisionDifference, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """`sections` and `chart` of the interval's page."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the checkpoints found."""
+
+    success: bool
+    suite: str
+    expectations: tuple[ExpectationResult, ...] = ()
+
+    @property
+    def failed(self) -> tuple[ExpectationResult, ...]:
+        """Expectations that were not met."""
+        return tuple(each for each in self.expectations if not each.success)
+
+    def as_verdict(self) -> dict[str, Any]:
+        """Return the form of the contract's `validation`."""
+        names = ("expectation", "column", "observed", "unexpected_count")
+        failed = [{name: getattr(each, name) for name in names} for each in self.failed]
+        return {"success": self.success, "suite": self.suite, "failed": failed}
+
+
+@dataclass(frozen=True)
+class DeltaVersion:
+    """The version of the Delta table that the archive's view shows since."""
+
+    view: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an attempt's latest build and its publication found; None for a part that did not run."""
+
+    build: BuildFindings | None = None
+    validation: Validation | None = None
+    delta: DeltaVersion | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that the ledger keeps."""
+        kept: dict[str, Any] = _build_json(self.build) if self.build else {}
+        if self.validation:
+            kept["validation"] = self.validation.as_verdict()
+            kept["expectations"] = [asdict(each) for each in self.validation.expectations]
+        if self.delta:
+            kept["delta"] = asdict(self.delta)
+        return kept
+
+
+def findings_of(kept: Mapping[str, Any]) -> Findings:
+    """Return what `Findings.as_json` gave; parts that are not there are None."""
+    validation = kept.get("validation")
+    return Findings(
+        _build_of(kept) if "reconciliation" in kept else None,
+        Validation(
+            validation["success"],
+            validation["suite"],
+            tuple(_part(ExpectationResult, each) for each in kept.get("expectations", ())),
+        )
+        if validation
+        else None,
+        _part(DeltaVersion, kept["delta"]) if kept.get("delta") else None,
+    )
+
+
+def _build_json(build: BuildFindings) -> dict[str, Any]:
+    return {
+        "ranges": [range_as_json(each) for each in build.ranges],
+        "fates": {str(tp): asdict(counts) for tp, counts in build.fates.items()},
+        "records": asdict(build.records),
+        "reconciliation": asdict(build.reconciliation),
+        "differences": [each.as_json() for each in build.differences],
+        "decoder_versions": list(build.decoder_versions),
+        "code_changes": dict(build.code_changes),
+        "revision_differences": [{**asdict(e), "examples": list(e.examples)} for e in build.revision_differences],
+        "report": dict(build.report),
+    }
+
+
+def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
+    ranges = tuple(range_of(each) for each in kept.get("ranges", ()))
+    fates = {str(tp): _part(FateCounts, counts) for tp, counts in kept.get("fates", {}).items()}
+    return BuildFindings(
+        ranges,
+        {_topic_partition(name): counts for name, counts in fates.items()},
+        _part(RecordCounts, kept.get("records", {})),
+        _part(ReconciliationCounts, kept["reconciliation"]),
+        tuple(Difference.of_json(each) for each in kept.get("differences", ())),
+        tuple(kept.get("decoder_versions", ())),
+        kept.get("code_changes", {}),
+        tuple(_part(RevisionDifference, each) for each in kept.get("revision_differences", ())),
+        kept.get("report", {}),
+    )
+
+
+def _part(kind: type[Part], kept: Mapping[str, Any]) -> Part:
+    """Return a part from its JSON; keys of another version of the code are left out."""
+    known = {each.name for each in fields(kind)}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in kept.items() if name in known}
+    return kind(**values)
+
+
+def _topic_partition(name: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    return TopicPartition(topic, int(partition))
+
+
+def range_as_json(each: OffsetRange) -> dict[str, Any]:
+    """Return the form that the contract gives a range."""
+    return {
+        "topic": each.topic_partition.topic,
+        "topic_id": each.topic_id,
+        "partition": each.topic_partition.partition,
+        "from_offset": each.from_offset,
+        "until_offset": each.until_offset,
+    }
+
+
+def range_of(kept: Mapping[str, Any]) -> OffsetRange:
+    """Return the range that `range_as_json` gave."""
+    tp = TopicPartition(kept["topic"], kept["partition"])
+    return OffsetRange(tp, kept["from_offset"], kept["until_offset"], kept["topic_id"])
