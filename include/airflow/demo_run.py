@@ -1,4 +1,4 @@
-"""The main job on real input, through Airflow: services, records, stream, interval, table."""
+"""The demo: services, records, stream, interval and table of a pipeline, run through Airflow."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def _wait(what: str, ready: Callable[[], bool], seconds: float, trouble: Callabl
     def look() -> str:
         return "ready" if ready() else trouble()
 
-    waiting = retry(retry=retry_if_result(lambda found: not found), stop=stop_after_delay(seconds), wait=wait_fixed(1))
+    waiting = retry(retry=retry_if_result(lambda state: not state), stop=stop_after_delay(seconds), wait=wait_fixed(1))
     try:
-        found = waiting(look)()
+        state = waiting(look)()
     except RetryError:
-        found = f"not within {seconds:.0f} s"
-    if found != "ready":
-        raise ServiceUnreachable(f"waited for {what}: {found}", remedy="./tidemark status; see the logs in Airflow")
+        state = f"not within {seconds:.0f} s"
+    if state != "ready":
+        raise ServiceUnreachable(f"waited for {what}: {state}", remedy="./tidemark status; see the logs in Airflow")
 
 
 def _import_errors(api: AirflowApi) -> Callable[[], str]:
@@ -90,7 +90,7 @@ def _caught_up(pipeline: Pipeline) -> bool:
 
 
 def _failed(api: AirflowApi, dag: str, old: set[str]) -> str:
-    """What to tell when the newest run failed, unless it is an `old` one: a stream is stopped by failing its run."""
+    """Return a text when the newest run failed, unless it is an `old` one: a stream is stopped by failing its run."""
     newest = api.runs(dag)[:1]
     failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
     return f"run {failed[0]} of {dag} failed" if failed else ""

@@ -61,8 +61,8 @@ def adopt(
 ) -> None:
     """Go on with a topic that was deleted and created again, from its beginning."""
     declared = load_pipeline(pipeline)
-    found = generations.adopt(declared, topic, reason=reason, adopted_by=user_at_host())
+    adopted = generations.adopt(declared, topic, reason=reason, adopted_by=user_at_host())
     if as_json:
-        print_json(found)
+        print_json(adopted)
     else:
-        print_facts(found)
+        print_facts(adopted)

@@ -59,13 +59,13 @@ def list_records(
 ) -> None:
     """Records in quarantine with coordinates, reasons and state, and how many there are of each."""
     declared = load_pipeline(pipeline)
-    found = quarantine.records(declared.name, Selection(reason=reason), state=state and state.value)
+    records = quarantine.records(declared.name, Selection(reason=reason), state=state and state.value)
     if as_json:
-        print_json(list(islice(found, limit)))
+        print_json(list(islice(records, limit)))
         return
     counted: Counter[tuple[str, str]] = Counter()
     shown: list[list[object]] = []
-    for record in found:
+    for record in records:
         counted[record["reason"], record["state"]] += 1
         if len(shown) < limit:
             where = f"{record['kafka_topic']}-{record['kafka_partition']}"
@@ -89,13 +89,13 @@ def show(
 ) -> None:
     """One record whole: coordinates, reason, key, value and headers, safe to print."""
     declared = load_pipeline(pipeline)
-    found = quarantine.find(declared.name, TopicPartition(topic, partition), offset)
+    record = quarantine.find(declared.name, TopicPartition(topic, partition), offset)
     if raw is not None:
-        _write_raw(raw, found["value"])
+        _write_raw(raw, record["value"])
         return
-    headers = [(quarantine.printable(name), quarantine.printable(value)) for name, value in _pairs(found["headers"])]
-    safe = {name: quarantine.printable(found[name]) for name in ("key", "value")}
-    facts = {**found, **safe, "headers": headers, "detail": quarantine.printable(found["detail"].encode())}
+    headers = [(quarantine.printable(name), quarantine.printable(value)) for name, value in _pairs(record["headers"])]
+    safe = {name: quarantine.printable(record[name]) for name in ("key", "value")}
+    facts = {**record, **safe, "headers": headers, "detail": quarantine.printable(record["detail"].encode())}
     if as_json:
         print_json(facts)
     else:

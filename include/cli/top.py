@@ -76,8 +76,8 @@ def top(
 def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:
     if code := run_watched_job(job, lambda: None):
         return code
-    found = json.loads(result.read_text())
-    print_json(found) if as_json else console.print(render(found))
+    shown = json.loads(result.read_text())
+    print_json(shown) if as_json else console.print(render(shown))
     return 0
 
 
@@ -95,7 +95,7 @@ def _live(job: SparkSubmission, result: Path, as_json: bool) -> int:
 
 
 def _at_changes(result: Path, tell: Callable[[str], None]) -> Callable[[], None]:
-    """What gives the file's text to `tell` when it is another one than the last time."""
+    """Return a function that gives the file's text to `tell` when it differs from the last one."""
     shown = ""
 
     def look() -> None:
@@ -108,24 +108,24 @@ def _at_changes(result: Path, tell: Callable[[str], None]) -> Callable[[], None]
     return look
 
 
-def render(found: dict[str, Any]) -> Group:
-    """The windows as tables with a bar per row; texts from data cannot colour or move anything."""
-    parts: list[Any] = [Text.from_markup(f"[bold]{clean(found['title'])}[/bold]  {clean(found['pipeline'])}")]
-    for window in found["windows"]:
-        parts.append(_table(found, window))
-    if not found["windows"]:
+def render(shown: dict[str, Any]) -> Group:
+    """Return the windows as tables with a bar per row; texts from data cannot colour or move anything."""
+    parts: list[Any] = [Text.from_markup(f"[bold]{clean(shown['title'])}[/bold]  {clean(shown['pipeline'])}")]
+    for window in shown["windows"]:
+        parts.append(_table(shown, window))
+    if not shown["windows"]:
         parts.append(Text("nothing has landed yet"))
-    late = f", {found['late']} groups of rows came too late" if found["late"] else ""
-    parts.append(Text(f"updated {found['updated_at']}, watermark {found['watermark']}{late}", style="dim"))
+    late = f", {shown['late']} groups of rows came too late" if shown["late"] else ""
+    parts.append(Text(f"updated {shown['updated_at']}, watermark {shown['watermark']}{late}", style="dim"))
     return Group(*parts)
 
 
-def _table(found: dict[str, Any], window: dict[str, Any]) -> Table:
+def _table(shown: dict[str, Any], window: dict[str, Any]) -> Table:
     title = f"{window['from']} to {window['to']}: {window['total']} in all, {window['keys']} different"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in found["by"]:
+    for name in shown["by"]:
         table.add_column(clean(name))
-    table.add_column(clean(found["measure"]), justify="right")
+    table.add_column(clean(shown["measure"]), justify="right")
     table.add_column("")
     most = max((row[-1] for row in window["rows"]), default=1)
     for *key, count in window["rows"]:

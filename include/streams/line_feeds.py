@@ -1,7 +1,7 @@
-"""What brings lines to a stream that does not read Kafka: new files of a folder, or what a socket sends.
+"""Feeds bring lines to a stream that does not read Kafka: from new files of a folder, or from a socket.
 
-A feed runs in a thread of the driver and does one thing: it notes files in the ledger, whole ones only. All
-queries read those files, in the order of the ledger; none looks into the folder or opens a connection itself.
+A feed is a thread of the driver. It does one thing: it notes complete files in the ledger. All queries read those files
+in the order of the ledger; no query lists the folder or opens a connection itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROLL_BYTES = 8 * 1024 * 1024
 """So many received bytes are written at once, whatever the time."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""A longer line ends its connection: it is nobody's message."""
+"""A longer line ends its connection: no source sends such a message."""
 
 
 class Feed(threading.Thread, ABC):
@@ -53,31 +53,31 @@ class Feed(threading.Thread, ABC):
 
     @abstractmethod
     def feed(self) -> None:
-        """Note what comes, until stopped, or with `until_end` until there is no more now."""
+        """Note new files until stopped; with `until_end`, until there are no more now."""
 
     def check(self) -> None:
-        """Raise what the feed failed with. A feed that is dead without being asked has failed."""
+        """Raise the error that ended the feed. A feed that ended without being asked has failed."""
         if self._error is not None:
             raise self._error
         if self.ident is not None and not (self.is_alive() or self.until_end or self.stopping.is_set()):
             raise TidemarkError("lines are no longer taken in, the log above says why", remedy="start the stream again")
 
     def end(self) -> None:
-        """Note what is there and feed no more."""
+        """Note what is there, and end the feed."""
         self.stopping.set()
         if self.is_alive():
             self.join(timeout=30)
 
 
 def feed_of(source: LineSource, lease: Lease, *, until_end: bool) -> Feed:
-    """The feed of a source. Raises UsageError for a folder that is not there."""
+    """Return the feed of a source. Raises UsageError for a folder that does not exist."""
     if isinstance(source, TextFiles):
         return FolderFeed(source, lease, until_end=until_end)
     return SocketFeed(source, lease, until_end=until_end)
 
 
 class FolderFeed(Feed):
-    """Notes each file of a folder once; names that begin with `.` or `_`, and folders in it, are left alone."""
+    """Notes each file of a folder once; folders in it, and names that begin with `.` or `_`, are ignored."""
 
     def __init__(self, source: TextFiles, lease: Lease, *, until_end: bool) -> None:
         super().__init__(lease, until_end=until_end)
@@ -98,17 +98,17 @@ class FolderFeed(Feed):
                 return
 
     def _look(self) -> bool:
-        """Note new files that have not changed since the last look; whether others must be looked at again."""
+        """Note new files that have not changed since the last look; return whether others must be looked at again."""
         self._check_folder()
-        found = {
+        listed = {
             f"{self._folder}/{quote(entry.name)}": (entry.bytes, entry.modified)
             for entry in lake.list_entries(self._folder, recursive=False)
             if not entry.is_folder and entry.modified and not entry.name.startswith((".", "_"))
         }
-        for location in found.keys() & self._noted.keys():
-            if found[location] != self._noted[location]:
-                raise changed(location, self._noted[location], found[location], self.lease.pipeline)
-        new = {at: state for at, state in found.items() if at not in self._noted}
+        for location in listed.keys() & self._noted.keys():
+            if listed[location] != self._noted[location]:
+                raise changed(location, self._noted[location], listed[location], self.lease.pipeline)
+        new = {at: state for at, state in listed.items() if at not in self._noted}
         still = {at: state for at, state in new.items() if self._last_look.get(at) == state}
         # Those that came first go first.
         ordered = sorted(still.items(), key=lambda item: (item[1][1], item[0]))
@@ -119,11 +119,11 @@ class FolderFeed(Feed):
         return len(still) < len(new)
 
 
-def changed(location: str, noted: tuple[int, datetime], found: tuple[int, datetime], pipeline: str) -> TidemarkError:
-    """The error of a file that is no longer what was noted: which of its lines were read cannot be told."""
+def changed(location: str, noted: tuple[int, datetime], now: tuple[int, datetime], pipeline: str) -> TidemarkError:
+    """Return the error of a file that changed after it was noted: nobody can tell which of its lines were read."""
     return TidemarkError(
-        f"{location} was changed after it was noted ({noted[0]} bytes of {noted[1]:%Y-%m-%dT%H:%M:%SZ}, now {found[0]} "
-        f"of {found[1]:%Y-%m-%dT%H:%M:%SZ}): a file is read once, and whole",
+        f"{location} was changed after it was noted ({noted[0]} bytes of {noted[1]:%Y-%m-%dT%H:%M:%SZ}, now {now[0]} "
+        f"of {now[1]:%Y-%m-%dT%H:%M:%SZ}): a file is read once, and whole",
         remedy="put it back as it was, or take it out of the folder once it was read; what was added goes into a file "
         "of its own, moved into the folder when it is complete",
         pipeline=pipeline,
@@ -190,7 +190,7 @@ class _Connection:
         connected.settimeout(0.2)
 
     def receive(self, stopping: threading.Event) -> int:
-        """Receive until the other side closes, or the feed stops; note how it ended. How many lines came."""
+        """Receive until the other side closes or the feed stops, note how it ended, and return the number of lines."""
         ended = "stopped"
         ends_line = False
         written = time.monotonic()
@@ -219,7 +219,7 @@ class _Connection:
         return self._lines
 
     def _write(self) -> None:
-        """Write the whole lines in the buffer to a file and note it; what was begun stays in the buffer."""
+        """Write the complete lines in the buffer to a file and note it; an incomplete line stays in the buffer."""
         end = self._buffer.rfind(b"\n") + 1
         if not end:
             return

@@ -1,4 +1,4 @@
-"""What a stream looks at before it reads: its topics, its retention, its generation, and where each query begins."""
+"""The start of a stream: checks of topics, retention and generation, and where each query begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from include.user import user_at_host
 
 
 def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
-    """The source topics that exist. Raises TopicRecreated when one is not the one that was read before."""
+    """Return the source topics that exist. Raises TopicRecreated when one is not the one that was read before."""
     identities = describe_source(pipeline.source)
     for topic, topic_id in micro_batches.stored_topics(pipeline.name).items():
         if reads(pipeline.source, topic):
@@ -34,9 +34,9 @@ def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
 def archive_positions(
     pipeline: Pipeline, topic_partitions: Iterable[TopicPartition], query: str = ARCHIVE
 ) -> dict[TopicPartition, int]:
-    """The next offset of a query for each topic partition whose topic it has read.
+    """Return the next offset of a query for each topic partition whose topic it has read.
 
-    One that the ledger does not know was added since: it begins at 0.
+    A topic partition that the ledger does not know was added since: it begins at 0.
     """
     known = micro_batches.positions(pipeline.name, query)
     topics = {tp.topic for tp in known}
@@ -44,7 +44,7 @@ def archive_positions(
 
 
 def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
-    """What Kafka removed before the query committed it, per topic partition."""
+    """Return the offsets that Kafka removed before the query committed them, per topic partition."""
     identities = check_sources(pipeline)
     positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities), query)
     bounds = kafka.offset_bounds(positions)
@@ -56,7 +56,7 @@ def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
 
 
 def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> None:
-    """Raise OffsetsLost with the exact loss, and write it to the ledger, when Kafka was cut past a position."""
+    """Raise OffsetsLost with the exact loss, and record it in the ledger, when Kafka was cut past a position."""
     if lost := lost_offsets(pipeline):
         losses.note_losses(pipeline.name, lost)
         raise OffsetsLost(
@@ -101,7 +101,10 @@ class StreamStart:
             )
 
     def note(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
-        """Where a query without a checkpoint begins, noted with its fingerprint; empty where one is continued."""
+        """Return where a query without a checkpoint begins, and record it with its fingerprint.
+
+        Empty where a checkpoint is continued.
+        """
         if has_started(self.generation, query):
             return {}
         offsets = self._offsets_of(pipeline, query)
@@ -111,9 +114,9 @@ class StreamStart:
         return offsets
 
     def _flags_begin(self, pipeline: Pipeline, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where flags begin without a checkpoint: at their position, as far as Kafka still has it.
+        """Return where flags begin without a checkpoint: at their position, as far as Kafka still has it.
 
-        Of a topic that they were never raised for they begin where the archive is: nobody waits for flags of old.
+        In a topic without flags so far they begin where the archive is: nobody waits for flags of old records.
         """
         known = {
             topic: FLAGS in self.generation.positions or flag_ledger.has_read(pipeline.name, identity.topic_id)
@@ -124,7 +127,7 @@ class StreamStart:
         return {tp: max(wanted[tp], low) for tp, (low, _) in kafka.offset_bounds(wanted).items()}
 
     def _offsets_of(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
-        """Where a query without a checkpoint begins: where the ledger says, else at the declared start."""
+        """Return where a query without a checkpoint begins: where the ledger says, else at the declared start."""
         topic_partitions = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         positions = archive_positions(pipeline, topic_partitions, query)
         rest = [tp for tp in topic_partitions if tp not in positions]
@@ -139,7 +142,7 @@ class StreamStart:
 
 
 def create_written_topics(pipeline: Pipeline) -> None:
-    """Create those of the topics that the pipeline's stream writes which are not there. Raises ServiceUnreachable."""
+    """Create the missing ones of the topics that the pipeline's stream writes. Raises ServiceUnreachable."""
     for view in pipeline.views:
         kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
         for sink in view.sinks:
@@ -151,7 +154,7 @@ def create_written_topics(pipeline: Pipeline) -> None:
 
 
 def begin(pipeline: Pipeline) -> StreamStart:
-    """The generation to run, after everything that must hold before a query starts was looked at.
+    """Check everything that must hold before a query starts, and return the generation to run.
 
     Raises TopicRecreated, OffsetsLost, UsageError (a query or checkpoint that does not fit), ServiceUnreachable.
     """

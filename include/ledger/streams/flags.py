@@ -1,6 +1,6 @@
-"""Flags in the ledger: learned limits in versions, and from which offsets on each was in force.
+"""Limits that flags are raised by: learned in versions, and from which offsets on each was in force.
 
-Flags themselves are in their topic only. Which of them must be there follows from what is here.
+Flags themselves are in their topic only. What is recorded here tells which flags must be there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InForce:
 
 
 def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> list[BuiltRevision]:
-    """The registered revisions of the tables, of intervals that end within `over` before the last one's end."""
+    """Return the registered revisions of the tables, of intervals that end within `over` before the last one's end."""
     of_tables = (
         select(Revision, IntervalRow.to_time)
         .join(IntervalRow, IntervalRow.id == Revision.interval_id)
@@ -51,7 +51,7 @@ def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> 
 
 
 def note_limits(lease: writers.Lease, learned_from: Iterable[BuiltRevision], limits: Sequence[Limit]) -> int:
-    """The version of these limits: the last one where they are equal, else a new one."""
+    """Return the version of these limits: the last one where they are equal, else a new one."""
     with session() as ledger:
         writers.check(ledger, lease)
         version, last = last_limits(lease.pipeline)
@@ -65,7 +65,7 @@ def note_limits(lease: writers.Lease, learned_from: Iterable[BuiltRevision], lim
 
 
 def last_limits(pipeline: str) -> tuple[int, list[Limit]]:
-    """The pipeline's last version of limits; version 0 without any before the first."""
+    """Return the pipeline's last version of limits; before the first, version 0 without any."""
     with session() as ledger:
         wanted = select(LimitsVersion).where(LimitsVersion.pipeline == pipeline)
         last = ledger.scalar(wanted.order_by(LimitsVersion.id.desc()).limit(1))
@@ -73,7 +73,7 @@ def last_limits(pipeline: str) -> tuple[int, list[Limit]]:
 
 
 def limits_of(pipeline: str, versions: Iterable[int]) -> dict[int, list[Limit]]:
-    """The limits of those of the versions that the pipeline knows."""
+    """Return the limits of those of the versions that the pipeline knows."""
     with session() as ledger:
         rows = ledger.scalars(
             select(LimitsVersion).where(LimitsVersion.pipeline == pipeline, LimitsVersion.id.in_(set(versions)))
@@ -88,7 +88,9 @@ def note_run(
     starts: Mapping[TopicPartition, int],
     ids: Mapping[str, str],
 ) -> int:
-    """Note that a query with these limits is about to begin at `starts`; its number. `ids`: topic ids by topic.
+    """Record that a query with these limits is about to begin at `starts`, and return its number.
+
+    `ids`: topic ids by topic.
 
     Without a version, nobody raises flags from there on: the records are gone from Kafka.
     """
@@ -107,17 +109,17 @@ def note_run(
 
 
 def note_added(run: int, topic_id: str, topic_partition: int) -> None:
-    """Note that a run reads a topic partition from its beginning that was not there when it was started."""
+    """Record that a run reads a new topic partition, which was not there when it started, from its beginning."""
     with session() as ledger:
         ledger.merge(FlagRunStart(flag_run_id=run, topic_id=topic_id, topic_partition=topic_partition, from_offset=0))
 
 
 def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
-    """Which limits were in force where in the ranges, in order; what no run has begun to read is left out.
+    """Return which limits were in force where in the ranges, in order; offsets that no run has begun are omitted.
 
     Of runs that begin at the same offset the last one counts. Ranges carry their topic's id.
     """
-    found: list[InForce] = []
+    parts: list[InForce] = []
     with session() as ledger:
         for each in ranges:
             begins = (
@@ -144,12 +146,12 @@ def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
             for (offset, run), until in zip(last_of.items(), offsets[1:], strict=True):
                 part = OffsetRange(each.topic_partition, max(offset, each.from_offset), until, each.topic_id)
                 if len(part) and run.limits_version is not None:
-                    found.append(InForce(part, run.limits_version, run.rules_version, run.started_at))
-    return found
+                    parts.append(InForce(part, run.limits_version, run.rules_version, run.started_at))
+    return parts
 
 
 def has_read(pipeline: str, topic_id: str) -> bool:
-    """Whether flags were ever raised, or were to be, for records of this topic."""
+    """Return whether a query for flags ever began to read this topic."""
     with session() as ledger:
         wanted = select(FlagRun.id).join(FlagRunStart, FlagRunStart.flag_run_id == FlagRun.id)
         wanted = wanted.where(FlagRun.pipeline == pipeline, FlagRunStart.topic_id == topic_id)
@@ -159,9 +161,9 @@ def has_read(pipeline: str, topic_id: str) -> bool:
 def first_starts(
     pipeline: str, versions: Iterable[int], topic_ids: Mapping[str, str]
 ) -> dict[int, dict[TopicPartition, int]]:
-    """By version: where a query with these limits began first in each topic partition. It flags nothing before."""
+    """Return, by version, where a query with these limits first began in each topic partition: it flags none before."""
     topics = {topic_id: topic for topic, topic_id in topic_ids.items()}
-    found: dict[int, dict[TopicPartition, int]] = {version: {} for version in versions}
+    starts: dict[int, dict[TopicPartition, int]] = {version: {} for version in versions}
     with session() as ledger:
         rows = ledger.execute(
             select(
@@ -173,12 +175,12 @@ def first_starts(
             .join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
             .where(
                 FlagRun.pipeline == pipeline,
-                FlagRun.limits_version.in_(found),
+                FlagRun.limits_version.in_(starts),
                 FlagRunStart.topic_id.in_(topics),
             )
             .group_by(FlagRun.limits_version, FlagRunStart.topic_id, FlagRunStart.topic_partition)
         )
         for version, topic_id, partition, offset in rows:
             assert version is not None
-            found[version][TopicPartition(topics[topic_id], partition)] = offset
-    return found
+            starts[version][TopicPartition(topics[topic_id], partition)] = offset
+    return starts

@@ -1,8 +1,8 @@
-"""Lines of files and sockets in the ledger: which there are, in what order, and the fate of each.
+"""Lines of files and sockets: their files in the order of reading, and the fate of each line.
 
-They have no Kafka offsets, so nothing of them is in the tables of offsets, and no interval can be pinned over them.
-A file is noted here before anything reads it; the order in which files were noted is the order in which every
-query reads them, and a micro-batch is a span of that order.
+Lines have no Kafka offsets, so they are in no table of offsets, and no interval can be pinned over them. A file is
+noted here before anything reads it. Every query reads the files in the order in which they were noted, and a
+micro-batch is a span of that order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LinesRead:
 
 
 def note_source(lease: writers.Lease, pipeline: Pipeline, kind: str, guarantee: str) -> None:
-    """Note that the pipeline is read from lines, with what holds for them; connections left open were cut."""
+    """Record that the pipeline is read from lines, and what holds for them; connections left open count as cut."""
     with session() as ledger:
         writers.check(ledger, lease)
         row = ledger.get(LineSourceRow, pipeline.name) or LineSourceRow(pipeline=pipeline.name)
@@ -73,21 +73,21 @@ def note_source(lease: writers.Lease, pipeline: Pipeline, kind: str, guarantee: 
 
 
 def sources_of(declared: str) -> list[str]:
-    """Names under which a declared pipeline was read from lines."""
+    """Return the names under which a declared pipeline was read from lines."""
     with session() as ledger:
         wanted = select(LineSourceRow.pipeline).where(LineSourceRow.declared_as == declared)
         return sorted(ledger.scalars(wanted))
 
 
 def noted(pipeline: str) -> dict[str, tuple[int, datetime]]:
-    """Size and modification time of every file that was noted, by location."""
+    """Return size and modification time of every file that was noted, by location."""
     with session() as ledger:
         wanted = select(LineFile.location, LineFile.bytes, LineFile.modified_at).where(LineFile.pipeline == pipeline)
         return {location: (size, modified) for location, size, modified in ledger.execute(wanted)}
 
 
 def note_files(lease: writers.Lease, files: Sequence[NotedFile]) -> None:
-    """Note files behind all others of the pipeline. Raises AnotherWriter: the lease keeps their order."""
+    """Record files after all others of the pipeline. Raises AnotherWriter: the lease keeps their order."""
     with session() as ledger:
         writers.check(ledger, lease)
         for file in files:
@@ -110,7 +110,7 @@ def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> None:
 
 
 def open_connection(lease: writers.Lease, address: str) -> int:
-    """Note a connection; its number."""
+    """Record a connection, and return its number."""
     with session() as ledger:
         writers.check(ledger, lease)
         row = LineConnection(pipeline=lease.pipeline, address=address)
@@ -120,7 +120,7 @@ def open_connection(lease: writers.Lease, address: str) -> int:
 
 
 def note_received(lease: writers.Lease, connection: int, file: NotedFile, lines: int) -> None:
-    """Note a file of received lines and, in the same transaction, how many came over its connection."""
+    """Record a file of received lines and, in the same transaction, how many came over its connection."""
     with session() as ledger:
         writers.check(ledger, lease)
         _add_file(ledger, lease.pipeline, file)
@@ -128,7 +128,7 @@ def note_received(lease: writers.Lease, connection: int, file: NotedFile, lines:
 
 
 def close_connection(lease: writers.Lease, connection: int, ended: str, cut_bytes: int) -> None:
-    """Note how a connection ended."""
+    """Record how a connection ended."""
     with session() as ledger:
         writers.check(ledger, lease)
         row = ledger.get_one(LineConnection, connection, with_for_update=True)
@@ -136,7 +136,7 @@ def close_connection(lease: writers.Lease, connection: int, ended: str, cut_byte
 
 
 def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
-    """The number of the last file behind `after` so that at most so many bytes lie between, but one file at least.
+    """Return the last file after `after` with at most so many bytes in between, but one file at least.
 
     `after` when nothing was noted since.
     """
@@ -155,7 +155,7 @@ def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
 
 
 def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
-    """The files behind one up to and with another, in order."""
+    """Return the files after one up to and including another, in order."""
     wanted = (
         select(LineFile)
         .where(LineFile.pipeline == pipeline, LineFile.id > after, LineFile.id <= until)
@@ -167,7 +167,7 @@ def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
 
 
 def position(pipeline: str, query: str, query_id: str | None = None) -> int:
-    """The last file that a query has committed, with one id or with any; 0 before its first commit."""
+    """Return the last file that a query has committed, with one id or with any; 0 before its first commit."""
     with session() as ledger:
         return _position(ledger, pipeline, query, query_id)
 

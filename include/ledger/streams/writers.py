@@ -156,7 +156,8 @@ def live_writer(pipeline: str) -> LiveWriter | None:
 def live_drivers() -> dict[str, psutil.Process]:
     """Return the running drivers on this host that hold a lease, by their pipelines."""
     with session() as ledger:
-        holders = dict(ledger.execute(select(Writer.pipeline, Writer.holder).where(Writer.holder != "")).tuples())
+        wanted = select(Writer.pipeline, Writer.holder).where(Writer.holder != "")
+        holders = dict(ledger.execute(wanted).tuples().all())
     here = {pipeline: _process_here(holder) for pipeline, holder in holders.items()}
     return {pipeline: psutil.Process(each.pid) for pipeline, each in here.items() if each and each.is_running()}
 

@@ -1,0 +1,116 @@
+"""Connections to the ledger end in bounded time: a stopped process and a held lock, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from include.errors import ServiceUnreachable, TidemarkError
+from include.ledger import database
+from include.ledger.database import engine, held_lock, lock, session
+from tests.conftest import REPOSITORY, Home, wait_for
+
+pytestmark = pytest.mark.services
+
+SHORT = 2
+"""Seconds of every timeout in these tests."""
+
+HOLDER = f"""
+import time
+from include.ledger import database
+database.IDLE_SECONDS = {SHORT}
+with database.session() as ledger:
+    database.lock(ledger, "held by a stopped process")
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture
+def short(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("LOCK_SECONDS", "STATEMENT_SECONDS", "IDLE_SECONDS"):
+        monkeypatch.setattr(database, name, SHORT)
+    engine().dispose()
+    engine.cache_clear()
+    yield
+    engine().dispose()
+    engine.cache_clear()
+
+
+def test_lock_is_free_when_the_process_that_holds_it_was_stopped(postgres: Home) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with session() as ledger:
+            lock(ledger, "held by a stopped process")
+        assert time.monotonic() - began < SHORT + 20
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+
+
+def test_wait_for_a_lock_ends_with_exit_code_6_when_it_stays_held(short: None) -> None:
+    with session() as first:
+        lock(first, "busy")
+        with pytest.raises(ServiceUnreachable, match="lock timeout") as raised, session() as second:
+            lock(second, "busy")
+    assert raised.value.exit_code == 6
+
+
+def test_statement_ends_with_exit_code_6_when_it_takes_too_long(short: None) -> None:
+    with pytest.raises(ServiceUnreachable, match="statement timeout"), session() as ledger:
+        ledger.execute(text("SELECT pg_sleep(300)"))
+
+
+def test_transaction_that_was_ended_for_idleness_is_told_as_a_lost_connection(short: None) -> None:
+    def ended(backend: int) -> bool:
+        with session() as other:
+            return other.scalar(text("SELECT true FROM pg_stat_activity WHERE pid = :pid"), {"pid": backend}) is None
+
+    def idle() -> None:
+        with session() as ledger:
+            backend = int(ledger.scalar(text("SELECT pg_backend_pid()")) or 0)
+            wait_for("PostgreSQL to end the transaction", lambda: ended(backend), SHORT + 20)
+            ledger.execute(text("SELECT 1"))
+
+    with pytest.raises(ServiceUnreachable, match="idle-in-transaction"):
+        idle()
+
+
+def test_long_lock_is_refused_while_it_is_held_and_leaves_no_transaction_open(postgres: Home) -> None:
+    with held_lock("long") as first:
+        assert first
+        with held_lock("long", timedelta(seconds=1)) as second:
+            assert not second
+        with session() as ledger:
+            assert ledger.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'")) == 0
+    with held_lock("long") as again:
+        assert again
+
+
+def test_both_sides_of_a_connection_notice_that_the_other_has_vanished(postgres: Home) -> None:
+    with engine().connect() as connection:
+        assert connection.connection.dbapi_connection is not None
+        number = os.dup(connection.connection.dbapi_connection.fileno())  # type: ignore[attr-defined]
+        with socket.socket(fileno=number) as client:
+            assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * database.SILENT_SECONDS
+        for name in ("tcp_user_timeout", "tcp_keepalives_idle", "client_connection_check_interval"):
+            assert connection.scalar(text(f"SELECT setting::int FROM pg_settings WHERE name = '{name}'")) > 0
+
+
+def test_ledger_of_another_version_of_the_code_is_named_as_such(postgres: Home) -> None:
+    with pytest.raises(TidemarkError, match="another version of the code"), session() as ledger:
+        ledger.execute(text("SELECT outcome FROM landing_files"))
