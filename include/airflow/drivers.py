@@ -12,7 +12,7 @@ import subprocess
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
     if writers.live_writer(pipeline) is not None:
         return None
     ended_here = noted is not None and noted.host == this_host() and process_of(noted) is None
-    if noted is None or ended_here or datetime.now(UTC) - noted.launched_at > STARTING:
+    if noted is None or ended_here or restarts.age_of(launch) > STARTING:
         return {"event": "died"}
     return None
 
@@ -112,7 +112,7 @@ def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
     process = process_of(noted) if noted is not None else None
     live = writers.live_writer(pipeline)
     if process is None and live is None and noted is not None and noted.exit_code is None:
-        left = STARTING - (datetime.now(UTC) - noted.launched_at)
+        left = STARTING - restarts.age_of(launch)
         _wait(lambda: writers.live_writer(pipeline) is not None or _ended(launch), left.total_seconds())
         live = writers.live_writer(pipeline)
     writers.request_stop(pipeline)

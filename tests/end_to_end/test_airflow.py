@@ -13,8 +13,10 @@ from typing import Any
 import psutil
 import psycopg2
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from include.airflow.api import AirflowApi
+from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 
@@ -22,7 +24,7 @@ pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers
 
 # The fourth last hour and on: the last one is run by the schedule itself, and holds nothing.
 START = last_hours(4)
-STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
+STREAM, INTERVAL, DAILY = "stream__nest_cameras", "interval__nest_cameras", "daily__nest_cameras"
 EVENTS = 6000
 TABLES = ("nest_cameras", "nest_cameras_hourly_counts")
 
@@ -88,8 +90,9 @@ def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
     address = home.services["airflow"]["address"]
     password = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
     api = AirflowApi(address, "admin", password)
-    wait_for("the DAGs", lambda: {STREAM, INTERVAL} <= api.dag_ids(), 120)
+    wait_for("the DAGs", lambda: {STREAM, INTERVAL, DAILY} <= api.dag_ids(), 120)
     assert api.import_errors() == []
+    api.set_paused(DAILY, False)
     arguments = ["--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h"]
     home.run("produce", "nest_cameras", *arguments)
     home.run("produce", "isp_hits", "--events", "10", "--start", iso(START), "--span", "3h")
@@ -159,6 +162,11 @@ def is_waiting(api: AirflowApi, dag: str) -> bool:
     return "up_for_reschedule" in states
 
 
+def table_asset_id(api: AirflowApi, run: str) -> int:
+    """Airflow's id of the asset of the archive table, of which the run told."""
+    return int(next(event["asset_id"] for event in api.asset_events(run) if event["name"] == "lake.nest_cameras"))
+
+
 def check_rows(home: Home, expected: audit.Fates) -> None:
     """What is registered holds each good record once."""
     table = audit.read_parquet(row[3] for row in registered(home) if row[0] == "nest_cameras")
@@ -192,6 +200,28 @@ def test_consumers_of_keyed_and_unkeyed_events_run_when_an_interval_is_registere
     runs = {dag: wait_for(dag, lambda d=dag: consumed(f"consumer__{d}")) for dag in ("unkeyed", "by_day", "roll_up")}
     day = START.strftime("%Y-%m-%d")
     assert {dag: run["partition_key"] for dag, run in runs.items()} == {"unkeyed": None, "by_day": day, "roll_up": day}
+
+
+def test_day_is_summed_up_when_the_last_of_its_24_intervals_is_told_of_and_not_before(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    event = next(e for e in airflow.asset_events(launched["run"]) if e["name"] == "intervals.nest_cameras")
+    midnight = START.replace(hour=0)
+    others = [midnight + timedelta(hours=hour) for hour in range(24) if hour != START.hour]
+    for begin in others[:-1]:
+        airflow.emit(event["asset_id"], begin.strftime("%Y-%m-%dT%H:%M:%S"))
+    # The scheduler has looked at these, since it ran what was emitted after them.
+    consumer = "consumer__roll_up"
+    runs = len(airflow.runs(consumer))
+    airflow.emit(table_asset_id(airflow, launched["run"]), "2020-01-01T00:00:00")
+    wait_for("the scheduler", lambda: len(airflow.runs(consumer)) > runs, 60)
+    assert airflow.runs(DAILY) == []
+    airflow.emit(event["asset_id"], others[-1].strftime("%Y-%m-%dT%H:%M:%S"))
+    [run] = wait_for("the day's run", lambda: airflow.runs(DAILY), 60)
+    assert run["partition_key"] == START.strftime("%Y-%m-%d")
+    # What was emitted by hand is not registered: the ledger says so, whatever Airflow was told.
+    wait_for("it to look", lambda: airflow.tasks(DAILY, run["dag_run_id"]) == {"roll_up": "up_for_retry"}, 90)
+    airflow.fail_run(DAILY, run["dag_run_id"])
 
 
 @pytest.mark.parametrize(
@@ -286,7 +316,7 @@ def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(
     wait_for("the next driver's commits", lambda: committed(home, "archive") == EVENTS + 500, 180)
     assert driver() is not None
     assert driver()[0] > token  # type: ignore[index]
-    files = ledger(home, "SELECT path FROM landing_files WHERE outcome = 'archived'")
+    files = ledger(home, "SELECT path FROM landing_files WHERE fate = 'archived'")
     landed = audit.read_files(home.lake / path for (path,) in files)
     assert set(audit.identities(landed).values()) == {1}
     ranges = ledger(
@@ -337,3 +367,25 @@ def test_driver_started_by_hand_is_adopted_until_it_ends_though_the_last_launch_
         assert next(r["state"] for r in airflow.runs(STREAM) if r["dag_run_id"] == run) == "success"
     finally:
         end_of(by_hand)
+
+
+@pytest.mark.slow
+def test_stream_is_paused_with_one_alert_when_its_topic_was_recreated(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    stream = STREAM.replace("nest_cameras", "isp_hits")
+    home.run("stream", "isp_hits", "--until-caught-up")
+    admin = AdminClient({"bootstrap.servers": home.kafka})
+    admin.delete_topics(["isp-hits"])["isp-hits"].result(30)
+    wait_for("the topic to go", lambda: "isp-hits" not in audit.topics(home.kafka), 60)
+    home.run("produce", "isp_hits", "--events", "10")
+    airflow.set_paused(stream, False)
+    wait_for("Airflow to give up", lambda: airflow.is_paused(stream), 300)
+    assert [run["state"] for run in airflow.runs(stream)] == ["failed"]
+    ends = ledger(home, "SELECT exit_code FROM stream_launches WHERE pipeline = 'isp_hits'")
+    assert ends == [(4,)] * GIVE_UP_AFTER
+    every = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
+    alerts = [alert["error"] for alert in every if alert["dag"] == stream]
+    assert len(alerts) == 1
+    assert "./tidemark adopt isp_hits isp-hits" in alerts[0]
+    assert f"then unpause {stream}" in alerts[0]

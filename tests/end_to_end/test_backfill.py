@@ -20,9 +20,11 @@ from tests.support import audit
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(5400)]
 
 HOURS = 24
-START = last_hours(HOURS + 2)
+# A whole day, whose last hour the schedule does not run by itself.
+START = last_hours(HOURS + 2).replace(hour=0)
 EVENTS = 50 * HOURS
-INTERVAL = "interval__nest_cameras"
+INTERVAL, DAILY = "interval__nest_cameras", "daily__nest_cameras"
+FATES = ("archived", "empty", "quarantined", "gaps")
 AT_RANDOM = 6
 """How many are triggered by hand first, before the backfill of all."""
 
@@ -62,7 +64,7 @@ def outcome(home: Home) -> dict[str, Any]:
     ranges = rows(
         home,
         "ledger",
-        "SELECT i.from_time, r.topic_partition, r.from_offset, r.until_offset, archived, empty, quarantined, gaps "
+        f"SELECT i.from_time, r.topic_partition, r.from_offset, r.until_offset, {', '.join(FATES)} "
         "FROM interval_ranges r JOIN intervals i ON i.id = r.interval_id ORDER BY 1, 2",
     )
     # Unpaused, the DAG also runs the last complete hour by its schedule: not one of the day's.
@@ -94,7 +96,8 @@ def airflow(home: Home) -> Iterator[AirflowApi]:
     home.run("up", "airflow")
     password = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
     api = AirflowApi(home.services["airflow"]["address"], "admin", password)
-    wait_for("the DAG", lambda: INTERVAL in api.dag_ids())
+    wait_for("the DAGs", lambda: {INTERVAL, DAILY} <= api.dag_ids())
+    api.set_paused(DAILY, False)
     yield api
     api.set_paused(INTERVAL, True)
 
@@ -133,3 +136,25 @@ def test_catalog_is_the_same_as_in_order_when_a_day_runs_at_random_backwards_and
         "SELECT count(*) FROM attempts a JOIN attempts b ON a.id < b.id AND b.started_at < a.ended_at",
     )
     assert side_by_side[0][0] > 0, "no two runs overlapped"
+
+
+def test_day_is_summed_up_once_when_its_last_interval_is_registered(home: Home, airflow: AirflowApi) -> None:
+    wait_for("the day's run", lambda: [run["state"] for run in airflow.runs(DAILY)] == ["success"], 120)
+    day = START.strftime("%Y-%m-%d")
+    assert airflow.runs(DAILY)[0]["partition_key"] == day
+    summary = json.loads((home.lake / "reports" / "nest_cameras" / f"{day}.json").read_text())
+    registered_day = outcome(home)
+    fates = {name: sum(row[n] for row in registered_day["ranges"]) for n, name in enumerate(FATES, 4)}
+    assert summary == {
+        "pipeline": "nest_cameras",
+        "day": day,
+        "intervals": HOURS,
+        "records": {"in_ranges": EVENTS, **fates},
+        "tables": {
+            table: {
+                "partitions": sum(row[0] == table for row in registered_day["registered"]),
+                "rows": sum(row[2] for row in registered_day["registered"] if row[0] == table),
+            }
+            for table in {row[0] for row in registered_day["registered"]}
+        },
+    }

@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import func, select
 
 from include.ledger.database import session
+from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.models import IntervalRange, IntervalRow, Revision
 
 
@@ -37,7 +38,7 @@ def day_totals(pipeline: str, from_time: datetime, to_time: datetime) -> DayTota
         IntervalRow.pipeline == pipeline,
         IntervalRow.from_time >= from_time,
         IntervalRow.from_time < to_time,
-        IntervalRow.state == "registered",
+        IntervalRow.state == IntervalState.REGISTERED,
     )
     fates = [getattr(IntervalRange, name) for name in ("archived", "empty", "quarantined", "gaps")]
     totals = [func.coalesce(func.sum(column), 0) for column in fates]
@@ -50,7 +51,7 @@ def day_totals(pipeline: str, from_time: datetime, to_time: datetime) -> DayTota
         tables = ledger.execute(
             select(Revision.table_name, func.count(), func.sum(Revision.rows))
             .join(IntervalRow, IntervalRow.id == Revision.interval_id)
-            .where(*registered, Revision.state == "registered")
+            .where(*registered, Revision.state == RevisionState.REGISTERED)
             .group_by(Revision.table_name)
             .order_by(Revision.table_name)
         ).all()

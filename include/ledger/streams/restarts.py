@@ -1,4 +1,4 @@
-"""Restarts of streams: how often one has failed in a row, and how a driver that hangs is shut out."""
+"""Restarts of streams: how long and how often a driver has tried, and how one that hangs is shut out."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
         failures.append(launch.exit_code)
         ended = launch.launched_at
     return failures
+
+
+def age_of(launch: str) -> timedelta:
+    """Return how long ago a driver was launched, by the ledger's clock; hosts' clocks may differ."""
+    with session() as ledger:
+        age = select(func.clock_timestamp() - StreamLaunch.launched_at).where(StreamLaunch.id == launch)
+        return ledger.scalars(age).one()
 
 
 def shut_out(pipeline: str, token: int) -> bool:
