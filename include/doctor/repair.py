@@ -15,8 +15,8 @@ from pathlib import Path
 
 from include import lake
 from include.doctor.disagreement import Disagreement
-from include.doctor.landing import InFlight
 from include.errors import AnotherWriter, TidemarkError
+from include.housekeeping.in_flight import InFlight
 from include.housekeeping.run import alone
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine

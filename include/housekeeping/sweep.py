@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include import lake
 from include.catalog import comparable_location
+from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
 from include.ledger.archive import landing_files
 from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import attempts_under_way, states_at
-from include.ledger.streams import writers
 from include.pipelines.spec import Pipeline
 from include.times import parse_duration
 
@@ -75,9 +76,9 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
             f"landing files: attempt {attempt} of {interval} may be reading them; the next run deletes them"
         )
         return
-    writer = writers.live_writer(pipeline.name)
+    in_flight = InFlight.of(pipeline.name)
     # What was written since the living driver took its lease may belong to its micro-batch.
-    due = min(times.orphans, writer.acquired_at) if writer else times.orphans
+    due = min(times.orphans, in_flight.since)
     folders = scan_landing(pipeline.name).values()
     files = landing_files.files_at(
         pipeline.name, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
@@ -85,7 +86,9 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     needed = {file.path for file in files if not file.is_removed}
     removed = {file.path for file in files} - needed
     for folder in folders:
-        _sweep_folder(folder, needed, removed, due, done)
+        is_known = _is_known(folder, needed | removed)
+        if is_known or (folder.newest < due and not in_flight.may_hold(folder)):
+            _sweep_folder(folder, needed, is_known, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
         loose = {
             location: file
@@ -103,17 +106,18 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
             lake.delete_empty_folders(lake.uri(part, pipeline.name), due)
 
 
-def _sweep_folder(folder: Folder, needed: set[str], removed: set[str], due: datetime, done: Done) -> None:
+def _is_known(folder: Folder, paths: Collection[str]) -> bool:
+    return any(lake.below_lake(f"{folder.location}/{name}") in paths for name in folder.files)
+
+
+def _sweep_folder(folder: Folder, needed: set[str], is_known: bool, done: Done) -> None:
     """Delete the files of a micro-batch's folder that were removed or compacted; the folder when none is needed.
 
     A folder that the ledger does not know was left by a killed driver, or compacted whole.
     """
-    paths = {lake.below_lake(f"{folder.location}/{name}"): name for name in folder.files}
-    committed = not paths.keys().isdisjoint(needed | removed)
-    if not committed and folder.newest >= due:
-        return
-    if not committed and folder.files:
+    if not is_known and folder.files:
         done.orphans.append(lake.below_lake(folder.location))
+    paths = {lake.below_lake(f"{folder.location}/{name}"): name for name in folder.files}
     if paths.keys().isdisjoint(needed):
         _delete(folder, done)
         return

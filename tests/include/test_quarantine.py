@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.ledger.quarantine import Origin, QuarantineFile
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection, printable
@@ -52,11 +51,3 @@ def test_bytes_are_printable_when_shown(value: bytes | None) -> None:
 
 def test_length_is_told_when_a_value_is_cut() -> None:
     assert printable(b"x" * 5000).endswith("(5000 bytes)")
-
-
-def test_origin_is_the_range_that_holds_the_offset_when_a_file_holds_many_micro_batches() -> None:
-    tp = TopicPartition("t", 0)
-    file = QuarantineFile("q", {tp: [Origin(10, "first", "a"), Origin(25, "first", "b"), Origin(30, "second", "b")]})
-    found = [file.origin(tp, offset) for offset in (0, 9, 10, 24, 25, 29)]
-    assert [origin.until_offset for origin in found] == [10, 10, 25, 25, 30, 30]
-    assert file.origin(tp, 30).decoder_version is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select, update
@@ -14,7 +14,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import ARCHIVED, LandingFile
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
-from include.ledger.models import DivertedRecord, LandingFileRow, MicroBatch, Replay
+from include.ledger.models import DivertedRecord, LandingFileRow, MicroBatch, QuarantineNote, Replay
 from include.ledger.quarantine.decisions import decisions_of, key_of, note_row
 from include.ledger.quarantine.records import RecordKey
 from include.offsets import Coordinates, OffsetRange, TopicPartition
@@ -66,31 +66,25 @@ def record_replay(
                 row = micro_batches.write(ledger, 0, batch, records=len(landed.fates))
                 for record, fate in sorted(landed.fates.items()):
                     ledger.add(_replay_row(batch, record, fate, by, row.id))
-            last = decisions_of(ledger, pipeline).failures
-            for record, (reason, detail) in sorted(landed.failures.items()):
-                before = last.get(record)
-                if before is None or (before.reason, before.detail, before.decoder_version) != (
-                    reason,
-                    detail,
-                    decoder_version,
-                ):
-                    ledger.add(
-                        note_row(
-                            pipeline,
-                            record,
-                            kind="failed",
-                            by=by,
-                            reason=reason,
-                            detail=detail,
-                            decoder_version=decoder_version,
-                        )
-                    )
+            ledger.add_all(_new_failures(ledger, batch, landed, by))
     except IntegrityError as error:
         raise AnotherWriter(
             "another replay has delivered these records meanwhile; nothing was committed",
             remedy="replay again: what is delivered is passed over",
             pipeline=pipeline,
         ) from error
+
+
+def _new_failures(ledger: Session, batch: BatchCommit, landed: LandedReplay, by: str) -> Iterator[QuarantineNote]:
+    """Yield notes of the failures that differ from the last ones."""
+    version = batch.decoder_version or ""
+    last = decisions_of(ledger, batch.pipeline).failures
+    for record, (reason, detail) in sorted(landed.failures.items()):
+        before = last.get(record)
+        if before is None or (before.reason, before.detail, before.decoder_version) != (reason, detail, version):
+            yield note_row(
+                batch.pipeline, record, kind="failed", by=by, reason=reason, detail=detail, decoder_version=version
+            )
 
 
 def _replay_row(batch: BatchCommit, record: RecordKey, fate: str, by: str, micro_batch: int) -> Replay:

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, func, select, text
 from include import lake
 from include.errors import AnotherWriter
 from include.housekeeping.run import alone, keep_house
+from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.intervals.states import RETIRED
 from include.ledger.models import Attempt, Revision
@@ -134,3 +135,15 @@ def test_leftovers_of_killed_jobs_go_only_when_they_are_old(postgres: Home) -> N
     assert all(path.exists() for path in leftovers)
     assert len(keep_house(pipeline, dry_run=False, progress=quiet)["orphans"]) == 4
     assert not any(path.exists() for path in leftovers)
+
+
+def test_rows_of_a_replay_stay_while_it_is_under_way_and_go_when_it_was_killed(postgres: Home) -> None:
+    pipeline, root = load_pipeline("nest_cameras"), Path(lake.filesystem(lake.root())[1])
+    path = root / "landing" / "nest_cameras" / "replay-000000003-0a1b2c3d" / "fate=archived" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not committed")
+    with quarantine.deciding(pipeline.name):
+        assert keep_house(pipeline, dry_run=False, older_than="0s", progress=quiet)["orphans"] == []
+    assert path.exists()
+    assert keep_house(pipeline, dry_run=False, older_than="0s", progress=quiet)["orphans"] != []
+    assert not path.exists()

@@ -1,0 +1,61 @@
+"""Jobs in flight: which landing files a stream or a replay may be writing, and may still commit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from include import lake
+from include.lake.scan import COMPACTED, Folder
+from include.ledger import quarantine
+from include.ledger.streams import writers
+
+_BATCH = re.compile(r"[0-9a-f]{8}-\d{9}-(\d+)")
+"""Name of a micro-batch's folder; it ends in the fencing token of the driver that writes it."""
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """What is being written and not committed yet."""
+
+    since: datetime
+    """What changed since may belong to a job that is under way."""
+    token: int | None
+    """Fencing token of the live driver; None without one."""
+    is_replaying: bool
+    """Whether a replay is under way."""
+
+    @classmethod
+    def of(cls, pipeline: str) -> InFlight:
+        """Return what is under way in a pipeline now."""
+        now = datetime.now(UTC)
+        writer = writers.live_writer(pipeline)
+        return cls(
+            min(now, writer.acquired_at) if writer else now,
+            writer.token if writer else None,
+            quarantine.is_being_decided(pipeline),
+        )
+
+    def may_hold(self, folder: Folder) -> bool:
+        """Return whether a folder or file may belong to a job that is under way, and may still be committed."""
+        name = _name_in_landing(folder.location)
+        if name.startswith("replay-") and self.is_replaying:
+            return True
+        if self.token is not None and _BATCH.fullmatch(name):
+            return self.driver_may_write(folder.location)
+        return folder.newest >= self.since
+
+    def driver_may_write(self, location: str) -> bool:
+        """Return whether a folder or file may be the live driver's, by its name."""
+        name = _name_in_landing(location)
+        if name == COMPACTED or name.startswith("replay-"):
+            return False
+        batch = _BATCH.fullmatch(name)
+        return self.token is not None and (batch is None or int(batch[1]) >= self.token)
+
+
+def _name_in_landing(location: str) -> str:
+    """Return the name of a folder of the landing; empty for what lies in the quarantine."""
+    parts = lake.below_lake(location).split("/")
+    return parts[2] if parts[0] == "landing" else ""

@@ -1,0 +1,66 @@
+"""Replays and discards in the ledger: a record is let through once, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from include.errors import AnotherWriter
+from include.ledger import quarantine
+from include.ledger.archive.landing_files import LandingFile, files_at
+from include.ledger.database import session
+from include.ledger.models import QuarantineNote
+from include.ledger.quarantine import LandedReplay, RecordKey
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+GOOD, EMPTY, BAD = (RecordKey("events", "id", 0, offset) for offset in range(3))
+
+
+def landed(path: str) -> LandedReplay:
+    files = [LandingFile("archived", path, 1, 9)]
+    return LandedReplay({GOOD: "archived", EMPTY: "empty"}, {BAD: ("not_json", "at byte 7")}, files)
+
+
+def record(pipeline: str, number: int, replay: LandedReplay) -> None:
+    quarantine.record_replay(pipeline, number, replay, by="test", decoder_version="1", seconds=0.5)
+
+
+def test_replay_is_committed_whole_and_its_records_are_known(pipeline: str) -> None:
+    assert quarantine.next_replay(pipeline) == 0
+    record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
+    assert quarantine.next_replay(pipeline) == 1
+    decided = quarantine.decisions(pipeline)
+    assert {key: each.fate for key, each in decided.replays.items()} == {GOOD: "archived", EMPTY: "empty"}
+    assert [(each.reason, each.detail) for each in decided.failures.values()] == [("not_json", "at byte 7")]
+    (file,) = files_at(pipeline, [f"landing/{pipeline}/replay-0/part.parquet"])
+    assert (file.fate, file.rows, file.is_removed) == ("archived", 1, False)
+
+
+def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipeline: str) -> None:
+    record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
+    with pytest.raises(AnotherWriter, match="nothing was committed"):
+        record(pipeline, 1, landed(f"landing/{pipeline}/replay-1/part.parquet"))
+    assert files_at(pipeline, [f"landing/{pipeline}/replay-1/part.parquet"]) == []
+    assert quarantine.next_replay(pipeline) == 1
+
+
+def test_failure_is_recorded_again_only_when_it_differs(pipeline: str) -> None:
+    failing = LandedReplay(failures={BAD: ("not_json", "at byte 7")})
+    for _ in range(2):
+        record(pipeline, quarantine.next_replay(pipeline), failing)
+    record(pipeline, 0, LandedReplay(failures={BAD: ("not_json", "at byte 8")}))
+    with session() as ledger:
+        notes = select(func.count()).where(QuarantineNote.pipeline == pipeline)
+        assert ledger.scalar(notes) == 2
+
+
+def test_replay_is_refused_while_another_decides(postgres: Home, pipeline: str) -> None:
+    with quarantine.deciding(pipeline):
+        assert quarantine.is_being_decided(pipeline)
+        with pytest.raises(AnotherWriter, match="under way"), quarantine.deciding(pipeline, timedelta(0)):
+            pass
+    assert not quarantine.is_being_decided(pipeline)
