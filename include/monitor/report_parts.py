@@ -1,0 +1,138 @@
+"""Parts of an interval's page that stand in words: fates, differences by class, expectations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from include.monitor.text import cell, clean, non_negative, number, one_line_json, quantity
+
+FATES = {
+    "archived": "has at least one row in the archive table",
+    "empty": "a valid message with nothing to archive",
+    "quarantined": "could not be decoded or broke a row rule; kept whole",
+    "gaps": "no visible record there: compaction, a transaction marker, an aborted transaction",
+}
+CLASSES = {
+    "matched": "Both layers hold the same: Kafka and the archive, the batch view and the speed view.",
+    "pending": "One side holds more so far: the rest lies in another interval, or is still to be emitted.",
+    "late": "These arrived after their window was closed: the batch view counts them, the speed view cannot.",
+    "unexplained": "No rule accounts for these. One is enough to stop the run before anything is registered.",
+}
+EXPLAINED = {
+    "quarantined": "Explained by the quarantine: rows that came out of it by a replay, which the speed view never saw.",
+    "gap": "Explained by offsets at which Kafka shows no record.",
+    "code": "Explained by a change of code: the records were landed, or counted live, by another version of it.",
+}
+"""What a class that is not counted in the verdict means."""
+
+
+def records_part(records: dict[str, Any]) -> dict[str, Any]:
+    """Return the offsets by fate, as a bar and as rows; nothing before they were counted."""
+    if "in_ranges" not in records:
+        return {}
+    total = int(non_negative(records.get("in_ranges")))
+    counts = {fate: int(non_negative(records.get(fate))) for fate in FATES}
+    accounted = sum(counts.values())
+    whole = max(total, accounted, 1)
+    bars, offset = [], 0.0
+    for fate, count in counts.items():
+        # A sliver is still seen; what is shown is in the table beside it.
+        width = max(count / whole * 100, 0.6) if count else 0.0
+        bars.append((fate, round(min(offset, 99.4), 4), round(width, 4)))
+        offset += width
+    return {
+        "total": number(total),
+        "terms": [(fate, number(count)) for fate, count in counts.items()],
+        "holds": accounted == total,
+        "replayed": number(replayed) if (replayed := int(non_negative(records.get("replayed")))) else "",
+        "off_by": number(abs(total - accounted)),
+        "missing": accounted < total,
+        "bars": bars,
+        "rows": [(fate, number(count), _share(count, total), FATES[fate]) for fate, count in counts.items()],
+    }
+
+
+def odd_timestamps_part(odd: dict[str, Any]) -> dict[str, str]:
+    """Return how many timestamps are odd and where the first is; nothing when none is."""
+    count, first = int(non_negative(odd.get("count"))), odd.get("first") or {}
+    if not count:
+        return {}
+    where = f"{cell(first.get('topic'))}-{cell(first.get('partition'))} offset {cell(first.get('offset'))}"
+    return {
+        "count": quantity(count, "record has a timestamp", "records have timestamps"),
+        "where": where,
+        "time": cell(first.get("timestamp")),
+    }
+
+
+def _share(count: int, total: int) -> str:
+    if not total:
+        return "–"
+    share = count / total * 100
+    if 0 < share < 0.1:
+        return "< 0.1 %"
+    return "> 99.9 %" if 99.9 < share < 100 else f"{share:.1f} %"
+
+
+def reconciliation_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the classes of differences with their counts, what each means, and its examples."""
+    counts = verdict.get("reconciliation") or {}
+    if not counts:
+        return []
+    differences = verdict.get("differences") or []
+    # These explain a difference too; they are listed where there are any.
+    others = {str(d.get("class")) for d in differences} - set(CLASSES)
+    classes = {
+        **CLASSES,
+        **{
+            clean(name, 40): EXPLAINED.get(name, "These differences are explained by records of this fate.")
+            for name in sorted(others)
+        },
+    }
+    return [
+        {
+            "name": name,
+            "count": number(counts.get(name)) if name in counts or name in CLASSES else "–",
+            "words": words,
+            "wrong": name == "unexplained" and bool(counts.get(name)),
+            "examples": [
+                {
+                    "what": cell(d.get("what")),
+                    "where": cell(d.get("where")),
+                    "evidence": _evidence(d.get("evidence")),
+                }
+                for d in differences
+                if clean(str(d.get("class")), 40) == name
+            ][:20],
+        }
+        for name, words in classes.items()
+    ]
+
+
+def _evidence(evidence: Any) -> list[tuple[str, str]]:
+    if isinstance(evidence, dict):
+        return [(clean(str(key), 60), plain(value)) for key, value in list(evidence.items())[:12]]
+    return [("", one_line_json(evidence))] if evidence not in (None, "") else []
+
+
+def plain(value: Any) -> str:
+    """A value for copying: a whole number without separators."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
+    return str(value) if whole else cell(value)
+
+
+def expectations_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the expectations, those that were not met first."""
+    shown = [
+        {
+            "success": expectation.get("success") is True,
+            "words": cell(expectation.get("words") or expectation.get("expectation")),
+            "expectation": cell(expectation.get("expectation")),
+            "table": cell(expectation.get("table")),
+            "column": cell(expectation.get("column")),
+            "observed": cell(expectation.get("observed")),
+            "unexpected": number(expectation.get("unexpected_count")),
+        }
+        for expectation in verdict.get("expectations") or []
+    ]
+    return sorted(shown, key=lambda expectation: expectation["success"])
