@@ -5,7 +5,9 @@ Every step is the Spark application that Airflow's task runs, over the attempt t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import catalog
+from include.errors import AnotherWriter, UsageError
 from include.intervals import steps
+from include.ledger.intervals import locks
 from include.pipelines import load_pipeline
 from include.spark.run import run_job
 from include.times import Interval
@@ -26,7 +30,8 @@ from tests.support import audit
 pytestmark = [pytest.mark.services]
 
 PIPELINE = load_pipeline("nest_cameras")
-START = last_hours(3)
+HOURS = 5
+START = last_hours(HOURS)
 
 Registered = set[tuple[str, str, str]]
 """Table, partition and location."""
@@ -89,8 +94,7 @@ class Hour:
         assert self.query("SELECT state FROM intervals WHERE from_time = %s", self.interval.from_time) == [
             ("registered",)
         ]
-        ranges = steps.ranges_of(PIPELINE.name, self.interval) if hasattr(steps, "ranges_of") else self._ranges()
-        records = audit.in_ranges(audit.read_topic(self.home.kafka, "nest-logs"), ranges)
+        records = audit.in_ranges(audit.read_topic(self.home.kafka, "nest-logs"), self._ranges())
         rows = audit.expected(records).rows
         assert rows
         locations = [location for table, _, location in registered if table == PIPELINE.table]
@@ -105,13 +109,13 @@ class Hour:
         )
         return [dict(zip(("topic", "partition", "from_offset", "until_offset"), row, strict=True)) for row in rows]
 
-    def latest(self, attempt: int, table: str = PIPELINE.table) -> tuple[str, Path]:
-        """Partition and folder of the revision of the table that the attempt built last."""
+    def latest(self, attempt: int) -> tuple[str, Path]:
+        """Partition and folder of the archive table's revision that the attempt built last."""
         (partition, location), *_ = self.query(
             "SELECT table_partition, location FROM revisions WHERE attempt_id = %s AND table_name = %s "
             "ORDER BY built_at DESC LIMIT 1",
             attempt,
-            table,
+            PIPELINE.table,
         )
         return partition, Path(location.removeprefix("file://"))
 
@@ -119,6 +123,25 @@ class Hour:
         """Take a row from a file of what the attempt built last: its checkpoint cannot pass."""
         _, folder = self.latest(attempt)
         cut_file(next(folder.glob("*.parquet")))
+
+    def move_to(self, attempt: int, date: str) -> None:
+        """Let what the attempt built last belong to the table partition of another date."""
+        partition, folder = self.latest(attempt)
+        moved = Path(str(folder).replace(partition, f"date={date}/{self.label}"))
+        moved.parent.mkdir(parents=True)
+        folder.rename(moved)
+        self.query(
+            "UPDATE revisions SET table_partition = %s, location = %s WHERE location = %s RETURNING id",
+            f"date={date}/{self.label}",
+            moved.as_uri(),
+            folder.as_uri(),
+        )
+
+    def kill(self, moment: str) -> None:
+        """Run the whole interval and kill it at a named place."""
+        bounds = ("--from", iso(self.interval.from_time), "--to", iso(self.interval.to_time))
+        killed = self.home.run("interval", PIPELINE.name, *bounds, expect=None, TIDEMARK_CRASH_AT=moment)
+        assert killed.returncode not in (0, 1, 2, 3), f"not killed at {moment}: {killed.stderr[-2000:]}"
 
 
 def cut_file(file: Path) -> None:
@@ -129,8 +152,8 @@ def cut_file(file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Iterator[Home]:
-    """Three hours of records, landed; this process and the Spark applications that it submits are in the home."""
-    arguments = ("--events", "600", "--bad-fraction", "0.05", "--start", iso(START), "--span", "179m")
+    """Hours of records, landed; this process and the Spark applications that it submits are in the home."""
+    arguments = ("--events", "600", "--bad-fraction", "0.05", "--start", iso(START), "--span", f"{HOURS * 60 - 1}m")
     home.run("produce", PIPELINE.name, *arguments)
     home.run("stream", PIPELINE.name, "--until-caught-up")
     with settings_of(home, **warm_jvm().environment()):
@@ -139,7 +162,9 @@ def landed(home: Home) -> Iterator[Home]:
 
 @pytest.fixture(scope="module")
 def hours(landed: Home) -> Iterator[Hour]:
-    return iter([Hour(landed, Interval(START + timedelta(hours=n), START + timedelta(hours=n + 1))) for n in range(3)])
+    return iter(
+        [Hour(landed, Interval(START + timedelta(hours=n), START + timedelta(hours=n + 1))) for n in range(HOURS)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +240,95 @@ def test_registered_state_stays_when_a_later_attempt_fails_validation_and_the_fi
     hour.publish(published)
     assert hour.announce(published)["validation"]["success"] is True
     assert hour.check() == before
+
+
+def test_interval_has_failed_when_its_attempt_ends_before_anything_is_built(
+    hours: Iterator[Hour],
+) -> None:
+    other = next(hours)
+    attempt = other.begin()
+    verdict = steps.announce(attempt)
+    assert verdict.exit_code == 2
+    assert verdict.as_json()["validation"]["success"] is None
+    assert other.query("SELECT state FROM intervals WHERE from_time = %s", other.interval.from_time) == [("failed",)]
+    other.run(attempt)
+    other.check()
+
+
+def test_registered_state_is_one_builds_when_two_attempts_are_published_at_once(hours: Iterator[Hour]) -> None:
+    other = next(hours)
+    attempts = [other.begin(), other.begin()]
+    for attempt in attempts:
+        other.build(attempt)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(other.publish, attempts))
+    for attempt in attempts:
+        assert other.announce(attempt)["validation"]["success"] is True
+    other.check()
+
+
+def test_publication_is_refused_when_another_does_not_end(hour: Hour) -> None:
+    with (
+        locks.publishing(PIPELINE.name, hour.interval),
+        pytest.raises(AnotherWriter, match="somebody else is publishing"),
+        locks.publishing(PIPELINE.name, hour.interval, locks.AT_ONCE),
+    ):
+        pass
+    with locks.publishing(PIPELINE.name, hour.interval, locks.AT_ONCE) as check:
+        check()
+
+
+def test_move_between_table_partitions_is_finished_by_the_next_publication_when_it_is_killed_twice(
+    hours: Iterator[Hour], hour: Hour, published: int
+) -> None:
+    other = next(hours)
+    attempt = other.begin()
+    other.build(attempt)
+    other.move_to(attempt, "2020-01-01")
+    other.publish(attempt)
+    other.announce(attempt)
+    before = other.check()
+
+    other.kill("partition_dropped")
+    # The ledger says one thing until all is done; no reader of the catalog finds a row twice.
+    assert other.in_ledger() == before
+    assert other.in_catalog() == {each for each in before if "date=2020-01-01" not in each[1]}
+    # Whoever comes next takes up what was begun, and may be killed at it.
+    other.kill("partition_registered")
+    assert other.in_ledger() == before
+
+    hour.publish(published)
+    after = other.check()
+    assert {partition for table, partition, _ in after if table == PIPELINE.table}.isdisjoint(
+        partition for table, partition, _ in before if table == PIPELINE.table
+    )
+
+
+def test_repin_is_refused_while_an_attempt_is_under_way(hours: Iterator[Hour], landed: Home) -> None:
+    last = Hour(landed, Interval(START + timedelta(hours=HOURS - 1), START + timedelta(hours=HOURS)))
+    with (
+        locks.attempt_under_way(PIPELINE.name, last.interval),
+        pytest.raises(UsageError, match="an attempt of it is under way"),
+    ):
+        steps.pin(PIPELINE.name, last.interval, run_by="test", repin=True)
+    last.run(steps.pin(PIPELINE.name, last.interval, run_by="test", repin=True))
+    last.check()
+
+
+def test_rebuild_differs_and_names_the_file_when_a_registered_file_was_altered(hour: Hour, published: int) -> None:
+    partition, location = next((p, at) for table, p, at in hour.check() if table == PIPELINE.table)
+    file = next(Path(location.removeprefix("file://")).glob("*.parquet"))
+    original = file.read_bytes()
+    altered = bytearray(original)
+    altered[len(altered) // 2] ^= 0x10
+    file.write_bytes(altered)
+    try:
+        run = hour.home.run("rebuild", PIPELINE.table, partition, "--json", expect=1)
+    finally:
+        file.write_bytes(original)
+    comparison = json.loads(run.stdout)
+    assert comparison["equal"] is False
+    assert comparison["rebuilt_hash"] == comparison["registered_hash"]
+    assert [each["name"] for each in comparison["differing_files"]] == [file.name]
+    assert file.name in run.stderr
+    hour.check()

@@ -1,0 +1,34 @@
+"""What the exit code of a verdict says."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.intervals.verdict import Verdict
+from include.ledger.intervals.findings import BuildFindings, Findings, RecordCounts, Validation
+from include.reconciliation import ReconciliationCounts
+
+
+def build(unexplained: int) -> BuildFindings:
+    return BuildFindings((), {}, RecordCounts(), ReconciliationCounts(unexplained=unexplained))
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [
+        (Findings(), 2),
+        (Findings(build(0)), 2),
+        (Findings(build(1)), 3),
+        (Findings(build(0), Validation(False, "suite")), 2),
+        (Findings(build(0), Validation(True, "suite")), 0),
+    ],
+    ids=["nothing built", "not validated", "unexplained", "not passed", "passed"],
+)
+def test_verdict_is_a_success_only_when_a_checkpoint_passed(findings: Findings, code: int) -> None:
+    assert Verdict("p", {}, "1", findings=findings).exit_code == code
+
+
+def test_verdict_has_every_part_of_the_contract_when_nothing_was_built() -> None:
+    verdict = Verdict("p", {}, "1").as_json()
+    assert {"ranges", "records", "reconciliation", "validation", "registered", "report"} <= verdict.keys()
+    assert verdict["validation"] == {"success": None, "suite": "", "failed": []}

@@ -1,0 +1,37 @@
+"""Revisions that hold fewer records than they should are damaged, whatever their files' hashes say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from include import lake
+from include.lake.revision_files import damage_of
+from include.ledger.intervals.revisions import BuiltRevision
+
+
+def revision(folder: Path, **counted: int) -> BuiltRevision:
+    file = folder / "part-0.parquet"
+    file.write_bytes(b"rows")
+    noted: dict[str, Any] = {"bytes": 4, "sha256": lake.sha256(file.as_uri()), "rows": 9, **counted}
+    return BuiltRevision("table", "interval=1", "r1", folder.as_uri(), 9, "hash", {file.name: noted})
+
+
+def test_revisions_are_damaged_when_they_hold_other_records_than_were_archived(tmp_path: Path) -> None:
+    built = revision(tmp_path, records=5)
+    assert damage_of([built], records=5) == ""
+    assert "hold 5 records, 6 have rows" in damage_of([built], records=6)
+
+
+def test_revisions_are_not_trusted_when_nobody_counted_their_records(tmp_path: Path) -> None:
+    assert damage_of([revision(tmp_path, records=5)], records=None) != ""
+
+
+def test_altered_file_is_named_when_the_counts_agree(tmp_path: Path) -> None:
+    built = revision(tmp_path, records=5)
+    (tmp_path / "part-0.parquet").write_bytes(b"swor")
+    assert "part-0.parquet" in damage_of([built], records=5)
+
+
+def test_files_count_for_themselves_when_they_were_built_before_records_were_counted(tmp_path: Path) -> None:
+    assert damage_of([revision(tmp_path)], records=5) == ""
