@@ -38,7 +38,7 @@ def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:
         finish_registrations(pipeline, catalog)
         registered = revisions.registered(table, partition)
         if registered:
-            catalog.point_at(revisions.as_built(registered[0]))
+            catalog.point_at(registered[0])
         elif change["repair"] == "drop from the catalog":
             catalog.drop_partition(table, partition)
 

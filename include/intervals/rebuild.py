@@ -10,12 +10,10 @@ from include import catalog, lake
 from include.errors import TidemarkError, UsageError
 from include.intervals.steps import readable_source, submit
 from include.lake.revision_files import DamagedFile, damaged_files
-from include.ledger.database import session
-from include.ledger.intervals import attempts, locks, pins, revisions
+from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.intervals.revisions import BuiltRevision, RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
-from include.ledger.models import IntervalRow, Revision
 from include.spark.submission import SparkSubmission
 from include.versions import code_version
 
@@ -62,17 +60,15 @@ def differences(comparison: dict[str, Any]) -> list[str]:
     return said
 
 
-def _pinned(revision: Revision, source: Source | str) -> tuple[PinnedInterval, Source]:
-    with session() as ledger:
-        row = ledger.get_one(IntervalRow, revision.interval_id)
-    pinned = pins.pinned_intervals(row.pipeline, row.from_time)[0]
+def _pinned(revision: RegisteredRevision, source: Source | str) -> tuple[PinnedInterval, Source]:
+    pinned = attempts.pinned_interval(revision.interval_id)
     return pinned, readable_source(pinned, Source(source))
 
 
-def _pointed_at(revision: Revision) -> str | None:
+def _pointed_at(revision: RegisteredRevision) -> str | None:
     """Where the catalog points for the revision's partition."""
-    key = (revision.table_name, revision.table_partition)
-    entry = catalog.partitions([revision.table_name]).get(key)
+    key = (revision.table, revision.partition)
+    entry = catalog.partitions([revision.table]).get(key)
     return entry.location if entry else None
 
 
@@ -84,7 +80,7 @@ def _build_again(
     pinned: PinnedInterval,
     source: Source,
     run: Callable[[SparkSubmission], int],
-    revision: Revision,
+    revision: RegisteredRevision,
     damaged: list[DamagedFile],
 ) -> BuiltRevision | None:
     """Build the interval in an attempt of its own, discard it, and return what it built of the partition."""
@@ -100,10 +96,10 @@ def _build_again(
     for each in built:
         lake.delete(each.location)
     if code:
-        where = f"{revision.table_name} {revision.table_partition}"
+        where = f"{revision.table} {revision.partition}"
         also = f"; registered, {damaged[0]} in {revision.location}" if damaged else ""
         error = TidemarkError(f"the rebuild of {where} ended with exit code {code}{also}")
         error.exit_code = code
         raise error
-    key = (revision.table_name, revision.table_partition)
+    key = (revision.table, revision.partition)
     return next((each for each in built if (each.table, each.partition) == key), None)

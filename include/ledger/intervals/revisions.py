@@ -38,6 +38,13 @@ class BuiltRevision:
         }
 
 
+@dataclass(frozen=True)
+class RegisteredRevision(BuiltRevision):
+    """A revision that the catalog points at."""
+
+    interval_id: int
+
+
 def as_built(row: Revision) -> BuiltRevision:
     """Return a ledger row as its revision lies in the lake."""
     return BuiltRevision(
@@ -68,13 +75,14 @@ def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
         return [as_built(row) for row in rows]
 
 
-def registered(table: str, partition: str | None = None) -> list[Revision]:
-    """Return the registered revisions of a table, or of one of its partitions."""
+def registered(table: str, partition: str | None = None) -> list[RegisteredRevision]:
+    """Return the registered revisions of a table, or of one of its partitions, by table partition."""
     with session() as ledger:
         wanted = select(Revision).where(Revision.table_name == table, Revision.state == RevisionState.REGISTERED)
         if partition is not None:
             wanted = wanted.where(Revision.table_partition == partition)
-        return list(ledger.scalars(wanted.order_by(Revision.table_partition)))
+        rows = ledger.scalars(wanted.order_by(Revision.table_partition))
+        return [RegisteredRevision(**vars(as_built(row)), interval_id=row.interval_id) for row in rows]
 
 
 def set_state(revisions: Iterable[BuiltRevision], state: RevisionState) -> None:
