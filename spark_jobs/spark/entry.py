@@ -6,8 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -28,11 +26,12 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
         code = main(argv)
     except TidemarkError as error:
         code = _fail(error)
-    except (PySparkException, Py4JError, OSError) as error:
+    except Exception as error:
+        # The edge of the process: its last line names the error, whatever it is, and no text of it goes out raw.
         meaning = translate(error)
         if meaning is None:
-            log.log_of().error("Spark failed in a way that has no meaning of its own", exc_info=True)
-            meaning = TidemarkError(root_cause(error), remedy="the log above has the whole of it; rerun with --debug")
+            log.log_of().error("failed, and it is none of the failures that have a meaning", exc_info=True)
+            meaning = TidemarkError(root_cause(error), remedy="the log above has the whole of it")
         code = _fail(meaning)
     finally:
         session = SparkSession.getActiveSession()

@@ -56,7 +56,7 @@ _UNREACHABLE = {
 }
 _STORE = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.")
 _SOURCE_FAILED = "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"
-_FIRST_RAISED = re.compile(r"\s*Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*([^\n]+)")
+_FIRST_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*([^\n]+)")
 _LAST_RAISED = re.compile(r".*\n(?=\S)([^\n]+)", re.DOTALL)
 _OWN_ERROR = re.compile(r"include\.errors\.(\w+): (.+)")
 
@@ -93,7 +93,7 @@ def root_cause(error: Exception) -> str:
     """Return kind and message of the innermost cause of Spark's error, as one line."""
     causes = list(_causes(error))
     if not causes:
-        return one_line(str(error))
+        return f"{type(error).__name__}: {one_line(str(error))}"
     # The record may be quoted in it.
     return f"{causes[-1].getClass().getSimpleName()}: {one_line(str(causes[-1].getMessage() or ''))}"
 
@@ -142,7 +142,7 @@ def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
         raised = _LAST_RAISED.match(thrown.parameters.get("msg", "").rstrip())
     elif "org.apache.spark.api.python.PythonException" in thrown.kinds:
         # The first that is named: whatever follows may be the text of an exception, which may quote a record.
-        raised = _FIRST_RAISED.match(thrown.message)
+        raised = _FIRST_RAISED.search(thrown.message)
     else:
         return None
     own = _OWN_ERROR.match(raised[1]) if raised else None

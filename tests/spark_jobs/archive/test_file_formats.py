@@ -200,6 +200,7 @@ def test_each_file_is_noted_with_its_rows_bytes_and_bounds(rows: dict[str, DataF
         offsets = [n for n in range(len(TEXTS)) if (n % 3 == 0) == bool(number)]
         assert noted == {
             "rows": len(offsets),
+            "records": len(offsets),
             "bytes": lake.size(f"{revision.location}/{name}"),
             "sha256": lake.sha256(f"{revision.location}/{name}"),
             "kafka_topic": ["topic", "topic"],

@@ -148,7 +148,7 @@ def test_file_that_earlier_code_landed_is_read_by_the_path_that_the_ledger_recor
     folders = {"earlier": "outcome=archived/date=2026-11-20", "now": "fate=archived/date=2026-11-20"}
     for word, folder in folders.items():
         rows = spark.createDataFrame([(word,)], "text STRING").coalesce(1)
-        rows.write.parquet((tmp_path / "landing" / "p" / word / folder).as_uri())
+        rows.write.parquet(f"{tmp_path.as_uri()}/landing/p/{word}/{folder}")
     paths = [str(each.relative_to(tmp_path)) for each in sorted(tmp_path.rglob("part-*.parquet"))]
     found = read_files(spark, paths, struct_of("text STRING"))
     assert found.columns == ["text"]

@@ -39,7 +39,7 @@ def fates(spark: Any, decoder: Any, columns: str, values: list[bytes | None], mo
     monkeypatch.setattr(records, "transform", lambda pipeline, name: rows)
     frame = spark.createDataFrame([(None, v, "t", 0, n, NOW, []) for n, v in enumerate(values)], KAFKA_DDL)
     dated = F.lit(NOW)
-    monkeypatch.setattr(records, "_path", lambda row, path: dated)
+    monkeypatch.setattr(records, "field_at", lambda row, path: dated)
     names = struct_of(columns).names
     found = sorted(records.decode(declared, frame).collect(), key=lambda row: row.kafka_offset)
     assert [row.kafka_offset for row in found] == list(range(len(values)))

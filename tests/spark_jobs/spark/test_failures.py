@@ -163,3 +163,51 @@ def test_error_of_the_operating_system_is_told_by_its_type() -> None:
     assert isinstance(translate(ConnectionRefusedError(111, "Connection refused")), ServiceUnreachable)
     assert "No space left" in str(translate(OSError(28, "No space left on device")))
     assert translate(OSError(2, "No such file or directory", "Connection refused")) is None
+
+
+def test_error_that_a_source_of_tidemarks_own_raised_keeps_its_exit_code(spark: Any, tmp_path: Path) -> None:
+    from collections.abc import Iterator
+
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.types import StructType
+
+    from spark_jobs.spark.failures import translate
+
+    class Reader(DataSourceReader):
+        def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+            raise ServiceUnreachable("the lake", remedy="start it")
+
+    class StreamReader(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"at": 0}
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
+            return iter([])
+
+        def latestOffset(self) -> dict[str, int]:  # noqa: N802
+            try:
+                raise ValueError("the cause is not the error")
+            except ValueError as error:
+                raise ServiceUnreachable("the ledger", remedy="start it") from error
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "throwing"
+
+        def schema(self) -> str:
+            return "text STRING"
+
+        def reader(self, schema: StructType) -> Reader:
+            return Reader()
+
+        def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+            return StreamReader()
+
+    spark.dataSource.register(Source)
+    read = translate(failure_of(computed(spark.read.format("throwing").load())))
+    assert (type(read), str(read)) == (ServiceUnreachable, "the lake — start it")
+    writer = spark.readStream.format("throwing").load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", tmp_path.as_uri()).start()
+    streamed = translate(failure_of(lambda: query.awaitTermination(60)))
+    assert (type(streamed), str(streamed)) == (ServiceUnreachable, "the ledger — start it")
