@@ -54,8 +54,8 @@ def stream(
         name = read_from_lines(declared, parse_line_source(line_source).kind).name
         arguments += ["--from", line_source]
     if stop:
-        found = writers.request_stop(name)
-        progress("asked to stop" if found else "no driver is running")
+        is_running = writers.request_stop(name)
+        progress("asked to stop" if is_running else "no driver is running")
         return
     # How much there is of lines, nobody knows before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
@@ -127,12 +127,12 @@ def sql(
         job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.any_delta_table())
         if code := run_job(job):
             raise typer.Exit(code)
-        found: dict[str, Any] = json.loads(result.read_text())
+        answer: dict[str, Any] = json.loads(result.read_text())
     if as_json:
-        print_json([dict(zip(found["columns"], row, strict=True)) for row in found["rows"]])
+        print_json([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]])
     else:
-        print_table([clean(name) for name in found["columns"]], found["rows"])
-        console.print(f"[dim]{len(found['rows'])} rows[/dim]")
+        print_table([clean(name) for name in answer["columns"]], answer["rows"])
+        console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
 
 
 def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from include.crash_points import crash_point
@@ -11,6 +12,7 @@ from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordC
 from include.ledger.intervals.revisions import BuiltRevision
 from include.offsets import TopicPartition
 from include.reconciliation import Reconciliation
+from include.versions import code_version
 from spark_jobs.archive.replayed import replayed_rows
 from spark_jobs.archive.schema import with_partition_columns
 from spark_jobs.archive.storage import check_storage
@@ -36,9 +38,10 @@ def build(run: IntervalRun) -> None:
     """
     check_storage(run.pipeline)
     with locks.attempt_under_way(run.pipeline.name, run.pinned.interval):
-        attempts.resume_attempt(run.attempt.id)
+        attempt = attempts.resume_attempt(run.attempt.id, code_version(run.pipeline.name))
+        run = replace(run, attempt=attempt)
         built, findings = _build(run)
-        builds.note_build(run.attempt, built, findings)
+        builds.note_build(attempt, built, findings)
         crash_point("revisions_noted")
 
 

@@ -15,7 +15,7 @@ def with_losses(
     gaps: Mapping[TopicPartition, int],
     accepted: Iterable[AcceptedLoss],
 ) -> tuple[dict[TopicPartition, int], Reconciliation]:
-    """The gaps of the pinned ranges from those of the ranges that were read, which lack what is lost.
+    """Return the gaps of the pinned ranges from those of the ranges that were read, which lack what is lost.
 
     Each accepted loss becomes a difference of class `gap` that says who accepted it and why.
     """

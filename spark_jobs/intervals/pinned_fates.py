@@ -46,5 +46,5 @@ def withhold_quarantined(
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
-    found = records.join(F.broadcast(held), at, "left")
-    return found, F.when(F.col("held"), because("quarantined", "it landed in quarantine"))
+    marked = records.join(F.broadcast(held), at, "left")
+    return marked, F.when(F.col("held"), because("quarantined", "it landed in quarantine"))

@@ -27,7 +27,7 @@ SERIES = 6
 
 
 def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]) -> dict[str, Any]:
-    """Sections and chart of the report, small enough for the ledger; rows to be notified are noted there too."""
+    """Return sections and chart of the report, small enough for the ledger, and note the rows to be notified."""
     spark, pipeline = run.spark, run.pipeline
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
@@ -68,12 +68,12 @@ def _plain(value: object) -> str | int:
     return format_time(value) if isinstance(value, datetime) else str(value).replace("\0", "\ufffd")
 
 
-def _section(title: str, note: str, found: DataFrame) -> dict[str, Any]:
-    rows = found.limit(ROWS + 1).collect()
+def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
+    rows = shown.limit(ROWS + 1).collect()
     # Counting is another query over all that this one read.
-    truncated = found.count() - ROWS if len(rows) > ROWS else 0
+    truncated = shown.count() - ROWS if len(rows) > ROWS else 0
     texts = [[_plain(value) for value in row] for row in rows[:ROWS]]
-    return {"title": title, "note": note, "columns": found.columns, "rows": texts, "truncated": truncated}
+    return {"title": title, "note": note, "columns": shown.columns, "rows": texts, "truncated": truncated}
 
 
 def _threshold(
@@ -110,12 +110,12 @@ def _top(report: Top, rows: DataFrame) -> DataFrame:
 
 
 def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
-    found = transform(pipeline, report.rows)(rows).select(*report.columns)
+    listed = transform(pipeline, report.rows)(rows).select(*report.columns)
     times = [
         F.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias(name) if kind == "timestamp" else F.col(name)
-        for name, kind in found.dtypes
+        for name, kind in listed.dtypes
     ]
-    return found.select(*times).orderBy(report.columns[0])
+    return listed.select(*times).orderBy(report.columns[0])
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from include import lake
 from include.errors import ReconciliationFailed, TidemarkError, ValidationFailed
 from include.lake import delta_tables
@@ -25,10 +27,8 @@ def publish(run: IntervalRun) -> None:
     """
     name, interval = run.pipeline.name, run.pinned.interval
     with locks.attempt_under_way(name, interval), locks.publishing(name, interval) as check:
-        attempts.resume_attempt(run.attempt.id)
-        # As it is now that nobody else publishes.
-        attempt = attempts.load_attempt(run.attempt.id)
-        _publish_alone(IntervalRun(run.spark, run.pipeline, attempt), check)
+        # The attempt as it is now that nobody else publishes.
+        _publish_alone(replace(run, attempt=attempts.resume_attempt(run.attempt.id)), check)
 
 
 def _publish_alone(run: IntervalRun, check: Check) -> None:

@@ -35,7 +35,7 @@ class Counted:
 
 
 def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
-    """Fates and hash sums per topic partition.
+    """Return fates and hash sums per topic partition.
 
     `rows` has fate, the identity columns, hash_1 and hash_2 (null unless archived).
     """
@@ -109,7 +109,7 @@ def _uncounted(
 
 
 def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
-    """The offsets of the ranges at which `kafka_rows` has no record, per topic partition in order."""
+    """Return the offsets of the ranges at which `kafka_rows` has no record, per topic partition in order."""
     seen = kafka_rows.where(_of(ranges) & (F.col("kafka_element") == 0)).select(*_TOPIC_PARTITION, "kafka_offset")
     # A sentinel before and behind each range: what is missing at its ends is a jump like any other.
     sentinels = [

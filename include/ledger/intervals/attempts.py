@@ -55,13 +55,19 @@ def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, sou
         return row.id
 
 
-def resume_attempt(attempt: int) -> None:
-    """Note that an attempt is under way once more: a task of it was cleared or is retried."""
+def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec:
+    """Note that an attempt is under way, maybe once more: a task of it was cleared or is retried; return it as it is.
+
+    `code_version` is given by a build: what it builds is of the code as it is now.
+    """
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt, with_for_update=True)
         if row.ended_at is not None:
             # Housekeeping leaves alone what an attempt that began lately may be reading.
             row.started_at, row.ended_at, row.exit_code = func.now(), None, None
+        if code_version is not None:
+            row.code_version = code_version
+    return load_attempt(attempt)
 
 
 def load_attempt(attempt: int) -> AttemptSpec:

@@ -40,7 +40,7 @@ class SpeedPosition:
 
 
 def speed_position(pipeline: str, view: str) -> SpeedPosition:
-    """Position and last micro-batch of a speed view, read at one moment although the stream goes on."""
+    """Return position and last micro-batch of a speed view, both as of one moment."""
     with session() as ledger:
         rows = ledger.execute(
             select(Position, MicroBatch)
@@ -53,7 +53,7 @@ def speed_position(pipeline: str, view: str) -> SpeedPosition:
 
 
 def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -> datetime | None:
-    """When the speed view began the first micro-batch that may have counted an event of that time.
+    """Return when the speed view began the first micro-batch that may have counted an event of that time.
 
     None where that cannot be told: nothing of that time is archived, or the speed view has not read that far.
     """
@@ -100,7 +100,7 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
 def late_bounds_within(
     query_id: str, bounds: Mapping[TopicPartition, tuple[int, int]], after: datetime
 ) -> list[LateBound]:
-    """The ranges of a speed query's micro-batches that dropped late rows by a watermark of `after` or later.
+    """Return the ranges of a speed query's micro-batches that dropped late rows by a watermark of `after` or later.
 
     Only ranges that touch the bounds (first and last offset per topic partition). Spark drops late rows
     by the watermark of the micro-batch before, so each is paired with its predecessor's.
@@ -128,12 +128,12 @@ def late_bounds_within(
                 or_(*touching),
             )
         ).all()
-    found = [
+    dropping = [
         LateBound(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset), watermark)
         for r, watermark in rows
         if watermark is not None
     ]
-    return sorted(found, key=lambda bound: bound.range)
+    return sorted(dropping, key=lambda bound: bound.range)
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ class Recorded:
 
 
 def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Recorded]:
-    """Fates that the micro-batches lying wholly inside each range committed, summed up.
+    """Return the fates that the micro-batches lying wholly inside each range committed, summed up.
 
     Micro-batches tile, so the ones inside a range are one range themselves; a range without any is left out.
     """
-    found = []
+    recorded = []
     with session() as ledger:
         for each in ranges:
             row = ledger.execute(
@@ -179,12 +179,12 @@ def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Record
             if batches:
                 inner = OffsetRange(each.topic_partition, low, high)
                 fates = Fates(int(archived), int(empty), int(quarantined))
-                found.append(Recorded(inner, fates, f"{batches} micro-batches"))
-    return found
+                recorded.append(Recorded(inner, fates, f"{batches} micro-batches"))
+    return recorded
 
 
 def recorded_fates(pinned: PinnedInterval) -> list[Recorded]:
-    """Fates that an earlier attempt of the interval recorded beside its ranges; none before the first."""
+    """Return the fates that an earlier attempt recorded beside the interval's ranges; none before the first."""
     with session() as ledger:
         rows = ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == pinned.id)).all()
     return [
@@ -199,8 +199,8 @@ def recorded_fates(pinned: PinnedInterval) -> list[Recorded]:
 
 
 def noted_rows(paths: Iterable[str]) -> list[tuple[str, int]]:
-    """Landing files with the rows that the commits which have rows in them noted, all together."""
+    """Return landing files, each with the sum of the rows that commits noted for it."""
     with session() as ledger:
         wanted = select(LandingFileRow.path, func.sum(LandingFileRow.rows)).where(LandingFileRow.path.in_(list(paths)))
-        found = ledger.execute(wanted.group_by(LandingFileRow.path).order_by(LandingFileRow.path))
-        return [(path, int(rows)) for path, rows in found]
+        noted = ledger.execute(wanted.group_by(LandingFileRow.path).order_by(LandingFileRow.path))
+        return [(path, int(rows)) for path, rows in noted]
