@@ -1,73 +1,153 @@
-"""Times to offsets by what records say: transaction markers carry the broker's clock and are no records."""
+"""Times to offsets by what records say: Kafka's time index alone believes every timestamp.
+
+The index leads to the first record with a timestamp at or after a time. Two things mislead it: transaction markers,
+which carry the broker's clock and are no records, and timestamps that are too far ahead (`timestamps.py`). What lies
+behind such a one, the index never shows; there the log itself is searched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from include import kafka
 from include.errors import ServiceUnreachable
+from include.kafka.timestamps import NEIGHBOURS, Boundary, RecordTime, TimestampRule, find_boundary
 from include.offsets import TopicPartition
 from include.settings import settings
 
+Spans = Mapping[TopicPartition, tuple[int, int]]
+"""Where to search in each topic partition: from an offset, included, to another, excluded."""
+
+SCANNED = 100_000
+"""Offsets that are read one by one; of a longer span only its end is, found by bisection."""
+
 _PATIENCE = 30.0
 """Seconds without any answer until the broker counts as unreachable."""
+_UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+_AT_ONCE = 1000
 
 
-def first_records_at(
-    moment: datetime, bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> dict[TopicPartition, int | None]:
-    """The first record of each topic partition with a timestamp at or after `moment`; None when there is none.
+def find_boundaries(moment: datetime, spans: Spans, rule: TimestampRule) -> dict[TopicPartition, Boundary]:
+    """Return per topic partition the first record of its span that ends an interval at `moment`.
 
-    Records of open and aborted transactions count. Kafka's time index also finds transaction markers,
-    which are written with the broker's clock: behind records of the past, a marker would end an interval
-    at its first transaction. So what the index finds is where to begin reading; mostly the first record
-    there is the one. Raises ServiceUnreachable.
+    Where there is none, the end of the span. Records of open and aborted transactions count.
+    Raises ServiceUnreachable.
     """
-    indexed = kafka.offsets_at(moment, bounds, "read_uncommitted")
-    found: dict[TopicPartition, int | None] = dict.fromkeys(bounds)
-    begins = {tp: at for tp, at in indexed.items() if at is not None and at < bounds[tp][1]}
+    boundaries = {tp: Boundary(until) for tp, (_, until) in spans.items()}
+    indexed = kafka.offsets_at(moment, spans, "read_uncommitted")
+    begins = {tp: max(at, spans[tp][0]) for tp, at in indexed.items() if at is not None}
+    begins = {tp: at for tp, at in begins.items() if at < spans[tp][1]}
     if not begins:
-        return found
+        return boundaries
+    milliseconds = int(moment.timestamp() * 1000)
     with kafka.reaching_kafka():
-        reader = kafka.consumer(**kafka.few_records(), **{"isolation.level": "read_uncommitted"})
+        reader = kafka.consumer(**kafka.few_records(), **_UNCOMMITTED)
         try:
-            found.update(_read(reader, begins, bounds, int(moment.timestamp() * 1000)))
+            for tp, window in _read_windows(reader, begins).items():
+                if _is_boundary(tp, window, milliseconds, rule):
+                    boundaries[tp] = Boundary(min(window[0].offset, spans[tp][1]))
+                else:
+                    boundaries[tp] = _search(reader, tp, (begins[tp], spans[tp][1]), milliseconds, rule)
         finally:
             reader.close()
+    return boundaries
+
+
+def first_times(begins: Mapping[TopicPartition, int], rule: TimestampRule) -> dict[TopicPartition, datetime]:
+    """Return the time at which the records from an offset on begin, for topic partitions that have any.
+
+    A timestamp that the next records do not confirm is left out. Raises ServiceUnreachable.
+    """
+    if not begins:
+        return {}
+    with kafka.reaching_kafka():
+        reader = kafka.consumer(**kafka.few_records(), **_UNCOMMITTED)
+        try:
+            times = {tp: rule.beginning(window) for tp, window in _read_windows(reader, begins).items()}
+        finally:
+            reader.close()
+    return {tp: datetime.fromtimestamp(at / 1000, UTC) for tp, at in times.items() if at is not None}
+
+
+def _is_boundary(tp: TopicPartition, window: list[RecordTime], moment: int, rule: TimestampRule) -> bool:
+    return bool(window) and window[0].milliseconds >= moment and not rule.is_odd(tp, window[0], window[1:])
+
+
+def _search(reader: Consumer, tp: TopicPartition, span: tuple[int, int], moment: int, rule: TimestampRule) -> Boundary:
+    """Return the boundary that the index does not show, by reading the span's records."""
+    begin = _bisect(reader, tp, span, moment, rule)
+    found = find_boundary(tp, _read_on(tp, begin), moment, span[1], rule)
+    first = next(iter(_read_windows(reader, {tp: span[0]})[tp]), None)
+    if begin > span[0] and first is not None and first.milliseconds >= moment:
+        # The one that misled the index lies before the part that was read.
+        return Boundary(found.offset, found.odd_count + 1, first)
     return found
 
 
-def _read(
-    reader: Consumer,
-    begins: Mapping[TopicPartition, int],
-    bounds: Mapping[TopicPartition, tuple[int, int]],
-    milliseconds: int,
-) -> dict[TopicPartition, int | None]:
-    found: dict[TopicPartition, int | None] = {}
+def _bisect(reader: Consumer, tp: TopicPartition, span: tuple[int, int], moment: int, rule: TimestampRule) -> int:
+    """Return an offset of the span, before its boundary, from which to read on: at most SCANNED away where possible."""
+    low, high = span
+    while high - low > SCANNED:
+        middle = (low + high) // 2
+        window = _read_windows(reader, {tp: middle})[tp]
+        if not window or rule.has_reached(moment, window):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _read_windows(reader: Consumer, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[RecordTime]]:
+    """Return the first record at or after each offset and the NEIGHBOURS that follow it, as far as there are any."""
+    windows: dict[TopicPartition, list[RecordTime]] = {tp: [] for tp in begins}
+    reading = set(begins)
     reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in begins.items()])
-    while len(found) < len(begins):
+    while reading:
         message = reader.poll(_PATIENCE)
         if message is None:
-            missing = ", ".join(str(tp) for tp in begins.keys() - found.keys())
-            raise ServiceUnreachable(
-                f"Kafka at {settings().kafka_address()}: nothing of {missing} within {_PATIENCE:.0f} s",
-                remedy="./tidemark status; ./tidemark up kafka",
-            )
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise KafkaException(error)
+            raise _unreachable(", ".join(map(str, sorted(reading))))
         tp = TopicPartition(message.topic(), message.partition())
-        if tp in found:
+        if tp not in reading:
             continue
-        if error is not None or message.offset() >= bounds[tp][1]:
-            found[tp] = None
-        elif message.timestamp()[1] >= milliseconds:
-            found[tp] = message.offset()
-        else:
-            continue
-        reader.incremental_unassign([confluent_kafka.TopicPartition(tp.topic, tp.partition)])
-    return found
+        if not _is_end(message):
+            windows[tp].append(RecordTime(message.offset(), message.timestamp()[1]))
+        if _is_end(message) or len(windows[tp]) > NEIGHBOURS:
+            reading.discard(tp)
+            reader.incremental_unassign([confluent_kafka.TopicPartition(tp.topic, tp.partition)])
+    return windows
+
+
+def _read_on(tp: TopicPartition, begin: int) -> Iterator[RecordTime]:
+    """Yield the records from an offset on, to the end of the topic partition."""
+    reader = kafka.consumer(**{"enable.partition.eof": True, "queued.max.messages.kbytes": 16 * 1024}, **_UNCOMMITTED)
+    try:
+        reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, begin)])
+        while True:
+            messages = reader.consume(_AT_ONCE, 0.02) or reader.consume(1, _PATIENCE)
+            if not messages:
+                raise _unreachable(str(tp))
+            for message in messages:
+                if _is_end(message):
+                    return
+                yield RecordTime(message.offset(), message.timestamp()[1])
+    finally:
+        reader.close()
+
+
+def _is_end(message: Message) -> bool:
+    """Return whether the end of the topic partition was reached. Raises KafkaException for every other event."""
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return error is not None
+
+
+def _unreachable(what: str) -> ServiceUnreachable:
+    return ServiceUnreachable(
+        f"Kafka at {settings().kafka_address()}: nothing of {what} within {_PATIENCE:.0f} s",
+        remedy="./tidemark status; ./tidemark up kafka",
+    )

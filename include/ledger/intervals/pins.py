@@ -1,4 +1,4 @@
-"""Pinned intervals in the ledger: pinned once, then only read."""
+"""Pinned intervals in the ledger: pinned once, then only read. Each function is one transaction."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, select, text
+from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
-from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.database import session
+from include.ledger.database import lock, session
+from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.models import (
     IntervalRange,
     IntervalRow,
-    MicroBatch,
-    MicroBatchRange,
-    Position,
     Repin,
-    Topic,
 )
+from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
 
@@ -35,52 +32,118 @@ class PinnedInterval:
     interval: Interval
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
+    odd_timestamps: tuple[OddTimestamps, ...] = ()
+    """By topic partition, of those that have any."""
 
 
-def lock_pinning(ledger: Session, pipeline: str) -> None:
-    """Let one transaction at a time pin intervals of the pipeline."""
-    ledger.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"pin:{pipeline}"})
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest pinned intervals on both sides of an interval."""
+
+    before: PinnedInterval | None
+    after: PinnedInterval | None
 
 
 def pinned_of(ledger: Session, row: IntervalRow) -> PinnedInterval:
     """Return the interval of a ledger row with its ranges."""
-    ranges = ledger.scalars(
+    rows = ledger.scalars(
         select(IntervalRange)
         .where(IntervalRange.interval_id == row.id)
         .order_by(IntervalRange.topic, IntervalRange.topic_partition)
     ).all()
+    ranges = [
+        OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset, r.topic_id) for r in rows
+    ]
+    odd = [
+        OddTimestamps(each.topic_partition, r.odd_timestamps, r.first_odd_offset, r.first_odd_timestamp)
+        for each, r in zip(ranges, rows, strict=True)
+        if r.first_odd_offset is not None and r.first_odd_timestamp is not None
+    ]
     return PinnedInterval(
         row.id,
         row.pipeline,
         Interval(row.from_time, row.to_time),
-        tuple(
-            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset, r.topic_id)
-            for r in ranges
-        ),
-        {r.topic: r.topic_id for r in ranges},
+        tuple(ranges),
+        {r.topic: r.topic_id for r in rows},
+        tuple(odd),
     )
 
 
-def find(ledger: Session, pipeline: str, from_time: datetime) -> PinnedInterval | None:
-    """The pinned interval that begins then."""
-    row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time))
+def _of_pipeline(pipeline: str) -> Select[IntervalRow]:
+    return select(IntervalRow).where(IntervalRow.pipeline == pipeline)
+
+
+def _first_of(ledger: Session, wanted: Select[IntervalRow]) -> PinnedInterval | None:
+    row = ledger.scalar(wanted.limit(1))
     return pinned_of(ledger, row) if row else None
 
 
-def neighbour(ledger: Session, pipeline: str, *, last: bool) -> PinnedInterval | None:
-    """The pipeline's first or last pinned interval."""
-    order = IntervalRow.from_time.desc() if last else IntervalRow.from_time
-    row = ledger.scalar(select(IntervalRow).where(IntervalRow.pipeline == pipeline).order_by(order).limit(1))
-    return pinned_of(ledger, row) if row else None
+def find_interval(pipeline: str, from_time: datetime) -> PinnedInterval | None:
+    """Return the pinned interval that begins then."""
+    with session() as ledger:
+        return _first_of(ledger, _of_pipeline(pipeline).where(IntervalRow.from_time == from_time))
+
+
+def last_interval(pipeline: str) -> PinnedInterval | None:
+    """Return the pipeline's last pinned interval."""
+    with session() as ledger:
+        return _first_of(ledger, _of_pipeline(pipeline).order_by(IntervalRow.from_time.desc()))
+
+
+def find_neighbours(pipeline: str, interval: Interval) -> Neighbours:
+    """Return the nearest pinned intervals before and after one."""
+    with session() as ledger:
+        return neighbours_of(ledger, pipeline, interval)
+
+
+def neighbours_of(ledger: Session, pipeline: str, interval: Interval) -> Neighbours:
+    """Return the nearest pinned intervals before and after one, within a transaction."""
+    every, at = _of_pipeline(pipeline), interval.from_time
+    return Neighbours(
+        _first_of(ledger, every.where(IntervalRow.from_time < at).order_by(IntervalRow.from_time.desc())),
+        _first_of(ledger, every.where(IntervalRow.from_time > at).order_by(IntervalRow.from_time)),
+    )
 
 
 def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[PinnedInterval]:
-    """All pinned intervals of the pipeline, or the one that begins then, in order."""
+    """Return all pinned intervals of the pipeline, or the one that begins then, in order."""
     with session() as ledger:
-        wanted = select(IntervalRow).where(IntervalRow.pipeline == pipeline).order_by(IntervalRow.from_time)
+        wanted = _of_pipeline(pipeline).order_by(IntervalRow.from_time)
         if from_time is not None:
             wanted = wanted.where(IntervalRow.from_time == from_time)
         return [pinned_of(ledger, row) for row in ledger.scalars(wanted)]
+
+
+def write_interval(
+    pipeline: str,
+    interval: Interval,
+    ranges: Sequence[OffsetRange],
+    topic_ids: Mapping[str, str],
+    *,
+    pinned_by: str,
+    between: Neighbours,
+    odd_timestamps: Iterable[OddTimestamps] = (),
+    delivers_replays: bool = False,
+) -> PinnedInterval | None:
+    """Write a pinned interval; None when its neighbours are not (or no longer) those that it was resolved between.
+
+    With `delivers_replays` it delivers what was replayed out of quarantine and has no interval yet.
+    Raises TidemarkError when the ranges overlap a neighbour's, or leave a hole between adjacent intervals.
+    """
+    with session() as ledger:
+        lock_pinning(ledger, pipeline)
+        known = _first_of(ledger, _of_pipeline(pipeline).where(IntervalRow.from_time == interval.from_time))
+        if known is not None or neighbours_of(ledger, pipeline, interval) != between:
+            return None
+        pinned = write(ledger, pipeline, interval, ranges, topic_ids, pinned_by, odd_timestamps)
+        if delivers_replays:
+            assign_replays(ledger, pipeline, pinned.id)
+        return pinned
+
+
+def lock_pinning(ledger: Session, pipeline: str) -> None:
+    """Let one transaction at a time pin intervals of the pipeline."""
+    lock(ledger, f"pin:{pipeline}")
 
 
 def write(
@@ -90,82 +153,121 @@ def write(
     ranges: Sequence[OffsetRange],
     topic_ids: Mapping[str, str],
     pinned_by: str,
+    odd_timestamps: Iterable[OddTimestamps] = (),
 ) -> PinnedInterval:
-    """Write a pinned interval. Raises TidemarkError when it would not tile with the one before or after."""
-    of_pipeline = select(IntervalRow).where(IntervalRow.pipeline == pipeline)
-    before = of_pipeline.where(IntervalRow.from_time < interval.from_time).order_by(IntervalRow.from_time.desc())
-    after = of_pipeline.where(IntervalRow.from_time > interval.from_time).order_by(IntervalRow.from_time)
-    for name, wanted, side in (("before", before, "until_offset"), ("after", after, "from_offset")):
-        row = ledger.scalar(wanted.limit(1))
-        if row is None or (
-            row.to_time != interval.from_time if name == "before" else row.from_time != interval.to_time
-        ):
-            continue
-        neighbour_there = pinned_of(ledger, row)
-        # Incarnations of a topic do not tile with each other, and a topic added since begins where it does.
-        same = {topic for topic, topic_id in neighbour_there.topic_ids.items() if topic_ids.get(topic) == topic_id}
-        theirs = {tp: at for tp, at in _sides(neighbour_there.ranges, side).items() if tp.topic in same}
-        other = "from_offset" if name == "before" else "until_offset"
-        mine = {tp: at for tp, at in _sides(ranges, other).items() if tp.topic in same}
-        for tp in theirs.keys() | mine.keys():
-            if theirs.get(tp, 0) != mine.get(tp, 0):
-                raise TidemarkError(
-                    f"interval {interval} does not tile with the one {name} it at {tp}: "
-                    f"{mine.get(tp, 0)} against {theirs.get(tp, 0)}",
-                    remedy="run it again; the ledger was not changed",
-                    pipeline=pipeline,
-                )
+    """Write a pinned interval within a transaction that holds the pinning lock.
+
+    Raises TidemarkError when the ranges overlap a neighbour's, or leave a hole between adjacent intervals.
+    """
+    _check_tiling(pipeline, interval, ranges, topic_ids, neighbours_of(ledger, pipeline, interval))
     row = IntervalRow(
         pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by, state="pinned"
     )
     ledger.add(row)
     ledger.flush()
-    _add_ranges(ledger, row.id, ranges, topic_ids)
+    _add_ranges(ledger, row.id, ranges, topic_ids, odd_timestamps)
     return pinned_of(ledger, row)
 
 
-def _sides(ranges: Iterable[OffsetRange], side: str) -> dict[TopicPartition, int]:
-    return {r.topic_partition: getattr(r, side) for r in ranges}
+def _check_tiling(
+    pipeline: str,
+    interval: Interval,
+    ranges: Sequence[OffsetRange],
+    topic_ids: Mapping[str, str],
+    between: Neighbours,
+) -> None:
+    begins = {r.topic_partition: r.from_offset for r in ranges}
+    ends = {r.topic_partition: r.until_offset for r in ranges}
+    if between.before is not None:
+        theirs = {r.topic_partition: r.until_offset for r in between.before.ranges}
+        is_adjacent = between.before.interval.to_time == interval.from_time
+        _check_side(pipeline, interval, between.before, topic_ids, theirs, begins, is_adjacent)
+    if between.after is not None:
+        theirs = {r.topic_partition: r.from_offset for r in between.after.ranges}
+        is_adjacent = between.after.interval.from_time == interval.to_time
+        _check_side(pipeline, interval, between.after, topic_ids, ends, theirs, is_adjacent)
 
 
-def _add_ranges(ledger: Session, interval_id: int, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+def _check_side(
+    pipeline: str,
+    interval: Interval,
+    neighbour: PinnedInterval,
+    topic_ids: Mapping[str, str],
+    earlier: Mapping[TopicPartition, int],
+    later: Mapping[TopicPartition, int],
+    is_adjacent: bool,
+) -> None:
+    """Raise TidemarkError unless the later offsets begin where the earlier end; not before, where time lies between."""
+    # Incarnations of a topic do not tile with each other, and a topic added since begins where it does.
+    same = {topic for topic, topic_id in neighbour.topic_ids.items() if topic_ids.get(topic) == topic_id}
+    for tp in sorted(tp for tp in earlier.keys() | later.keys() if tp.topic in same):
+        end, begin = earlier.get(tp, 0), later.get(tp, 0)
+        if begin < end or (is_adjacent and begin != end):
+            raise TidemarkError(
+                f"interval {interval} does not tile with {neighbour.interval} at {tp}: one ends at {end}, the next "
+                f"begins at {begin}",
+                remedy="run it again; the ledger was not changed",
+                pipeline=pipeline,
+            )
+
+
+def _add_ranges(
+    ledger: Session,
+    interval_id: int,
+    ranges: Iterable[OffsetRange],
+    topic_ids: Mapping[str, str],
+    odd_timestamps: Iterable[OddTimestamps],
+) -> None:
+    odd = {each.topic_partition: each for each in odd_timestamps}
     for each in ranges:
+        tp = each.topic_partition
         ledger.add(
             IntervalRange(
                 interval_id=interval_id,
-                topic=each.topic_partition.topic,
-                topic_partition=each.topic_partition.partition,
-                topic_id=topic_ids[each.topic_partition.topic],
+                topic=tp.topic,
+                topic_partition=tp.partition,
+                topic_id=topic_ids[tp.topic],
                 from_offset=each.from_offset,
                 until_offset=each.until_offset,
+                odd_timestamps=odd[tp].count if tp in odd else 0,
+                first_odd_offset=odd[tp].first_offset if tp in odd else None,
+                first_odd_timestamp=odd[tp].first_timestamp if tp in odd else None,
             )
         )
     ledger.flush()
 
 
 def replace_ranges(
-    ledger: Session, pinned: PinnedInterval, ranges: Sequence[OffsetRange], repinned_by: str
-) -> PinnedInterval:
-    """Give a pinned interval other ranges, on record with the old ones.
+    pinned: PinnedInterval,
+    ranges: Sequence[OffsetRange],
+    *,
+    repinned_by: str,
+    odd_timestamps: Iterable[OddTimestamps] = (),
+) -> PinnedInterval | None:
+    """Give the last pinned interval other ranges, on record with the old ones; None when it changed meanwhile.
 
     What is registered of it stays registered, and is replaced by the run that follows, like after any rerun;
     until that has succeeded the interval counts as pinned only.
     """
-    row = ledger.get_one(IntervalRow, pinned.id, with_for_update=True)
-    ledger.execute(delete(IntervalRange).where(IntervalRange.interval_id == pinned.id))
-    _add_ranges(ledger, pinned.id, ranges, pinned.topic_ids)
-    row.state = "pinned"
-    replaced = pinned_of(ledger, row)
-    ledger.add(
-        Repin(
-            interval_id=pinned.id,
-            repinned_by=repinned_by,
-            old_ranges=[_as_json(each) for each in pinned.ranges],
-            new_ranges=[_as_json(each) for each in replaced.ranges],
+    with session() as ledger:
+        lock_pinning(ledger, pinned.pipeline)
+        last = _first_of(ledger, _of_pipeline(pinned.pipeline).order_by(IntervalRow.from_time.desc()))
+        if last != pinned:
+            return None
+        row = ledger.get_one(IntervalRow, pinned.id, with_for_update=True)
+        ledger.execute(delete(IntervalRange).where(IntervalRange.interval_id == pinned.id))
+        _add_ranges(ledger, pinned.id, ranges, pinned.topic_ids, odd_timestamps)
+        row.state = "pinned"
+        replaced = pinned_of(ledger, row)
+        ledger.add(
+            Repin(
+                interval_id=pinned.id,
+                repinned_by=repinned_by,
+                old_ranges=[_as_json(each) for each in pinned.ranges],
+                new_ranges=[_as_json(each) for each in replaced.ranges],
+            )
         )
-    )
-    ledger.flush()
-    return replaced
+        return replaced
 
 
 def _as_json(each: OffsetRange) -> dict[str, Any]:
@@ -176,33 +278,3 @@ def _as_json(each: OffsetRange) -> dict[str, Any]:
         "from_offset": each.from_offset,
         "until_offset": each.until_offset,
     }
-
-
-def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
-    """Where the archive of each topic partition begins: the pipeline's declared start, as it came out.
-
-    Of a topic that was deleted and created again: where its current incarnation begins.
-    """
-    # The query stops at the first micro-batch of each topic partition, however many follow it.
-    first = (
-        select(MicroBatchRange.from_offset)
-        .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
-        .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == ARCHIVE,
-            MicroBatchRange.topic == Position.topic,
-            MicroBatchRange.topic_partition == Position.topic_partition,
-            MicroBatchRange.topic_id == Topic.topic_id,
-        )
-        .order_by(MicroBatchRange.until_offset, MicroBatchRange.from_offset)
-        .limit(1)
-        .correlate(Position, Topic)
-        .scalar_subquery()
-    )
-    with session() as ledger:
-        rows = ledger.execute(
-            select(Position.topic, Position.topic_partition, first)
-            .join(Topic, (Topic.pipeline == Position.pipeline) & (Topic.topic == Position.topic))
-            .where(Position.pipeline == pipeline, Position.query == ARCHIVE)
-        )
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows if offset is not None}

@@ -15,24 +15,28 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, LandedFile
-from include.ledger.intervals.revisions import BuiltRevision, note_built, registered_of_interval, set_state
-from include.ledger.streams import generations as ledger_generations
-from include.ledger.streams import losses, writers
 from sqlalchemy import select
 
 from include import kafka, lake
 from include.errors import AnotherWriter, ArchiveBehind, OffsetsLost, TidemarkError, TopicRecreated, UsageError
 from include.intervals.steps import readable_source
+from include.ledger.archive import landing_files, micro_batches
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
-from include.ledger.intervals import attempts, pins
+from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import BuiltRevision, registered_of_interval
 from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
+from include.ledger.streams import generations as ledger_generations
+from include.ledger.streams import losses, writers
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
+from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from include.streams import generations
 from include.streams.start import check_retention, lost_offsets
@@ -141,7 +145,7 @@ def test_pinning_waits_for_the_archive_when_it_catches_up_in_time(log: Log, monk
         asked.set()
         return positions(pipeline)
 
-    monkeypatch.setattr("include.intervals.pinning.positions", observed)
+    monkeypatch.setattr("include.intervals.archive_wait.positions", observed)
     patient = settings().model_copy(update={"archive_wait": "60s"})
     monkeypatch.setattr("include.intervals.pinning.settings", lambda: patient)
     with ThreadPoolExecutor(1) as pool:
@@ -175,10 +179,10 @@ def register_something(pinned: PinnedInterval) -> BuiltRevision:
     attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
     label = f"date=2026-01-01/interval={pinned.interval.label}"
     built = BuiltRevision(pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", 1, "hash", {})
-    note_built(attempt, pinned.id, "1", [built])
-    set_state([built], "registered")
-    with session() as ledger:
-        ledger.get_one(IntervalRow, pinned.id).state = "registered"
+    findings = BuildFindings(pinned.ranges, {}, RecordCounts(), ReconciliationCounts())
+    builds.note_build(attempts.load_attempt(attempt), [built], findings)
+    passed, changes = Validation(True, pinned.pipeline), Changes(points=(built,))
+    builds.finish_registration(builds.begin_registration(attempts.load_attempt(attempt), passed, changes))
     return built
 
 
@@ -227,19 +231,20 @@ def test_interval_that_does_not_tile_is_not_written(log: Log) -> None:
     log.pin(0)
     (pinned,) = log.pinned()
     shifted = [OffsetRange(Tp(log.topic, 0), 1, 3), OffsetRange(Tp(log.topic, 1), 0, 0)]
-    with pytest.raises(TidemarkError, match="does not tile"), session() as ledger:
-        pins.write(ledger, log.pipeline.name, hour(1), shifted, pinned.topic_ids, "test")
+    between = pins.find_neighbours(log.pipeline.name, hour(1))
+    with pytest.raises(TidemarkError, match="does not tile"):
+        pins.write_interval(log.pipeline.name, hour(1), shifted, pinned.topic_ids, pinned_by="test", between=between)
     assert len(log.pinned()) == 1
 
 
-def landed(log: Log, name: str, *hours: float) -> LandedFile:
+def landed(log: Log, name: str, *hours: float) -> LandingFile:
     """A landing file of which only the timestamps matter here."""
-    path = f"landing/{log.pipeline.name}/{name}/outcome=archived/part.parquet"
+    path = f"landing/{log.pipeline.name}/{name}/fate=archived/part.parquet"
     system, at = lake.filesystem(lake.uri(path))
     system.create_dir(at.rsplit("/", 1)[0], recursive=True)
     times = pa.array([START + each * HOUR for each in hours], pa.timestamp("us", "UTC"))
     pq.write_table(pa.table({"kafka_timestamp": times}), at)
-    return LandedFile("archived", path, len(hours), 1)
+    return LandingFile("archived", path, len(hours), 1)
 
 
 def adopt(log: Log) -> dict[str, object]:
@@ -298,7 +303,7 @@ def test_files_are_those_of_the_range_s_own_incarnation_when_offsets_are_the_sam
     log.pin(1)
     old, new = log.pinned()
     assert by_partition(old) == by_partition(new) == {0: (0, 2), 1: (0, 0)}
-    files = [micro_batches.files_covering(log.pipeline.name, each.ranges, "archived") for each in (old, new)]
+    files = [landing_files.files_covering(log.pipeline.name, each.ranges, "archived") for each in (old, new)]
     assert [len(each) for each in files] == [1, 1]
     assert "/old/" in files[0][0]
     assert "/new/" in files[1][0]

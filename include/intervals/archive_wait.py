@@ -1,0 +1,58 @@
+"""Waiting until the archive holds what an interval is to be pinned to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
+
+from include import kafka
+from include.errors import ArchiveBehind
+from include.ledger.archive.positions import positions
+from include.offsets import TopicPartition
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+
+def await_archive(
+    pipeline: Pipeline, interval: Interval, until: Mapping[TopicPartition, int], patience: timedelta
+) -> None:
+    """Wait until the archive has committed everything below the interval's end. Raises ArchiveBehind."""
+
+    def missing() -> list[str]:
+        reached = positions(pipeline.name)
+        return [
+            f"{tp} is at {reached.get(tp, 0)} of {offset}"
+            for tp, offset in sorted(until.items())
+            if reached.get(tp, 0) < offset
+        ]
+
+    waiting = retry(
+        retry=retry_if_result(bool),
+        stop=stop_after_delay(patience.total_seconds()),
+        wait=wait_fixed(1),
+    )(missing)
+    try:
+        waiting()
+    except RetryError as error:
+        behind = error.last_attempt.result()
+        remedy = f"is the stream running? ./tidemark status; ./tidemark stream {pipeline.name}"
+        if opened := _open_transactions(until):
+            behind += opened
+            remedy = f"end the producer's transaction (kafka-transactions.sh find-hanging, abort), or: {remedy}"
+        raise ArchiveBehind(
+            f"the archive has not reached the end of {interval}: {'; '.join(behind)}",
+            remedy=remedy,
+            pipeline=pipeline.name,
+        ) from None
+
+
+def _open_transactions(until: Mapping[TopicPartition, int]) -> list[str]:
+    """Return where a transaction that was begun and not ended keeps readers from the offsets below `until`."""
+    stable = kafka.offset_bounds(until)
+    return [
+        f"{tp}: a transaction is open at offset {stable[tp][1]}, nothing behind it can be read"
+        for tp, offset in sorted(until.items())
+        if stable[tp][1] < offset
+    ]

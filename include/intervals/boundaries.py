@@ -1,0 +1,137 @@
+"""Times to offsets of a pipeline's topics: the boundaries between which intervals lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from include import kafka
+from include.errors import OffsetsLost
+from include.kafka import offset_search
+from include.kafka.offset_search import Spans
+from include.kafka.sources import describe_source, source_topic_partitions
+from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
+from include.ledger.archive.positions import stored_topics
+from include.ledger.intervals.archived_offsets import CommittedSpan, commit_of, first_committed_offsets
+from include.ledger.intervals.odd_timestamps import OddTimestamps
+from include.ledger.intervals.pins import Neighbours, PinnedInterval
+from include.ledger.streams import lines
+from include.offsets import TopicPartition
+from include.pipelines.spec import Pipeline
+from include.pipelines.spec.lines import no_offsets
+
+Offsets = Mapping[TopicPartition, int]
+
+_Search = tuple[datetime, frozenset[tuple[TopicPartition, tuple[int, int]]]]
+"""The time and the spans of a search: asked twice, it reads the log once."""
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """A pipeline's topics as they were when pinning began: what is appended later changes no boundary."""
+
+    pipeline: Pipeline
+    bounds: Spans
+    """Earliest and end offset of each topic partition. Up to the end that open transactions hide: what they may
+    still commit belongs to its own interval."""
+    topic_ids: Mapping[str, str]
+    read_at: datetime
+    _commits: dict[TopicPartition, CommittedSpan] = field(default_factory=dict, repr=False)
+    _searches: dict[_Search, Mapping[TopicPartition, Boundary]] = field(default_factory=dict, repr=False)
+
+    @property
+    def rule(self) -> TimestampRule:
+        """What may end an interval. A short interval tolerates no timestamp that leaps over the next one."""
+        tolerance = min(TOLERANCE, self.pipeline.schedule.every)
+        return TimestampRule(_milliseconds(self.read_at), self._committed_at, int(tolerance.total_seconds() * 1000))
+
+    def boundaries(self, moment: datetime, spans: Spans) -> Mapping[TopicPartition, Boundary]:
+        """Return where an interval ends at `moment` in each topic partition's span."""
+        search = moment, frozenset(spans.items())
+        if search not in self._searches:
+            empty = {tp: Boundary(until) for tp, (begin, until) in spans.items() if begin >= until}
+            rest = {tp: span for tp, span in spans.items() if tp not in empty}
+            self._searches[search] = empty | offset_search.find_boundaries(moment, rest, self.rule)
+        return self._searches[search]
+
+    def spans_between(self, neighbours: Neighbours) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the offsets that lie between pinned intervals: before the first from the archive's beginning on."""
+        after = neighbours.after
+        if after is None:
+            begins = self._continuation(neighbours.before)
+            ends = {tp: end for tp, (_, end) in self.bounds.items()}
+            return {tp: (begins.get(tp, 0), max(begins.get(tp, 0), end)) for tp, end in (begins | ends).items()}
+        begins = self._continuation(neighbours.before)
+        spans = {}
+        for each in after.ranges:
+            tp = each.topic_partition
+            # Of a topic that was deleted since, nothing is left to pin: adopting its successor pinned the rest.
+            is_open = after.topic_ids[tp.topic] == self.topic_ids.get(tp.topic) and tp in self.bounds
+            begin = min(begins.get(tp, 0), each.from_offset) if is_open else each.from_offset
+            spans[tp] = (begin, each.from_offset)
+        return spans
+
+    def _continuation(self, before: PinnedInterval | None) -> dict[TopicPartition, int]:
+        """Return where what follows an interval begins: at its end, in another incarnation at its own beginning.
+
+        A topic partition that the interval lacks while it has the topic was added since, and begins at 0.
+        """
+        known = before.topic_ids if before else {}
+        continued = {topic for topic, topic_id in known.items() if self.topic_ids.get(topic) == topic_id}
+        archived = first_committed_offsets(self.pipeline.name)
+        begins = {tp: archived.get(tp, low) for tp, (low, _) in self.bounds.items() if tp.topic not in continued}
+        ends = before.ranges if before else ()
+        return begins | {r.topic_partition: r.until_offset for r in ends if r.topic_partition.topic in continued}
+
+    def first_time(self, spans: Spans) -> datetime | None:
+        """Return when the records of the spans begin; None when there are none."""
+        begins = {tp: max(begin, self.bounds[tp][0]) for tp, (begin, end) in spans.items() if begin < end}
+        times = offset_search.first_times(begins, self.rule)
+        return min(times.values(), default=None)
+
+    def _committed_at(self, tp: TopicPartition, offset: int) -> int | None:
+        span = self._commits.get(tp)
+        if span is None or not span.from_offset <= offset < span.until_offset:
+            span = commit_of(self.pipeline.name, tp, self.topic_ids[tp.topic], offset)
+            if span is None:
+                return None
+            self._commits[tp] = span
+        return _milliseconds(span.committed_at)
+
+
+def read_log(pipeline: Pipeline) -> SourceLog:
+    """Return the pipeline's topics as they are now.
+
+    Raises TopicRecreated, OffsetsLost when there is no topic, UsageError when lines were read, ServiceUnreachable.
+    """
+    topics = describe_source(pipeline.source)
+    for topic, topic_id in stored_topics(pipeline.name).items():
+        kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
+    if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
+        if read := lines.sources_of(pipeline.name):
+            raise no_offsets(read[0], pipeline.name)
+        raise OffsetsLost(
+            f"topic {', '.join(sorted(missing))} does not exist"
+            if missing
+            else f"no topic matches {pipeline.source.pattern!r}",
+            remedy=f"produce into it first: ./tidemark produce {pipeline.name} --events 1000",
+            pipeline=pipeline.name,
+        )
+    bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")
+    return SourceLog(
+        pipeline, bounds, {topic: identity.topic_id for topic, identity in topics.items()}, datetime.now(UTC)
+    )
+
+
+def odd_timestamps_of(boundaries: Mapping[TopicPartition, Boundary]) -> list[OddTimestamps]:
+    """Return the odd timestamps that were passed over to find the boundaries."""
+    return [
+        OddTimestamps(tp, each.odd_count, each.first_odd.offset, each.first_odd.milliseconds)
+        for tp, each in sorted(boundaries.items())
+        if each.first_odd is not None
+    ]
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,71 @@
+"""The rest of a topic that was deleted: archived, in no interval yet, and no time leads to its offsets any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from include import lake
+from include.intervals.boundaries import SourceLog
+from include.ledger.archive.landing_files import files_covering
+from include.ledger.archive.positions import positions, stored_topics
+from include.ledger.intervals import missing, pins
+from include.ledger.intervals.pins import Neighbours
+from include.ledger.streams.generations import Rest
+from include.offsets import OffsetRange
+from include.pipelines.spec import Pipeline
+from include.times import Interval, utc
+
+
+def rest_of(pipeline: Pipeline, topic: str) -> Rest | None:
+    """Return what is archived of a topic and in no interval yet, as one interval: no more will come of it.
+
+    It follows the last pinned interval, or is that of the first archived record. None when nothing is left.
+    """
+    log = _closed_log(pipeline, topic)
+    last = pins.last_interval(pipeline.name)
+    ranges = _ranges(log, Neighbours(last, None))
+    if not any(map(len, ranges)):
+        return None
+    begin = last.interval.to_time if last else pipeline.schedule.floor(_first_archived(pipeline, ranges))
+    return Rest(Interval(begin, begin + pipeline.schedule.every), ranges, log.topic_ids)
+
+
+def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
+    """Pin what was left for later between pinned intervals, each gap as the interval before the next pinned one.
+
+    The caller holds the pipeline's lease. Done again, it finds nothing left: each interval is a transaction.
+    """
+    log = _closed_log(pipeline, topic)
+    every = pipeline.schedule.every
+    for gap in missing.find_gaps(pipeline.name):
+        ranges = _ranges(log, gap)
+        if gap.after is not None and any(map(len, ranges)):
+            end = gap.after.interval.from_time
+            topic_ids = gap.after.topic_ids
+            pins.write_interval(
+                pipeline.name, Interval(end - every, end), ranges, topic_ids, pinned_by=pinned_by, between=gap
+            )
+
+
+def _closed_log(pipeline: Pipeline, topic: str) -> SourceLog:
+    """Return the pipeline's topics as far as they are archived, of others than the closed one nothing."""
+    ends = {tp: (0, end if tp.topic == topic else 0) for tp, end in positions(pipeline.name).items()}
+    return SourceLog(pipeline, ends, stored_topics(pipeline.name), datetime.now(UTC))
+
+
+def _ranges(log: SourceLog, gap: Neighbours) -> list[OffsetRange]:
+    return [OffsetRange(tp, *span) for tp, span in sorted(log.spans_between(gap).items())]
+
+
+def _first_archived(pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> datetime:
+    """Return the earliest record timestamp in the files that hold the beginnings of the ranges."""
+    begins = [replace(r, until_offset=r.from_offset + 1) for r in ranges if len(r)]
+    earliest = []
+    for fate in ("archived", "empty", "quarantined"):
+        for path in files_covering(pipeline.name, begins, fate):
+            bounds = lake.column_bounds(lake.read_footer(lake.uri(path)), "kafka_timestamp")
+            if bounds is not None and isinstance(bounds[0], datetime):
+                earliest.append(utc(bounds[0]))
+    return min(earliest, default=datetime.now(UTC) - pipeline.schedule.every)
