@@ -87,7 +87,7 @@ def test_files_of_a_micro_batch_stay_while_its_driver_lives(postgres: Home, leas
 def test_quarantine_file_stays_when_a_live_driver_may_write_it_again(postgres: Home, lease: Lease) -> None:
     """A killed driver's file has the name that its successor gives to the same micro-batch."""
     path = written("quarantine", PIPELINE, "0a1b2c3d-000000004.parquet")
-    assert unknown() == [path.name]
+    assert path.name in unknown()
     repaired()
     assert path.exists()
     writers.release(lease)
