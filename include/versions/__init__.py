@@ -55,6 +55,7 @@ REVISIONS = (
 VALIDATION = (
     "expectations.checkpoint:expectations_of",
     "expectations.checkpoint:OnPass",
+    "spark_jobs.publication.validate:named_for_suite",
 )
 FLAGS = ("spark_jobs.views.flags:flags",)
 
