@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.streams import generations, writers
-
 from include import lake
+from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
+from include.ledger.streams import generations, writers
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.spark import driver_folders
 from include.spark.submission import submission

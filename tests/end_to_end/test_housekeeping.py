@@ -79,9 +79,9 @@ def test_next_run_deletes_the_landing_files_when_one_was_killed_after_marking_th
     assert archived <= kept.after_kill
     assert kept.done["landing"]["files"] == 0
     assert files(kept.home.lake, "fate=archived") == set()
-    assert ledger(
-        kept.home, "SELECT count(*) FROM landing_files WHERE fate = 'archived' AND removed_at IS NULL"
-    ) == [(0,)]
+    assert ledger(kept.home, "SELECT count(*) FROM landing_files WHERE fate = 'archived' AND removed_at IS NULL") == [
+        (0,)
+    ]
     # Emptied folders went with them.
     folders = [path for path in (kept.home.lake / "landing").rglob("*") if path.is_dir()]
     assert {path.name for path in folders} == {"nest_cameras", "compacted", "empty"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from include.ledger.streams.lines import NotedFile
 
 from include.errors import UsageError
+from include.ledger.streams.lines import NotedFile
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec.lines import SocketLines, TextFiles, parse_line_source
 

@@ -8,7 +8,7 @@ from include.errors import TidemarkError
 from include.ledger.intervals.states import RETIRED, RevisionState, check_transition
 
 
-@pytest.mark.parametrize("after", set(RevisionState) - {RevisionState.REGISTERED, RevisionState.SUPERSEDED})
+@pytest.mark.parametrize("after", sorted(set(RevisionState) - {RevisionState.REGISTERED, RevisionState.SUPERSEDED}))
 def test_registered_revision_stays_registered_when_anything_but_a_registration_asks_for_it(
     after: RevisionState,
 ) -> None:
@@ -16,19 +16,19 @@ def test_registered_revision_stays_registered_when_anything_but_a_registration_a
         check_transition("r1", RevisionState.REGISTERED, after)
 
 
-@pytest.mark.parametrize("after", set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED})
+@pytest.mark.parametrize("after", sorted(set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED}))
 def test_revision_that_is_being_registered_cannot_be_given_up(after: RevisionState) -> None:
     with pytest.raises(TidemarkError, match="is registering"):
         check_transition("r1", RevisionState.REGISTERING, after)
 
 
-@pytest.mark.parametrize("before", set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED})
+@pytest.mark.parametrize("before", sorted(set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED}))
 def test_nothing_is_registered_when_its_intent_was_not_noted(before: RevisionState) -> None:
     with pytest.raises(TidemarkError, match="cannot become registered"):
         check_transition("r1", before, RevisionState.REGISTERED)
 
 
-@pytest.mark.parametrize("before", [*RETIRED, RevisionState.REMOVED])
+@pytest.mark.parametrize("before", [*sorted(RETIRED), RevisionState.REMOVED])
 def test_revision_without_its_files_is_never_registered_again(before: RevisionState) -> None:
     with pytest.raises(TidemarkError):
         check_transition("r1", before, RevisionState.REGISTERING)
