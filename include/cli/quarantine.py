@@ -29,7 +29,7 @@ from include.user import user_at_host
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]
 Offset = Annotated[int | None, typer.Option("--offset", min=0, help="the record at this offset")]
-ReasonCode = Annotated[str | None, typer.Option("--reason", help="records with this reason code")]
+ReasonCode = Annotated[str | None, typer.Option("--code", "--reason", help="records with this reason code")]
 
 
 class State(StrEnum):

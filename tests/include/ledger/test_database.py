@@ -86,7 +86,7 @@ def test_transaction_that_was_ended_for_idleness_is_told_as_a_lost_connection(sh
             wait_for("PostgreSQL to end the transaction", lambda: ended(backend), SHORT + 20)
             ledger.execute(text("SELECT 1"))
 
-    with pytest.raises(ServiceUnreachable, match="closed the connection|idle-in-transaction"):
+    with pytest.raises(ServiceUnreachable, match=r"closed the connection|idle-in-transaction"):
         idle()
 
 
