@@ -28,7 +28,7 @@ from include.ledger.intervals.evidence import SpeedPosition
 from include.pipelines.spec import AdditiveView
 from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation
 from include.times import format_time, utc
-from include.versions import decoder_version
+from include.versions import decoder_version, view_version
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting
@@ -101,7 +101,14 @@ def _by_other_code(
 ) -> list[tuple[datetime, datetime, bool]]:
     """The windows, each with whether other code than the current one had a part in it."""
     name, span = run.pipeline.name, (windows[0][0], max(end for _, end in windows))
-    other = other_code(name, view.name, run.pinned.ranges, span, decoder_version(name))
+    other = other_code(
+        name,
+        view.name,
+        run.pinned.ranges,
+        span,
+        landed_by=decoder_version(name),
+        counted_by=view_version(name, view.name),
+    )
     return [(start, end, other.touches(start, end)) for start, end in windows]
 
 

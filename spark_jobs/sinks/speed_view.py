@@ -20,7 +20,7 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
-from include.versions import decoder_version
+from include.versions import view_version
 from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
 from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
@@ -90,7 +90,7 @@ class SpeedViewSink:
             batch_id=version,
             rows=emitted,
             seconds=time.monotonic() - started,
-            decoder_version=decoder_version(self.pipeline.code),
+            decoder_version=view_version(self.pipeline.code, self.view.name),
         )
         self._commit(batch, batch_id)
         crash_point("speed_committed")

@@ -95,17 +95,25 @@ class OtherCode:
 
 
 def other_code(
-    pipeline: str, view: str, ranges: Iterable[OffsetRange], events: tuple[datetime, datetime], version: str
+    pipeline: str,
+    view: str,
+    ranges: Iterable[OffsetRange],
+    events: tuple[datetime, datetime],
+    *,
+    landed_by: str,
+    counted_by: str,
 ) -> OtherCode:
-    """Return what code of other versions counted of the ranges and landed of events in that time."""
+    """Return what other code counted of the ranges and landed of events in that time.
+
+    Other code is any but the decoder version `landed_by` and the view version `counted_by`.
+    """
     low, high = events
-    other = MicroBatch.decoder_version.is_distinct_from(version)
     with session() as ledger:
         counted = [
             ledger.scalar(
                 select(MicroBatch.id)
                 .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
-                .where(_of_query(pipeline, view), other)
+                .where(_of_query(pipeline, view), MicroBatch.decoder_version.is_distinct_from(counted_by))
                 .limit(1)
             )
             for ranges_in in (_ranges_in(each) for each in ranges if len(each))
@@ -120,7 +128,7 @@ def other_code(
         landed = (
             select(func.coalesce(in_time.c.event_time_min, low), func.coalesce(in_time.c.event_time_max, high))
             .join(MicroBatch, MicroBatch.id == in_time.c.micro_batch_id)
-            .where(_of_query(pipeline, ARCHIVE), other)
+            .where(_of_query(pipeline, ARCHIVE), MicroBatch.decoder_version.is_distinct_from(landed_by))
         )
         spans = [(begin, end) for begin, end in ledger.execute(landed)]
         return OtherCode(any(batch is not None for batch in counted), spans)

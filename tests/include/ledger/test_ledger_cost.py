@@ -101,7 +101,7 @@ class Past:
         assert len(landing_files.files_covering(pipeline.name, pinned.ranges, "archived")) == BATCHES
         events = (interval.from_time, interval.to_time)
         assert len(landing_files.files_with_event_times(pipeline.name, *events)) == BATCHES
-        assert not other_code(pipeline.name, VIEW, pinned.ranges, events, "1").everywhere
+        assert not other_code(pipeline.name, VIEW, pinned.ranges, events, landed_by="1", counted_by="1").everywhere
         assert sum(found.fates.archived for found in evidence.committed_fates(pipeline.name, pinned.ranges)) == (
             2 * BATCHES
         )
