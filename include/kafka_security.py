@@ -1,7 +1,7 @@
-"""One file of client options for both of Kafka's clients, which name the same things differently.
+"""Client options for both of Kafka's clients from one file: the clients name the same options differently.
 
-librdkafka, which the command uses, takes user, password and certificate one by one; the Java client, which Spark
-uses, takes user and password as a JAAS line. The file may be written for either.
+librdkafka, which commands use, takes user, password and certificate as three options. The Java client, which Spark
+uses, takes user and password in a JAAS line. The file may be written for either.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
 
 def for_librdkafka(options: Mapping[str, str]) -> dict[str, str]:
-    """The options as librdkafka names them. Raises UsageError for a trust store that it cannot read."""
-    found = dict(options)
-    jaas = found.pop("sasl.jaas.config", "")
+    """Return the options as librdkafka names them. Raises UsageError for a trust store that it cannot read."""
+    named = dict(options)
+    jaas = named.pop("sasl.jaas.config", "")
     for name in ("username", "password"):
         if value := re.search(rf"\b{name}={_QUOTED}", jaas):
-            found.setdefault(f"sasl.{name}", re.sub(r"\\(.)", r"\1", value[1]))
-    store, kind = found.pop("ssl.truststore.location", ""), found.pop("ssl.truststore.type", "JKS")
-    found.pop("ssl.truststore.password", None)
+            named.setdefault(f"sasl.{name}", re.sub(r"\\(.)", r"\1", value[1]))
+    store, kind = named.pop("ssl.truststore.location", ""), named.pop("ssl.truststore.type", "JKS")
+    named.pop("ssl.truststore.password", None)
     if store and kind.upper() != "PEM":
         raise UsageError(
             f"TIDEMARK_KAFKA_PROPERTIES: a trust store of type {kind} is for Java alone",
             remedy="write ssl.ca.location=<certificates in PEM>, which serves both clients",
         )
     if store:
-        found.setdefault("ssl.ca.location", store)
-    return found
+        named.setdefault("ssl.ca.location", store)
+    return named
 
 
 def for_java(options: Mapping[str, str]) -> dict[str, str]:
-    """The options as Kafka's Java client names them. Raises UsageError for a mechanism that it does not know."""
-    found = dict(options)
-    user, password = found.pop("sasl.username", None), found.pop("sasl.password", None)
-    if user is not None and "sasl.jaas.config" not in found:
-        mechanism = found.get("sasl.mechanism") or found.get("sasl.mechanisms") or ""
+    """Return the options as Kafka's Java client names them. Raises UsageError for an unknown mechanism."""
+    named = dict(options)
+    user, password = named.pop("sasl.username", None), named.pop("sasl.password", None)
+    if user is not None and "sasl.jaas.config" not in named:
+        mechanism = named.get("sasl.mechanism") or named.get("sasl.mechanisms") or ""
         if mechanism not in _MODULES:
             raise UsageError(
                 f"TIDEMARK_KAFKA_PROPERTIES: sasl.mechanism is {mechanism or 'not set'}",
                 remedy=f"one of {', '.join(_MODULES)}",
             )
         line = f"username={_in_quotes(user)} password={_in_quotes(password or '')}"
-        found["sasl.jaas.config"] = f"{_MODULES[mechanism]} required {line};"
-    if "sasl.mechanisms" in found:
-        found["sasl.mechanism"] = found.pop("sasl.mechanisms")
-    if authority := found.pop("ssl.ca.location", None):
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
-    return found
+        named["sasl.jaas.config"] = f"{_MODULES[mechanism]} required {line};"
+    if "sasl.mechanisms" in named:
+        named["sasl.mechanism"] = named.pop("sasl.mechanisms")
+    if authority := named.pop("ssl.ca.location", None):
+        named |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+    return named
 
 
 def _in_quotes(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Kafka as commands and drivers use it outside Spark."""
+"""Kafka outside Spark: its topics, offsets and records, as commands and drivers ask for them."""
 
 from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at
 from include.kafka.client import TIMEOUT, admin, consumer, few_records, producer, reaching_kafka, send

@@ -19,9 +19,10 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 def offset_bounds(
     topic_partitions: Iterable[TopicPartition], isolation: Isolation = "read_committed"
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Earliest offset and end offset of each topic partition.
+    """Return the earliest and the end offset of each topic partition.
 
-    The end is the last stable offset for read_committed: an open transaction holds it back.
+    For read_committed the end is the last stable offset: an open transaction holds it back.
+    Raises ServiceUnreachable.
     """
     with reaching_kafka():
         reader = consumer(**{"isolation.level": isolation})
@@ -36,21 +37,24 @@ def offset_bounds(
 def offsets_at(
     moment: datetime, topic_partitions: Iterable[TopicPartition], isolation: Isolation = "read_committed"
 ) -> dict[TopicPartition, int | None]:
-    """The first offset whose record's timestamp is at or after `moment`; None when there is none yet."""
+    """Return the first offset with a timestamp at or after `moment`, by Kafka's time index; None without one.
+
+    Transaction markers count, with the broker's clock as their timestamp. Raises ServiceUnreachable.
+    """
     milliseconds = int(moment.timestamp() * 1000)
     with reaching_kafka():
         reader = consumer(**{"isolation.level": isolation})
         try:
             wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition, milliseconds) for tp in topic_partitions]
-            found = reader.offsets_for_times(wanted, timeout=TIMEOUT) if wanted else []
+            indexed = reader.offsets_for_times(wanted, timeout=TIMEOUT) if wanted else []
         finally:
             reader.close()
-    return {TopicPartition(f.topic, f.partition): f.offset if f.offset >= 0 else None for f in found}
+    return {TopicPartition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in indexed}
 
 
 def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datetime | None:
-    """The earliest timestamp among the first records of the topic partitions; None when all are empty."""
-    found: list[int] = []
+    """Return the earliest timestamp among the first records of the topic partitions; None when all are empty."""
+    timestamps: list[int] = []
     with reaching_kafka():
         reader = consumer(**few_records())
         try:
@@ -61,10 +65,10 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
                 message = reader.poll(TIMEOUT)
                 # Nothing visible up to the partition's end comes as an error.
                 if message is not None and message.error() is None:
-                    found.append(message.timestamp()[1])
+                    timestamps.append(message.timestamp()[1])
         finally:
             reader.close()
-    return datetime.fromtimestamp(min(found) / 1000, UTC) if found else None
+    return datetime.fromtimestamp(min(timestamps) / 1000, UTC) if timestamps else None
 
 
 def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:

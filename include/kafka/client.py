@@ -1,4 +1,4 @@
-"""What is asked of Kafka outside Spark: topics and their ids, offsets, and values of compacted topics."""
+"""Clients of the configured cluster: admin, consumer and producer, and their errors as Tidemark's."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from include.errors import ServiceUnreachable
 from include.settings import settings
 
 TIMEOUT = 10.0
-"""Seconds until a broker that does not answer counts as unreachable."""
+"""Seconds after which a broker that does not answer counts as unreachable."""
 
 _REFUSED_WITHIN = 3.0
-"""Seconds in which a broker that refuses a connection does so."""
+"""Seconds within which a broker refuses a connection, if it does."""
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
@@ -54,23 +54,23 @@ def _unreachable(reason: str) -> ServiceUnreachable:
 
 
 def _quiet(_: KafkaError) -> None:
-    """Connection errors reach the caller through the call that needed the connection."""
+    """Ignore a connection error: the call that needed the connection reports it."""
 
 
 def _refusal() -> str:
-    """Why the broker does not let us in, where it is asked for user, password or certificate; empty otherwise.
+    """Return why the broker refuses user, password or certificate; empty when it does not.
 
-    The client tells that in passing only: a call just gets no answer. So a connection is made for it.
+    The client reports a refusal to its error callback only, and calls time out. So this connects to ask.
     """
     options = settings().kafka_client_options()
     if options.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
         return ""
-    told: list[KafkaError] = []
-    probe = AdminClient({**options, "error_cb": told.append, "log_level": 0})
+    reported: list[KafkaError] = []
+    probe = AdminClient({**options, "error_cb": reported.append, "log_level": 0})
     deadline = time.monotonic() + _REFUSED_WITHIN
     while time.monotonic() < deadline:
         probe.poll(0.2)
-        for error in told:
+        for error in reported:
             if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
                 # `address: what: why (after so many ms …)`
                 return str(error.str()).split(": ", 1)[-1].split(" (after", 1)[0]
@@ -78,9 +78,9 @@ def _refusal() -> str:
 
 
 def few_records(fetch_bytes: int = 64 * 1024) -> dict[str, str | bool | int]:
-    """Options of a consumer that is after a few records: it does not read ahead, and sees a partition's end.
+    """Return options of a consumer that reads a few records: it does not read ahead and sees a partition's end.
 
-    The client would fill its queue with what lies behind them, and pause for a second whenever that is full.
+    By default the client fills a queue with the records that follow, and pauses for a second when it is full.
     """
     return {
         "enable.partition.eof": True,
@@ -91,12 +91,12 @@ def few_records(fetch_bytes: int = 64 * 1024) -> dict[str, str | bool | int]:
 
 
 def admin() -> AdminClient:
-    """An admin client of the configured cluster."""
+    """Return an admin client of the configured cluster."""
     return AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
 
 
 def consumer(**options: Any) -> Consumer:
-    """A read_committed consumer without a group's offsets; the caller assigns and closes it."""
+    """Return a read_committed consumer that belongs to no group; the caller assigns and closes it."""
     defaults: dict[str, Any] = {
         "group.id": "tidemark-reader",
         "enable.auto.commit": False,
@@ -108,7 +108,7 @@ def consumer(**options: Any) -> Consumer:
 
 
 def producer(**options: str | bool | int) -> Producer:
-    """An idempotent producer; the caller flushes it."""
+    """Return an idempotent producer; the caller flushes it."""
     defaults: dict[str, str | bool | int] = {
         "enable.idempotence": True,
         "compression.type": "lz4",
@@ -119,7 +119,10 @@ def producer(**options: str | bool | int) -> Producer:
 
 
 def send(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> int:
-    """Write keys and values to a topic; how many, once the broker has confirmed all. Raises ServiceUnreachable."""
+    """Write keys and values to a topic and return how many, once the broker has confirmed all.
+
+    Raises ServiceUnreachable.
+    """
     refused: list[KafkaError] = []
     sender = producer()
     count = 0

@@ -1,6 +1,6 @@
-"""A pipeline's position as a Kafka consumer group, for the tools that watch lag there.
+"""A pipeline's position as offsets of a Kafka consumer group, for tools that watch lag there.
 
-For monitoring only: nothing of Tidemark ever reads it, the ledger alone says what is committed.
+Tidemark never reads them: the ledger alone says what is committed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from include import kafka
 from include.offsets import TopicPartition
 
 PATIENCE = 5.0
-"""Seconds that a commit may take before it is given up."""
+"""Seconds after which a commit is given up."""
 
 
 def group_of(pipeline: str) -> str:
-    """Name of the pipeline's consumer group."""
+    """Return the name of the pipeline's consumer group."""
     return f"tidemark-{pipeline}"
 
 
 class ConsumerGroup:
-    """Commits positions to the pipeline's group without joining it; a commit that fails is told and forgotten."""
+    """The pipeline's group: positions are committed to it without joining it, and a failed commit is not repeated."""
 
     def __init__(self, pipeline: str) -> None:
         self.name = group_of(pipeline)
@@ -33,7 +33,7 @@ class ConsumerGroup:
         self._answers: list[str] = []
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> str:
-        """Commit the next offset of each topic partition; why it failed, empty when it did not."""
+        """Commit the next offset of each topic partition and return why that failed; empty when it did not."""
         offsets = [confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in sorted(positions.items())]
         if not offsets:
             return ""

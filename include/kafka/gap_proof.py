@@ -1,8 +1,7 @@
-"""Proof that offsets hold no visible record: a second reader looks where Spark saw none.
+"""Proof that offsets hold no visible record: a second reader reads where Spark saw none.
 
-Compaction, transaction markers and aborted transactions leave offsets without a visible record. That Spark
-did not see a record there is no proof; a read_committed consumer that is not Spark's (librdkafka) reads
-again, and only there.
+Compaction, transaction markers and aborted transactions leave offsets without a visible record. That Spark saw
+none is no proof, so a read_committed consumer of another client (librdkafka) reads those offsets again.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from include.settings import settings
 from include.times import format_time
 
 Span = tuple[int, int]
-"""Offsets of one topic partition that lack a visible record: the first included, the last not."""
+"""Offsets of one topic partition without a visible record: the first included, the last not."""
 
 NEAR = 200
-"""Spans nearer to each other than this many offsets are read in one go: a seek fetches about as much."""
+"""Spans at most so many offsets apart are read without a seek between them: a seek fetches about as much."""
 
 EXAMPLES = 10
 """How many spans, and how many records found in them, are named."""
@@ -50,10 +49,10 @@ class GapProof:
     seen: list[tuple[int, str]] = field(default_factory=list)
     """The first of them: offset, and what it is."""
     reads: int = 0
-    """How often the reader was put to another offset."""
+    """How often the reader was moved to another offset."""
 
     def evidence(self) -> str:
-        """The spans with the visible record after each, as text."""
+        """Return the spans with the visible record after each, as text."""
         named = ", ".join(
             f"{_span_words(span)} (next visible record: {'none yet' if after is None else after})"
             for span, after in self.examples
@@ -78,7 +77,7 @@ def prove_gaps(spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[TopicPart
 
 
 def runs(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    """The spans in groups that are read in one go."""
+    """Yield the spans in groups that are read without a seek."""
     run: list[Span] = []
     for span in spans:
         if run and span[0] - run[-1][1] > NEAR:
@@ -130,7 +129,7 @@ def _read_run(reader: Consumer, run: Sequence[Span], proof: GapProof) -> None:
 
 
 def _next(reader: Consumer, tp: TopicPartition, span: Span) -> Message:
-    """The next visible record, or the event that the topic partition's end was reached."""
+    """Return the next visible record, or the event that the topic partition's end was reached."""
     message = reader.poll(_PATIENCE)
     if message is None:
         raise ServiceUnreachable(

@@ -1,7 +1,7 @@
-"""The batches that producers packed records into: a broker sends them whole, or cut off where a fetch is full.
+"""Record batches: a broker sends a batch whole, or cuts it off where a fetch is full.
 
-What was cut off is sent again by the next fetch. So how much a fetch may hold decides how much is read twice, and
-that depends on how large the batches are, which only the log tells.
+The next fetch sends again what was cut off, so the size of a fetch decides how much is read twice. The best size
+depends on the size of the batches, which only the log shows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from include import kafka
 from include.offsets import OffsetRange, TopicPartition
 
 _LOOKS = 100
-"""How often the client's statistics are asked for; they come 50 times a second."""
+"""How often to ask for the client's statistics, which come 50 times a second."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class RecordBatch:
 
     records: int
     bytes: int
-    """What a client receives to get it, the words around it included."""
+    """Bytes that a client receives with it, the protocol's own included."""
 
 
 def sample_batch(of: OffsetRange) -> RecordBatch | None:
-    """The second batch of the range, of which the first may be the end of one; None when nothing is visible there.
+    """Return the range's second batch, since the first may be the end of one; None when nothing is visible there.
 
     Raises ServiceUnreachable.
     """

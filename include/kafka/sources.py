@@ -1,4 +1,4 @@
-"""What a pipeline's declared source is in Kafka now: topics, their topic partitions, and where a first read begins."""
+"""A pipeline's declared source in Kafka now: topics, topic partitions, and where a first read begins."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from include.times import parse_time
 
 
 def describe_source(source: KafkaTopics) -> dict[str, TopicIdentity]:
-    """The source's topics that exist, by name. Raises ServiceUnreachable."""
+    """Return the source's topics that exist, by name. Raises ServiceUnreachable."""
     return kafka.describe_topics(source.named or matching_topics(source.pattern))
 
 
 def matching_topics(pattern: str) -> list[str]:
-    """Names of the topics that match as a whole; Kafka's internal ones do not count."""
+    """Return the names of the topics that match as a whole, without Kafka's internal ones."""
     whole = re.compile(pattern)
     return sorted(name for name in kafka.topic_names() if not name.startswith("__") and whole.fullmatch(name))
 
 
 def reads(source: KafkaTopics, topic: str) -> bool:
-    """Whether a topic belongs to the source."""
+    """Return whether a topic belongs to the source."""
     return topic in source.named or bool(source.pattern and re.fullmatch(source.pattern, topic))
 
 
 def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdentity]) -> list[TopicPartition]:
-    """The topic partitions of described topics that the source reads."""
+    """Return the topic partitions of described topics that the source reads."""
     every = kafka.topic_partitions_of(topics.values())
     return [tp for tp in every if not source.assign or tp.partition in source.assign[tp.topic]]
 
 
 def first_offsets(source: KafkaTopics, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
-    """Where a first read begins, as declared, within the bounds that Kafka has now."""
+    """Return where a first read begins, as declared, within the bounds that Kafka has now."""
     if source.starting_time:
-        found = kafka.offsets_at(parse_time(source.starting_time), bounds)
-        return {tp: end if (at := found[tp]) is None else at for tp, (_, end) in bounds.items()}
+        indexed = kafka.offsets_at(parse_time(source.starting_time), bounds)
+        return {tp: end if (at := indexed[tp]) is None else at for tp, (_, end) in bounds.items()}
     return {tp: min(max(_declared(source, tp, *within), within[0]), within[1]) for tp, within in bounds.items()}
 
 

@@ -25,14 +25,14 @@ __all__ = [
 
 
 def topic_names() -> list[str]:
-    """Names of all topics of the cluster. Raises ServiceUnreachable."""
+    """Return the names of all topics of the cluster. Raises ServiceUnreachable."""
     with reaching_kafka():
         client = admin()
         return sorted(client.list_topics(timeout=TIMEOUT).topics)
 
 
 def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
-    """Those of the topics that exist. Raises ServiceUnreachable."""
+    """Return those of the topics that exist, by name. Raises ServiceUnreachable."""
     wanted = sorted(set(topics))
     if not wanted:
         return {}
@@ -40,7 +40,7 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
         # The client must outlive its futures: a collected one ends them with "handle is terminating".
         client = admin()
         futures = client.describe_topics(confluent_kafka.TopicCollection(wanted), request_timeout=TIMEOUT)
-        found = {}
+        described = {}
         for topic, future in futures.items():
             try:
                 description = future.result(TIMEOUT)
@@ -48,12 +48,12 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise
-            found[topic] = TopicIdentity(topic, str(description.topic_id), len(description.partitions))
-        return found
+            described[topic] = TopicIdentity(topic, str(description.topic_id), len(description.partitions))
+        return described
 
 
 def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) -> bool:
-    """Create a topic unless it exists; True when it was created.
+    """Create a topic unless it exists, and return whether it was created.
 
     Raises UsageError when a topic that must be compacted exists and is not.
     """
@@ -79,14 +79,14 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
 
 
 def cleanup_policy(topic: str) -> str:
-    """The topic's `cleanup.policy`, e.g. `compact`. Raises ServiceUnreachable."""
+    """Return the topic's `cleanup.policy`, e.g. `compact`. Raises ServiceUnreachable."""
     resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
     with reaching_kafka():
         client = admin()
-        found = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
-    return str(found["cleanup.policy"].value)
+        config = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
+    return str(config["cleanup.policy"].value)
 
 
 def topic_partitions_of(identities: Iterable[TopicIdentity]) -> list[TopicPartition]:
-    """All topic partitions of the topics."""
+    """Return all topic partitions of the topics."""
     return [TopicPartition(i.topic, p) for i in identities for p in range(i.topic_partitions)]
