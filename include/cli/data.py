@@ -90,7 +90,7 @@ def produce(
     declared = load_pipeline(pipeline)
     if (events is None) == (from_stream is None):
         raise UsageError(
-            "exactly one of --events and --from-stream is needed", remedy="--events N or --from-stream URL"
+            "exactly one of --events and --from-stream is needed", remedy="either --events N or --from-stream URL"
         )
     if events is None or from_stream:
         from include.producing.follower import follow

@@ -133,8 +133,8 @@ class Hour:
         self.query(
             "UPDATE revisions SET table_partition = %s, location = %s WHERE location = %s RETURNING id",
             f"date={date}/{self.label}",
-            moved.as_uri(),
-            folder.as_uri(),
+            f"file://{moved}",
+            f"file://{folder}",
         )
 
     def kill(self, moment: str) -> None:
