@@ -28,8 +28,8 @@ from include.times import Interval, parse_duration
 
 __all__ = ["NEAR", "check_repin", "pin_gaps", "pin_interval", "rest_of"]
 
-NEAR = 168
-"""How many intervals are pinned on the way to another one, at most: a week of hours."""
+NEAR = 48
+"""How many intervals are pinned on the way to another one, at most: two days of hours."""
 
 
 def pin_interval(

@@ -7,7 +7,9 @@ behind such a one, the index never shows; there the log itself is searched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import confluent_kafka
@@ -48,10 +50,8 @@ def find_boundaries(moment: datetime, spans: Spans, rule: TimestampRule) -> dict
         reader = kafka.consumer(**kafka.few_records(), **_UNCOMMITTED)
         try:
             for tp, window in _read_windows(reader, begins).items():
-                if _is_boundary(tp, window, milliseconds, rule):
-                    boundaries[tp] = Boundary(min(window[0].offset, spans[tp][1]))
-                else:
-                    boundaries[tp] = _search(reader, tp, (begins[tp], spans[tp][1]), milliseconds, rule)
+                span = begins[tp], spans[tp][1]
+                boundaries[tp] = _find_boundary(reader, tp, window, span, milliseconds, rule)
         finally:
             reader.close()
     return boundaries
@@ -73,19 +73,25 @@ def first_times(begins: Mapping[TopicPartition, int], rule: TimestampRule) -> di
     return {tp: datetime.fromtimestamp(at / 1000, UTC) for tp, at in times.items() if at is not None}
 
 
-def _is_boundary(tp: TopicPartition, window: list[RecordTime], moment: int, rule: TimestampRule) -> bool:
-    return bool(window) and window[0].milliseconds >= moment and not rule.is_odd(tp, window[0], window[1:])
-
-
-def _search(reader: Consumer, tp: TopicPartition, span: tuple[int, int], moment: int, rule: TimestampRule) -> Boundary:
-    """Return the boundary that the index does not show, by reading the span's records."""
+def _find_boundary(
+    reader: Consumer,
+    tp: TopicPartition,
+    window: Sequence[RecordTime],
+    span: tuple[int, int],
+    moment: int,
+    rule: TimestampRule,
+) -> Boundary:
+    """Return the boundary in a span that begins with the window: mostly its first record, else found by reading on."""
+    first = window[0] if window and window[0].milliseconds >= moment else None
+    if first is not None and not rule.is_odd(tp, first, window[1:]):
+        return Boundary(min(first.offset, span[1]))
     begin = _bisect(reader, tp, span, moment, rule)
-    found = find_boundary(tp, _read_on(tp, begin), moment, span[1], rule)
-    first = next(iter(_read_windows(reader, {tp: span[0]})[tp]), None)
-    if begin > span[0] and first is not None and first.milliseconds >= moment:
+    with closing(_read_on(tp, begin)) as records:
+        boundary = find_boundary(tp, records, moment, span[1], rule)
+    if first is not None and first.offset < min(begin, span[1]):
         # The one that misled the index lies before the part that was read.
-        return Boundary(found.offset, found.odd_count + 1, first)
-    return found
+        return replace(boundary, odd_count=boundary.odd_count + 1, first_odd=first)
+    return boundary
 
 
 def _bisect(reader: Consumer, tp: TopicPartition, span: tuple[int, int], moment: int, rule: TimestampRule) -> int:
@@ -121,7 +127,7 @@ def _read_windows(reader: Consumer, begins: Mapping[TopicPartition, int]) -> dic
     return windows
 
 
-def _read_on(tp: TopicPartition, begin: int) -> Iterator[RecordTime]:
+def _read_on(tp: TopicPartition, begin: int) -> Generator[RecordTime]:
     """Yield the records from an offset on, to the end of the topic partition."""
     reader = kafka.consumer(**{"enable.partition.eof": True, "queued.max.messages.kbytes": 16 * 1024}, **_UNCOMMITTED)
     try:

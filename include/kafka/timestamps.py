@@ -1,6 +1,6 @@
 """Which record timestamps may end an interval: not one far ahead of its neighbours or of its own commit.
 
-The rule's reasons: include/decisions, "A single timestamp ends no interval".
+The rule and its reasons: `include/decisions/010-a-single-timestamp-ends-no-interval.md`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ TOLERANCE = timedelta(hours=1)
 
 _ALLOWANCE = int(TOLERANCE.total_seconds() * 1000)
 """How far a producer's clock may be ahead of ours, ms."""
+
+_MONTH = int(timedelta(days=30).total_seconds() * 1000)
+"""How far the first records of a log may lie apart, ms, to confirm the first of them."""
 
 _SHARE = 4
 """One in so many neighbours suffices: a topic that is refilled with old records still has its boundaries."""
@@ -70,7 +73,7 @@ class TimestampRule:
         """Return the earliest timestamp of a log's first records that others confirm, ms; None without any."""
         times = sorted(r.milliseconds for r in window if self._is_time(r))
         for earliest in times:
-            near = sum(each <= earliest + self.tolerance for each in times)
+            near = sum(each <= earliest + _MONTH for each in times)
             if near * _SHARE >= len(times):
                 return earliest
         return None

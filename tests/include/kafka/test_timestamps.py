@@ -72,6 +72,7 @@ def test_log_begins_where_others_confirm_it_when_its_first_timestamp_is_odd(odd:
 def test_log_begins_with_its_earliest_record_when_its_first_are_out_of_order() -> None:
     assert UNCOMMITTED.beginning(times(1.5, 0.1, 2.1, 0.9)) == BEGIN + HOUR // 10
     assert UNCOMMITTED.beginning(times(-50_000)) == BEGIN - 50_000 * HOUR
+    assert UNCOMMITTED.beginning(times(*range(33))) == BEGIN
     assert UNCOMMITTED.beginning([]) is None
 
 
