@@ -1,0 +1,192 @@
+"""An interval costs what its neighbours cost, however long the history before it is; on a real broker and ledger."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from include import kafka
+from include.intervals.pinning import NEAR, pin_interval
+from include.ledger.database import engine
+from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.ledger.intervals.pins import PinnedInterval
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from include.streams import generations
+from include.times import Interval
+from tests.conftest import Home, settings_of
+from tests.support.topic_log import HOUR, START, Log, by_partition, hour
+
+pytestmark = pytest.mark.services
+
+YEARS = -(START - datetime(2015, 3, 1, tzinfo=UTC)) // HOUR
+"""The hour, counted from START, in which the history begins."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process(home: Home) -> Iterator[None]:
+    """This process's settings are those of the home."""
+    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
+        yield
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> Log:
+    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
+    nest = load_pipeline("nest_cameras")
+    made = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
+    made.create(2)
+    return made
+
+
+@dataclass
+class Cost:
+    """What pinning asked of Kafka and wrote to the ledger."""
+
+    searches: int = 0
+    written: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def cost(monkeypatch: pytest.MonkeyPatch, in_this_process: None) -> Iterator[Cost]:
+    counted, offsets_at = Cost(), kafka.offsets_at
+
+    def search(moment: datetime, *arguments: Any) -> Mapping[Any, int | None]:
+        counted.searches += 1
+        return offsets_at(moment, *arguments)
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT INTO intervals"):
+            counted.written.append(statement)
+
+    monkeypatch.setattr(kafka, "offsets_at", search)
+    event.listen(engine(), "before_cursor_execute", note)
+    yield counted
+    event.remove(engine(), "before_cursor_execute", note)
+
+
+def pin(log: Log, number: int) -> PinnedInterval:
+    return pin_interval(log.pipeline, hour(number), pinned_by="test")
+
+
+def test_hour_is_pinned_alone_when_the_topic_s_first_records_are_of_2015(log: Log, cost: Cost) -> None:
+    log.send(0, *(YEARS + each for each in range(500)), 0.1, 0.5, 1.5)
+    log.send(1, YEARS + 0.5, 0.2, 1.1)
+    log.archive()
+    assert by_partition(pin(log, 0)) == {0: (500, 502), 1: (1, 2)}
+    assert len(cost.written) == 1
+    assert cost.searches <= 3
+    # The next one, and two of the history, from which those between are left.
+    assert by_partition(pin(log, 1)) == {0: (502, 503), 1: (2, 3)}
+    assert by_partition(pin(log, YEARS + 250)) == {0: (250, 251), 1: (1, 1)}
+    assert by_partition(pin(log, YEARS)) == {0: (0, 1), 1: (0, 1)}
+    assert len(cost.written) == 4
+    assert cost.searches <= 12
+
+
+@pytest.mark.parametrize("first", [1, 1_700_000_000], ids=["1 ms", "seconds for ms"])
+def test_first_timestamp_that_is_none_costs_nothing_and_its_record_is_in_the_first_interval(
+    log: Log, cost: Cost, first: int
+) -> None:
+    for partition in (0, 1):
+        log.producer.produce(log.topic, b"x", partition=partition, timestamp=first)
+        log.send(partition, 0.1, 0.2, 0.3, 0.4, 1.5)
+    log.archive()
+    assert by_partition(pin(log, 1)) == {0: (5, 6), 1: (5, 6)}
+    assert [by_partition(each)[0] for each in log.pinned()] == [(0, 5), (5, 6)]
+    assert len(cost.written) == 2
+    assert cost.searches <= 4
+
+
+def test_what_a_killed_pinning_has_written_stays_and_the_next_goes_on_from_there(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.send(0, *(each + 0.5 for each in range(-40, 8)))
+    log.archive()
+    offsets_at, asked = kafka.offsets_at, []
+
+    def search(moment: datetime, *arguments: Any) -> Mapping[Any, int | None]:
+        asked.append(moment)
+        if len(asked) == 20:
+            raise KeyboardInterrupt
+        return offsets_at(moment, *arguments)
+
+    monkeypatch.setattr(kafka, "offsets_at", search)
+    with pytest.raises(KeyboardInterrupt):
+        pin(log, 7)
+    written = log.pinned()
+    assert len(written) > 10
+    asked += [START] * 20
+    pin(log, 7)
+    assert log.pinned()[: len(written)] == written
+    assert len(log.pinned()) == 48
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_offset_is_in_one_interval_when_far_intervals_are_pinned_in_any_order(log: Log, seed: int) -> None:
+    chosen = random.Random(seed)
+    # Days of records, far from each other: each is left for later, or pinned, alone.
+    days = [-4 * (NEAR + 24), -3 * (NEAR + 24), -2 * (NEAR + 24), -(NEAR + 24), 0]
+    ends = []
+    for partition in (0, 1):
+        hours = [day + chosen.uniform(0, 4) for day in days for _ in range(chosen.randrange(1, 60))]
+        hours = sorted(hours)
+        for _ in range(3):
+            hours[chosen.randrange(len(hours))] += chosen.choice((700_000, -400_000, 3))
+        log.send(partition, *hours)
+        ends.append(len(hours))
+    log.archive()
+    wanted = [day + number for day in days for number in range(8)]
+    chosen.shuffle(wanted)
+    for number in wanted:
+        pin(log, number)
+    for partition, end in enumerate(ends):
+        spans = [by_partition(each)[partition] for each in log.pinned()]
+        assert spans[0][0] == 0
+        assert all(before[1] == after[0] for before, after in pairwise(spans))
+        assert spans[-1][1] == end
+
+
+def test_intervals_that_were_never_built_are_missing(log: Log) -> None:
+    log.send(0, *(YEARS + 10 * each for each in range(10)), 0.1, 2.1, 3.1)
+    log.archive()
+    pin(log, 0)
+    pin(log, 3)
+    name = log.pipeline.name
+    begins, far = hour(0), hour(YEARS + 60)
+    unpinned = MissingIntervals(None, begins.from_time, 10, None)
+    assert missing_intervals(name) == [unpinned, MissingIntervals(begins.from_time, hour(3).to_time, 3, 4)]
+    pin(log, YEARS + 60)
+    assert missing_intervals(name)[:3] == [
+        MissingIntervals(None, far.from_time, 6, None),
+        MissingIntervals(far.from_time, far.to_time, 1, 1),
+        MissingIntervals(far.to_time, begins.from_time, 3, None),
+    ]
+
+
+def test_rest_of_a_deleted_topic_has_what_was_left_between_intervals(log: Log) -> None:
+    log.send(0, *(YEARS + 10 * each for each in range(10)), 0.1, 0.2, 1.1)
+    log.archive()
+    pin(log, 0)
+    pin(log, YEARS + 60)
+    log.delete()
+    log.producer = kafka.producer()
+    log.create(2)
+    generations.adopt(log.pipeline, log.topic, reason="moved", adopted_by="test@host")
+    every = timedelta(hours=1)
+    far = hour(YEARS + 60)
+    assert [(each.interval, by_partition(each)[0]) for each in log.pinned()] == [
+        (Interval(far.from_time - every, far.from_time), (0, 6)),
+        (far, (6, 7)),
+        (Interval(START - every, START), (7, 10)),
+        (hour(0), (10, 12)),
+        (hour(1), (12, 13)),
+    ]
