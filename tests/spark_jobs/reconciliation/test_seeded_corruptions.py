@@ -220,9 +220,9 @@ def test_file_doubled_in_landing_and_ledger_doubles_each_of_its_rows(seeded: See
     # With its folder: a task that writes into two dates gives both files one name.
     name, twice = (f"{path.parent.name}/{file.name}" for file in (path, copy))
     statement = (
-        "INSERT INTO landing_files (micro_batch_id, outcome, path, rows, bytes, event_time_min, event_time_max) "
-        f"SELECT micro_batch_id, outcome, replace(path, '{name}', '{twice}'), rows, bytes, "
-        f"event_time_min, event_time_max FROM landing_files WHERE path LIKE '%{name}' AND outcome = 'archived'"
+        "INSERT INTO landing_files (micro_batch_id, fate, path, rows, bytes, event_time_min, event_time_max) "
+        f"SELECT micro_batch_id, fate, replace(path, '{name}', '{twice}'), rows, bytes, "
+        f"event_time_min, event_time_max FROM landing_files WHERE path LIKE '%{name}' AND fate = 'archived'"
     )
     with seeded.ledger(statement, f"DELETE FROM landing_files WHERE path LIKE '%{twice}'"):
         verdict = seeded.reconcile()
