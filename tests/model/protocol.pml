@@ -150,8 +150,8 @@ inline finish_intents()
     };
     if
     :: (i < REVISIONS) ->
-       catalog[attempt_of[i]] = i;
        atomic { if :: dropping[1 - attempt_of[i]] -> catalog[1 - attempt_of[i]] = NONE :: else fi };
+       catalog[attempt_of[i]] = i;
        d_step { complete(i); i = 0 }
     :: else -> i = 0
     fi
@@ -213,28 +213,29 @@ waiting:
            :: else -> skip
            fi
        };
-       atomic {
-           /* A build of the same attempt may have replaced it meanwhile. */
-           if
-           :: (state[mine] == BUILT || state[mine] == VALIDATED) -> state[mine] = VALIDATED; validated[mine] = true
-           :: else -> publisher = 0; goto again
-           fi
-       };
+       /* Validated and, in the same transaction, what the registration is about to change. */
        atomic {
            if
-           :: (state[mine] == VALIDATED) ->
-#ifndef NO_INTENT
+           :: (state[mine] == BUILT || state[mine] == VALIDATED) ->
+              validated[mine] = true;
+#ifdef NO_INTENT
+              state[mine] = VALIDATED
+#else
               state[mine] = REGISTERING;
               dropping[1 - a] = (catalog[1 - a] != NONE)
 #endif
-              ;
+           /* The attempt was built again meanwhile. */
            :: else -> publisher = 0; goto again
            fi
        };
-       catalog[a] = mine;
+       /* Dropped first: a reader finds rows that move not yet, never twice. */
        if
        :: atomic { MAY_CRASH -> crashes++; publisher = 0; goto again }
        :: catalog[1 - a] = NONE
+       fi;
+       if
+       :: atomic { MAY_CRASH -> crashes++; publisher = 0; goto again }
+       :: catalog[a] = mine
        fi;
        if
        :: atomic { MAY_CRASH -> crashes++; publisher = 0; goto again }
@@ -310,10 +311,11 @@ proctype repair()
 #define nothing_skipped         (position <= archived[0] + archived[1])
 #define nothing_unvalidated     ((catalog[0] == NONE || validated[catalog[0]]) && (catalog[1] == NONE || validated[catalog[1]]))
 #define visible_files_exist     ((catalog[0] == NONE || files[catalog[0]]) && (catalog[1] == NONE || files[catalog[1]]))
-#define visible_once            (!quiet || visible <= 1)
+#define visible_once            (visible <= 1)
 #define stays_registered        (!(quiet && ever_registered) || visible >= 1)
 #define right_build_passes      (!valid_build_failed)
-#define rows_are_somewhere      (position == 0 || landing || visible >= 1)
+#define held(r)                 ((state[r] == REGISTERED || state[r] == REGISTERING) && files[r])
+#define rows_are_somewhere      (position == 0 || landing || held(0) || held(1) || held(2))
 
 /* -DWITHOUT leaves promises out (their sum): what a control breaks are these alone. */
 #define ONE_WRITER           1

@@ -17,8 +17,8 @@ MISSING = "Spin and a C compiler are not installed (Debian: spin, gcc, libc6-dev
 CONTROLS = [
     ("STREAM", "NO_FENCING", ["one_writer"]),
     ("STREAM", "NO_CONTINUITY", ["archived_once"]),
-    # The intent keeps a pointer from being forgotten, with the files it points at, and the drop that belongs to it.
-    ("INTERVAL", "NO_INTENT", ["visible_once", "visible_files_exist"]),
+    # The intent keeps drop and pointer together, and the files that the pointer needs.
+    ("INTERVAL", "NO_INTENT", ["visible_once", "stays_registered", "visible_files_exist"]),
     ("INTERVAL", "NO_DISCARD", ["right_build_passes"]),
 ]
 
