@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from include.ledger.streams import lines, writers
-from include.ledger.streams.lines import DRIVER_ENDED, NotedFile
 from sqlalchemy import select
 
 from include import lake
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.database import session
 from include.ledger.models import LineConnection
+from include.ledger.streams import lines, writers
+from include.ledger.streams.lines import DRIVER_ENDED, NotedFile
 from include.pipelines import load_line_pipeline
 from include.pipelines.spec.lines import SocketLines, TextFiles
 from include.streams.line_feeds import FolderFeed, SocketFeed, check_unchanged
