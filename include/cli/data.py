@@ -210,13 +210,14 @@ def lag(
     Committed offsets are the ledger's, end offsets are Kafka's.
     """
     from include.monitor import lag as lags
+    from include.monitor.missing import summarize_missing
 
     declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
     measured = [each for one in declared for each in lags.lag_of(one)]
     if as_json:
         print_json([{**asdict(each), "lag": each.lag} for each in measured])
     elif metrics:
-        typer.echo(lags.as_metrics(measured), nl=False)
+        typer.echo(lags.as_metrics(measured, map(summarize_missing, declared)), nl=False)
     else:
         columns = ["pipeline", "query", "topic", "partition", "committed", "end", "lag"]
         print_table(columns, [[getattr(each, name) for name in columns] for each in measured])

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from include.cli.output import console, print_facts, print_json, print_table, progress
+from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.doctor import examine as examination
+from include.doctor.examine import Finding
+from include.errors import TidemarkError
+from include.monitor.missing import MissingSummary, summarize_missing
+from include.pipelines import all_pipelines
 from include.services import supervisor
 
 Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, airflow, or all")]
@@ -39,10 +43,12 @@ def down(names: Names = None) -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Show where each service listens and whether it answers."""
+    """Show where each service listens and whether it answers, and which intervals were never built."""
     services = supervisor.status()
+    missing = _missing() if services["postgres"].healthy else None
     if as_json:
-        print_json({"services": {name: asdict(each) for name, each in services.items()}})
+        listed = None if missing is None else [each.as_json() for each in missing]
+        print_json({"services": {name: asdict(each) for name, each in services.items()}, "missing": listed})
         return
     rows = []
     for name, each in services.items():
@@ -51,6 +57,18 @@ def status(as_json: AsJson = False) -> None:
             [name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail]
         )
     print_table(["service", "state", "pid", "address", ""], rows)
+    for summary in missing or ():
+        console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
+
+
+def _missing() -> list[MissingSummary] | None:
+    """Return the summaries of the pipelines with missing intervals; None when the ledger cannot be read."""
+    try:
+        summaries = [summarize_missing(pipeline) for pipeline in all_pipelines()]
+    except TidemarkError:
+        # PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
+        return None
+    return [each for each in summaries if each.count]
 
 
 def setup_database() -> None:
@@ -68,6 +86,12 @@ def _masked(address: str) -> str:
     from sqlalchemy.engine import make_url
 
     return str(make_url(address)) if address.startswith("postgresql") else address
+
+
+def _mark(finding: Finding) -> str:
+    if finding.notice:
+        return "[yellow]note[/yellow]"
+    return "[green]ok[/green]  " if finding.ok else "[red]bad[/red] "
 
 
 def doctor(
@@ -88,7 +112,7 @@ def doctor(
         print_facts(examination.effective_settings())
         console.print()
         for finding in findings:
-            mark = "[green]ok[/green]  " if finding.ok else "[red]bad[/red] "
+            mark = _mark(finding)
             console.print(
                 f"{mark} {finding.what}" + (f" — {finding.remedy}" if finding.remedy else ""), highlight=False
             )

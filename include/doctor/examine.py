@@ -21,6 +21,7 @@ from include.doctor.landing import check_landing
 from include.doctor.tables import check_tables
 from include.errors import TidemarkError
 from include.ledger.lineage import registered_partitions
+from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 from include.services import supervisor
@@ -39,6 +40,8 @@ class Finding:
     remedy: str = ""
     kind: str = ""
     """Of a disagreement between ledger, catalog and files: its kind (`include/doctor/disagreement.py`)."""
+    notice: bool = False
+    """The operator should know it, and nothing is wrong."""
 
 
 def effective_settings() -> dict[str, str]:
@@ -185,5 +188,13 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
                 yield Finding(False, each.what, each.remedy, each.kind)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
+            yield from _missing(pipeline)
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)
+
+
+def _missing(pipeline: Pipeline) -> Iterator[Finding]:
+    # Nobody has to build them: an operator may want the last hours only.
+    summary = summarize_missing(pipeline)
+    if summary.count:
+        yield Finding(True, str(summary), building_commands(pipeline), notice=True)

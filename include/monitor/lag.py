@@ -12,6 +12,7 @@ from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams.flags import FLAGS
+from include.monitor.missing import MissingSummary
 from include.pipelines.spec import Pipeline
 
 
@@ -56,8 +57,8 @@ def total_lag(pipeline: Pipeline) -> int:
     return sum(each.lag for each in lag_of(pipeline))
 
 
-def as_metrics(lags: Iterable[Lag]) -> str:
-    """Return the lags in Prometheus's text format, which node_exporter can also read from a file."""
+def as_metrics(lags: Iterable[Lag], missing: Iterable[MissingSummary] = ()) -> str:
+    """Return lags and missing intervals in Prometheus's text format, which node_exporter can also read from a file."""
     registry = CollectorRegistry()
     labels = ("pipeline", "query", "topic", "partition")
     gauges = {
@@ -68,4 +69,9 @@ def as_metrics(lags: Iterable[Lag]) -> str:
     for each in lags:
         for name, gauge in gauges.items():
             gauge.labels(each.pipeline, each.query, each.topic, each.partition).set(getattr(each, name))
+    intervals = Gauge("tidemark_missing_intervals", "Intervals never built", ("pipeline",), registry=registry)
+    offsets = Gauge("tidemark_missing_offsets", "Offsets of intervals never built", ("pipeline",), registry=registry)
+    for summary in missing:
+        intervals.labels(summary.pipeline).set(summary.count)
+        offsets.labels(summary.pipeline).set(summary.offsets)
     return generate_latest(registry).decode()

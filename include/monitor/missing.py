@@ -1,0 +1,69 @@
+"""Intervals that were never built, as doctor, status and metrics tell of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.pipelines.spec import Pipeline
+from include.times import Schedule, format_time
+
+
+@dataclass(frozen=True)
+class MissingSummary:
+    """How many intervals of a pipeline were never built, and where they lie."""
+
+    pipeline: str
+    count: int
+    """Time before the first pinned interval counts as one: nobody knows yet how many it has."""
+    from_time: datetime | None
+    """None: from the first archived record on, or no interval is missing."""
+    to_time: datetime | None
+    offsets: int
+    """Offsets that they hold."""
+
+    def __str__(self) -> str:
+        begin = format_time(self.from_time) if self.from_time else "the first record"
+        end = f" to {format_time(self.to_time)}" if self.to_time else ""
+        return (
+            f"{self.pipeline}: intervals that were never built: {self.count} from {begin}{end}, "
+            f"with {self.offsets} offsets"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Return the summary with the keys that `./tidemark status --json` has."""
+        begin, end = (format_time(each) if each else None for each in (self.from_time, self.to_time))
+        return {"pipeline": self.pipeline, "count": self.count, "from": begin, "to": end, "offsets": self.offsets}
+
+
+def summarize_missing(pipeline: Pipeline) -> MissingSummary:
+    """Return the summary of a pipeline's missing intervals; its count is 0 when none is missing."""
+    missing = missing_intervals(pipeline.name)
+    if not missing:
+        return MissingSummary(pipeline.name, 0, None, None, 0)
+    count = sum(_count(each, pipeline.schedule) for each in missing)
+    offsets = sum(each.offsets for each in missing)
+    return MissingSummary(pipeline.name, count, missing[0].from_time, missing[-1].to_time, offsets)
+
+
+def building_commands(pipeline: Pipeline) -> str:
+    """Return the command that builds the first missing interval, and Airflow's for all that are pinned next to it."""
+    missing = sorted(missing_intervals(pipeline.name), key=lambda each: each.pinned is None)
+    if not missing:
+        return ""
+    start = missing[0].from_time or missing[0].to_time - pipeline.schedule.every
+    begin, end = format_time(start), format_time(start + pipeline.schedule.every)
+    command = f"./tidemark interval {pipeline.name} --from {begin} --to {end}"
+    # Not for time that nobody has pinned: it may be years, almost all of them empty.
+    if (missing[0].pinned or 0) < 2:
+        return command
+    last = format_time(missing[0].to_time - pipeline.schedule.every)
+    backfill = f"airflow backfill create --dag-id interval__{pipeline.name} --from-date {begin} --to-date {last}"
+    return f"{command} builds the first; {backfill} builds {missing[0].pinned}"
+
+
+def _count(missing: MissingIntervals, schedule: Schedule) -> int:
+    if missing.pinned is not None:
+        return missing.pinned
+    return (missing.to_time - missing.from_time) // schedule.every if missing.from_time else 1

@@ -1,0 +1,113 @@
+"""Intervals that nobody built are told by doctor, status and metrics, with the command that builds them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from include.intervals.pinning import pin_interval
+from include.ledger.intervals.missing import missing_intervals
+from include.monitor.missing import building_commands, summarize_missing
+from include.pipelines import load_pipeline
+from include.times import format_time
+from tests.conftest import Home
+from tests.support.topic_log import HOUR, START, Log, hour
+
+pytestmark = pytest.mark.services
+
+PIPELINE = "nest_cameras"
+FIRST, END = format_time(START), format_time(START + 4 * HOUR)
+SUMMARY = {"pipeline": PIPELINE, "count": 4, "from": FIRST, "to": END, "offsets": 3}
+
+
+def change(home: Home, statement: str) -> None:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.fixture(scope="module")
+def clean(in_process: Home) -> list[dict[str, Any]]:
+    """What status says is missing before anything is pinned."""
+    listed: list[dict[str, Any]] = in_process.json("status", "--json")["missing"]
+    return listed
+
+
+@pytest.fixture(scope="module")
+def log(in_process: Home, clean: list[dict[str, Any]]) -> Log:
+    """Four hours, pinned on the way to the last one, of which none was built."""
+    made = Log(load_pipeline(PIPELINE))
+    made.create(2)
+    made.send(0, 0.1, 2.1, 3.1)
+    made.archive()
+    made.pin(0)
+    made.pin(3)
+    return made
+
+
+def test_status_lists_them(log: Log, clean: list[dict[str, Any]], in_process: Home) -> None:
+    assert clean == []
+    assert in_process.json("status", "--json")["missing"] == [SUMMARY]
+    assert f"{PIPELINE}: intervals that were never built: 4 from {FIRST} to {END}" in in_process.run("status").stdout
+
+
+def test_status_answers_when_the_ledger_cannot_be_read(log: Log, in_process: Home) -> None:
+    change(in_process, "ALTER TABLE intervals RENAME TO elsewhere")
+    try:
+        unread = in_process.json("status", "--json")
+    finally:
+        change(in_process, "ALTER TABLE elsewhere RENAME TO intervals")
+    assert unread["missing"] is None
+    assert unread["services"]["postgres"]["healthy"] is True
+    down = in_process.json("status", "--json", TIDEMARK_DATABASE_URL="postgresql://nobody:x@127.0.0.1:1")
+    assert down["missing"] is None
+    assert down["services"]["postgres"]["healthy"] is False
+
+
+def test_metrics_count_them_for_each_pipeline(log: Log, in_process: Home) -> None:
+    text = in_process.run("lag", PIPELINE, "--metrics").stdout
+    values = {each.name: each.samples[0].value for each in text_string_to_metric_families(text)}
+    assert (values["tidemark_missing_intervals"], values["tidemark_missing_offsets"]) == (4, 3)
+    # Zero is told too: an alert needs it.
+    text = in_process.run("lag", "isp_hits", "--metrics").stdout
+    samples = {each.name: each.samples for each in text_string_to_metric_families(text)}
+    assert [(s.labels, s.value) for s in samples["tidemark_missing_intervals"]] == [({"pipeline": "isp_hits"}, 0)]
+
+
+def test_doctor_notes_them_and_names_the_commands_that_build_them(log: Log, in_process: Home) -> None:
+    examined = in_process.run("doctor", "--json", expect=None)
+    findings = json.loads(examined.stdout)["findings"]
+    [note] = [each for each in findings if each["notice"]]
+    assert note["ok"]
+    assert "never built: 4" in note["what"]
+    first_end, last = format_time(START + HOUR), format_time(START + 3 * HOUR)
+    assert note["remedy"] == (
+        f"./tidemark interval {PIPELINE} --from {FIRST} --to {first_end} builds the first; airflow backfill create "
+        f"--dag-id interval__{PIPELINE} --from-date {FIRST} --to-date {last} builds 4"
+    )
+    # Nothing is wrong for that reason.
+    assert examined.returncode == (0 if all(each["ok"] for each in findings) else 1)
+    assert f"note {PIPELINE}: intervals that were never built: 4" in in_process.run("doctor", expect=None).stdout
+
+
+def test_time_that_nobody_pinned_comes_last_and_is_not_offered_as_a_backfill(in_process: Home) -> None:
+    years = -4 * 365 * 24
+    log = Log(load_pipeline("isp_hits"))
+    log.create(1)
+    log.send(0, *(years + each for each in range(100)), 0.1, 1.1)
+    log.archive()
+    pin_interval(log.pipeline, hour(1), pinned_by="test")
+    pin_interval(log.pipeline, hour(years + 2), pinned_by="test")
+    stretches = missing_intervals(log.pipeline.name)
+    unpinned = [each for each in stretches if each.pinned is None and each.from_time]
+    assert unpinned
+    assert sum(each.offsets for each in stretches) == summarize_missing(log.pipeline).offsets == 102
+    assert summarize_missing(log.pipeline).count > -years - 24
+    # The pinned hour, not the years before it.
+    assert building_commands(log.pipeline).startswith("./tidemark interval isp_hits --from ")
+    pinned = next(each for each in stretches if each.pinned)
+    assert pinned.from_time is not None
+    assert f"--from {format_time(pinned.from_time)} " in building_commands(log.pipeline)
