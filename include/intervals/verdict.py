@@ -1,4 +1,4 @@
-"""The verdict of an interval as CONTRACT.md writes it, and its exit code."""
+"""The verdict of an interval as `include/docs/interface.md` writes it, and its exit code."""
 
 from __future__ import annotations
 
