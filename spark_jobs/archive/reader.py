@@ -9,14 +9,14 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger.archive import landing_files, removal
+from include.ledger.archive import landing_files, snapshots
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
 from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
+from spark_jobs.decoding.records import EMPTY, QUARANTINED
 from spark_jobs.spark.schemas import struct_of
 
 EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
@@ -32,11 +32,10 @@ def read_archived(
     that hold the offsets. Raises TidemarkError when the only copy is damaged and `damaged` is "refuse", OffsetsLost
     when it is to be decoded again and Kafka no longer holds its offsets.
     """
-    paths = landing_files.files_covering(pipeline.name, ranges, ARCHIVED)
-    rows = read_files(spark, paths, archive_schema(pipeline)).where(within(ranges))
-    removed = removal.removed_ranges(pipeline.name, ranges)
-    if removed:
-        rows = rows.unionByName(read_registered(spark, pipeline, removed, damaged))
+    located = snapshots.rows_of_ranges(pipeline.name, pipeline.table, ranges)
+    rows = read_files(spark, located.paths, archive_schema(pipeline)).where(within(ranges))
+    if located.removed:
+        rows = rows.unionByName(read_registered(spark, pipeline, located, damaged))
     return _with_event_time(pipeline, rows)
 
 
@@ -51,10 +50,10 @@ def read_archived_by_event_time(
     by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a
     topic that was deleted since, and empty for rows of the one that is read now. Raises as `read_archived`.
     """
-    paths = landing_files.files_with_event_times(pipeline.name, low, high)
-    rows = _read_incarnations(spark, pipeline, paths)
-    kept = read_registered_by_event_time(spark, pipeline, low, high, damaged)
-    if kept is not None:
+    located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high)
+    rows = _read_incarnations(spark, pipeline, located.paths)
+    if located.removed:
+        kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
         rows = rows.unionByName(kept.withColumn("closed_topic_id", F.lit("")))
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))

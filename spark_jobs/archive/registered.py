@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from include import kafka, lake
 from include.errors import OffsetsLost, TidemarkError
 from include.lake.revision_files import damage_of, damaged_files, described
-from include.ledger.archive import holdings, removal
+from include.ledger.archive.snapshots import RowsOfRanges, RowsOfTime
 from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition, intersection
@@ -38,45 +38,44 @@ _Lost = tuple[str, Sequence[OffsetRange]]
 """What is wrong with an interval's revisions, and the offsets that are only there."""
 
 
-def read_registered(
-    spark: SparkSession, pipeline: Pipeline, removed: Sequence[OffsetRange], damaged: Damaged
-) -> DataFrame:
+def read_registered(spark: SparkSession, pipeline: Pipeline, located: RowsOfRanges, damaged: Damaged) -> DataFrame:
     """The rows of ranges whose landing was removed. Columns: the archive table's.
 
     Raises TidemarkError when damage is refused, OffsetsLost when Kafka no longer holds what is damaged.
     """
     paths: list[str] = []
     lost: list[_Lost] = []
-    for holding in holdings.holdings(pipeline.name, pipeline.table, removed):
+    for holding in located.holdings:
         if damage := damage_of(holding.revisions, records=holding.archived):
             lost.append((damage, holding.ranges))
         else:
             paths += [path for revision in holding.revisions for path in _files_of(revision)]
-    rows = _read_revisions(spark, pipeline, paths, removed)
+    rows = _read_revisions(spark, pipeline, paths, located.removed)
     return rows.unionByName(_decode_again(spark, pipeline, lost, damaged).drop("event_time")) if lost else rows
 
 
 def read_registered_by_event_time(
-    spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime, damaged: Damaged
-) -> DataFrame | None:
-    """Rows whose landing was removed, among them all with an event time in `[low, high)`; None when none was.
+    spark: SparkSession,
+    pipeline: Pipeline,
+    located: RowsOfTime,
+    event_times: tuple[datetime, datetime],
+    damaged: Damaged,
+) -> DataFrame:
+    """Rows whose landing was removed, among them all with an event time in `[low, high)`.
 
     Columns: the archive table's. Revisions are chosen by the date of their partition, their files by the event
     times in their footers, and only what is chosen is read, or decoded again. Raises as `read_registered`.
     """
-    candidates = holdings.revisions_with_dates(pipeline.table, low.date(), high.date())
-    removed = removal.removed_ranges(pipeline.name, holdings.ranges_of_intervals(candidates))
-    if not removed:
-        return None
+    low, high = event_times
     paths: list[str] = []
     lost: list[_Lost] = []
-    for interval_id, revisions in candidates.items():
+    for interval_id, revisions in located.revisions.items():
         files, damage = _files_with_event_times(pipeline, revisions, low, high)
         if not damage:
             paths += files
-        elif held := _common(holdings.ranges_of_intervals([interval_id]), removed):
+        elif held := _common(located.ranges[interval_id], located.removed):
             lost.append((damage, held))
-    rows = _read_revisions(spark, pipeline, paths, removed)
+    rows = _read_revisions(spark, pipeline, paths, located.removed)
     if lost:
         event_time = F.col("event_time")
         again = _decode_again(spark, pipeline, lost, damaged)

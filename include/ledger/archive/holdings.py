@@ -38,20 +38,25 @@ def holdings(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[H
     Raises TidemarkError when some of the offsets belong to no registered interval: their rows are nowhere.
     """
     with session() as ledger:
-        by_interval: dict[int, list[OffsetRange]] = defaultdict(list)
-        for each in ranges:
-            around = registered_around(ledger, pipeline, each)
-            parts = [(row.interval_id, intersection(held, each)) for row, held in around]
-            for key, part in parts:
-                by_interval[key] += [part] if part else []
-            if merged(part for _, part in parts if part) != [each]:
-                raise TidemarkError(
-                    f"the landing files of {each} were removed, but it does not lie in registered intervals",
-                    remedy="./tidemark doctor; then run the intervals that hold these offsets",
-                    pipeline=pipeline,
-                )
-        held = [_holding(ledger, table, key, parts) for key, parts in by_interval.items()]
-    return sorted(held, key=lambda holding: holding.from_time)
+        return holding(ledger, pipeline, table, ranges)
+
+
+def holding(ledger: Session, pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[Holding]:
+    """Return the same in a transaction of the caller's."""
+    by_interval: dict[int, list[OffsetRange]] = defaultdict(list)
+    for each in ranges:
+        around = registered_around(ledger, pipeline, each)
+        parts = [(row.interval_id, intersection(held, each)) for row, held in around]
+        for key, part in parts:
+            by_interval[key] += [part] if part else []
+        if merged(part for _, part in parts if part) != [each]:
+            raise TidemarkError(
+                f"the landing files of {each} were removed, but it does not lie in registered intervals",
+                remedy="./tidemark doctor; then run the intervals that hold these offsets",
+                pipeline=pipeline,
+            )
+    held = [_holding(ledger, table, key, parts) for key, parts in by_interval.items()]
+    return sorted(held, key=lambda each: each.from_time)
 
 
 def registered_around(ledger: Session, pipeline: str, each: OffsetRange) -> list[tuple[IntervalRange, OffsetRange]]:
@@ -88,32 +93,37 @@ def _holding(ledger: Session, table: str, interval_id: int, ranges: Sequence[Off
     )
 
 
-def revisions_with_dates(table: str, first: date, last: date) -> dict[int, list[BuiltRevision]]:
+def with_dates(ledger: Session, table: str, first: date, last: date) -> dict[int, list[BuiltRevision]]:
     """Return, by interval, the registered revisions of an archive table whose partition's date is in `[first, last]`.
 
     Intervals are in the order of their numbers.
     """
     by_interval: dict[int, list[BuiltRevision]] = defaultdict(list)
-    with session() as ledger:
-        rows = ledger.scalars(
-            select(Revision)
-            .where(
-                Revision.table_name == table,
-                Revision.state == "registered",
-                Revision.table_partition >= f"date={first}",
-                Revision.table_partition < f"date={last + timedelta(days=1)}",
-            )
-            .order_by(Revision.interval_id)
+    rows = ledger.scalars(
+        select(Revision)
+        .where(
+            Revision.table_name == table,
+            Revision.state == "registered",
+            Revision.table_partition >= f"date={first}",
+            Revision.table_partition < f"date={last + timedelta(days=1)}",
         )
-        for row in rows:
-            by_interval[row.interval_id].append(as_built(row))
+        .order_by(Revision.interval_id)
+    )
+    for row in rows:
+        by_interval[row.interval_id].append(as_built(row))
     return dict(by_interval)
 
 
 def ranges_of_intervals(intervals: Iterable[int]) -> list[OffsetRange]:
     """Return the pinned ranges of the intervals, neighbours merged."""
     with session() as ledger:
-        rows = ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id.in_(set(intervals))))
-        return merged(
-            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset) for r in rows
-        )
+        return merged(each for parts in pinned_ranges(ledger, intervals).values() for each in parts)
+
+
+def pinned_ranges(ledger: Session, intervals: Iterable[int]) -> dict[int, list[OffsetRange]]:
+    """Return the pinned ranges of each of the intervals, neighbours merged."""
+    parts: dict[int, list[OffsetRange]] = {each: [] for each in intervals}
+    for r in ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id.in_(parts))):
+        tp = TopicPartition(r.topic, r.topic_partition)
+        parts[r.interval_id].append(OffsetRange(tp, r.from_offset, r.until_offset))
+    return {interval: merged(ranges) for interval, ranges in parts.items()}

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Boolean, ColumnElement, Select, func, select, update
+from sqlalchemy.orm import Session
 
-from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, stored_topics
+from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, topic_ids
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange
@@ -103,32 +104,37 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: str) -> l
 
     Files that housekeeping has removed are not among them (`include/ledger/archive/removal.py`).
     """
-    paths: set[str] = set()
-    current = stored_topics(pipeline)
     with session() as ledger:
-        for each in ranges:
-            if not len(each):
-                continue
-            named = replace(each, topic_id=each.topic_id or current.get(each.topic_partition.topic, ""))
-            wanted = (
-                select(LandingFileRow.path)
-                .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
-                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
-                .where(
-                    *_of_archive(pipeline),
-                    LandingFileRow.fate == fate,
-                    LandingFileRow.removed_at.is_(None),
-                    MicroBatchRange.topic == each.topic_partition.topic,
-                    of_incarnation(MicroBatchRange, named),
-                    MicroBatchRange.topic_partition == each.topic_partition.partition,
-                    overlaps(MicroBatchRange, each),
-                )
+        return covering(ledger, pipeline, ranges, fate)
+
+
+def covering(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange], fate: str) -> list[str]:
+    """Return the same in a transaction of the caller's."""
+    paths: set[str] = set()
+    current = topic_ids(ledger, pipeline)
+    for each in ranges:
+        if not len(each):
+            continue
+        named = replace(each, topic_id=each.topic_id or current.get(each.topic_partition.topic, ""))
+        wanted = (
+            select(LandingFileRow.path)
+            .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+            .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+            .where(
+                *_of_archive(pipeline),
+                LandingFileRow.fate == fate,
+                LandingFileRow.removed_at.is_(None),
+                MicroBatchRange.topic == each.topic_partition.topic,
+                of_incarnation(MicroBatchRange, named),
+                MicroBatchRange.topic_partition == each.topic_partition.partition,
+                overlaps(MicroBatchRange, each),
             )
-            paths.update(ledger.scalars(wanted))
+        )
+        paths.update(ledger.scalars(wanted))
     return sorted(paths)
 
 
-def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list[str]:
+def with_event_times(ledger: Session, pipeline: str, low: datetime, high: datetime) -> list[str]:
     """Return the paths of the archive query's files that may hold an event in `[low, high)`; not those of replays."""
     wanted = (
         select(LandingFileRow.path)
@@ -140,8 +146,7 @@ def files_with_event_times(pipeline: str, low: datetime, high: datetime) -> list
             may_hold_events(low, high),
         )
     )
-    with session() as ledger:
-        return sorted(ledger.scalars(wanted))
+    return sorted(ledger.scalars(wanted))
 
 
 def may_hold_events(low: datetime, high: datetime) -> ColumnElement[bool]:
@@ -155,7 +160,7 @@ def may_hold_events(low: datetime, high: datetime) -> ColumnElement[bool]:
 
 def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return, by path, the topics that the file's micro-batches read, with their ids."""
-    topic_ids: dict[str, dict[str, str]] = {}
+    by_path: dict[str, dict[str, str]] = {}
     with session() as ledger:
         for start in range(0, len(paths), _AT_ONCE):
             rows = ledger.execute(
@@ -165,8 +170,8 @@ def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
                 .distinct()
             )
             for path, topic, topic_id in rows:
-                topic_ids.setdefault(path, {})[topic] = topic_id
-    return topic_ids
+                by_path.setdefault(path, {})[topic] = topic_id
+    return by_path
 
 
 def before_events(pipeline: str, since: datetime) -> int:

@@ -31,7 +31,12 @@ def position_rows(ledger: Session, pipeline: str, query: str) -> Sequence[Positi
 def stored_topics(pipeline: str) -> dict[str, str]:
     """Return the topics that the pipeline's commits were read from, with their ids."""
     with session() as ledger:
-        return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
+        return topic_ids(ledger, pipeline)
+
+
+def topic_ids(ledger: Session, pipeline: str) -> dict[str, str]:
+    """Return the same in a transaction of the caller's."""
+    return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
 
 
 def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:

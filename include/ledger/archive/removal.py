@@ -85,14 +85,16 @@ def removed_ranges(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetR
 
     Micro-batches without archived rows have no files to miss: they join what is removed around them.
     """
-    removed: list[OffsetRange] = []
     with session() as ledger:
-        for each in merged(ranges):
-            removed += _removed_in(ledger, pipeline, each)
-    return merged(removed)
+        return removed_in(ledger, pipeline, ranges)
 
 
-def _removed_in(ledger: Session, pipeline: str, wanted: OffsetRange) -> list[OffsetRange]:
+def removed_in(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the same in a transaction of the caller's."""
+    return merged(part for each in merged(ranges) for part in _removed_of(ledger, pipeline, each))
+
+
+def _removed_of(ledger: Session, pipeline: str, wanted: OffsetRange) -> list[OffsetRange]:
     tp = wanted.topic_partition
     rows = ledger.execute(
         select(

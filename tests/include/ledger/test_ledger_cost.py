@@ -13,7 +13,7 @@ import pytest
 from include import kafka
 from include.intervals.pinning import pin_interval
 from include.ledger import quarantine
-from include.ledger.archive import landing_files, micro_batches, removal
+from include.ledger.archive import landing_files, micro_batches, removal, snapshots
 from include.ledger.archive.decoders import decoded_otherwise, decoders_of, other_code
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -100,7 +100,7 @@ class Past:
         assert removal.removed_ranges(pipeline.name, pinned.ranges) == []
         assert len(landing_files.files_covering(pipeline.name, pinned.ranges, "archived")) == BATCHES
         events = (interval.from_time, interval.to_time)
-        assert len(landing_files.files_with_event_times(pipeline.name, *events)) == BATCHES
+        assert len(snapshots.rows_of_time(pipeline.name, pipeline.table, *events).paths) == BATCHES
         assert not other_code(pipeline.name, VIEW, pinned.ranges, events, landed_by="1", counted_by="1").everywhere
         assert sum(found.fates.archived for found in evidence.committed_fates(pipeline.name, pinned.ranges)) == (
             2 * BATCHES
