@@ -2,18 +2,19 @@
 
 The archive query keeps no state: only its sources count. A speed view's state is a function of what is
 decoded, selected and aggregated, so all of that counts; of the transforms only what the view reaches, and
-neither comments nor docstrings.
+neither comments nor docstrings; of the references' content only what its rows function takes.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec.references import content_hash
 from include.settings import REPOSITORY
 from include.spark.submission import SHUFFLE_PARTITIONS
 from include.times import in_words
@@ -22,6 +23,12 @@ Facts = dict[str, Any]
 """Name of a fact to its value, as JSON holds it."""
 
 _SHOWN = 60
+
+_CONTENT = "content of reference "
+"""Begins the name of a fact that generations of before it was known have not noted."""
+
+_HASHED = ("transform ", _CONTENT)
+"""Begin the names of facts whose values say nothing to a reader."""
 
 
 def archive_fingerprint(pipeline: Pipeline) -> Facts:
@@ -34,7 +41,9 @@ def archive_fingerprint(pipeline: Pipeline) -> Facts:
 
 
 def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
-    """What the checkpoint of a speed view's query depends on."""
+    """What the checkpoint of a speed view's query depends on. Raises UsageError for a reference without a file."""
+    definitions = _reached(pipeline.code, (pipeline.archive.rows, view.rows, view.aggregate))
+    taken = _references_taken(definitions.get(view.rows), pipeline.references)
     return {
         **archive_fingerprint(pipeline),
         "key": list(view.key),
@@ -51,7 +60,8 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "event time": pipeline.archive.event_time,
         "archive rules": [str(rule) for rule in pipeline.archive.all_rules],
         **{f"reference {name}": _words(each.columns) for name, each in sorted(pipeline.references.items())},
-        **_transforms(pipeline.code, (pipeline.archive.rows, view.rows, view.aggregate)),
+        **{f"{_CONTENT}{name}": content_hash(name, pipeline.references[name]) for name in sorted(taken)},
+        **{f"transform {name}": _hash(node) for name, node in sorted(definitions.items())},
     }
 
 
@@ -59,8 +69,8 @@ def _words(ddl: str) -> str:
     return " ".join(ddl.split())
 
 
-def _transforms(pipeline: str, roots: tuple[str, ...]) -> Facts:
-    """A hash of each definition in the transforms module that the roots reach."""
+def _reached(pipeline: str, roots: tuple[str, ...]) -> dict[str, ast.stmt]:
+    """The definitions in the transforms module that the roots reach, by name."""
     source = (REPOSITORY / "spark_jobs" / "transforms" / f"{pipeline}.py").read_text()
     definitions = dict(each for node in ast.parse(source).body for each in _defined(node))
     reached: dict[str, ast.stmt] = {}
@@ -70,7 +80,23 @@ def _transforms(pipeline: str, roots: tuple[str, ...]) -> Facts:
         if name in definitions and name not in reached:
             reached[name] = definitions[name]
             waiting += [node.id for node in ast.walk(definitions[name]) if isinstance(node, ast.Name)]
-    return {f"transform {name}": _hash(node) for name, node in sorted(reached.items())}
+    return reached
+
+
+def _references_taken(rows: ast.stmt | None, declared: Collection[str]) -> set[str]:
+    """The references that a rows function takes: those it names, all where it does more than take them by name."""
+    if not isinstance(rows, ast.FunctionDef) or len(rows.args.args) != 2:
+        return set(declared)
+    argument = rows.args.args[1].arg
+    uses = sum(isinstance(node, ast.Name) and node.id == argument for node in ast.walk(rows))
+    named = [name for node in ast.walk(rows) for name in _taken_by_name(node, argument)]
+    return set(named).intersection(declared) if len(named) == uses else set(declared)
+
+
+def _taken_by_name(node: ast.AST, argument: str) -> Iterator[str]:
+    match node:
+        case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=str(name))) if variable == argument:
+            yield name
 
 
 def _defined(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
@@ -101,7 +127,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _change(stored: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str:
-    if name.startswith("transform "):
+    if name.startswith(_HASHED):
         return f"{name} {'is new' if name not in stored else 'is no longer used' if name not in now else 'changed'}"
     before, after = (_text(facts.get(name, "none")) for facts in (stored, now))
     same = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
@@ -118,9 +144,17 @@ def _excerpt(text: str, start: int) -> str:
     return ("…" if start else "") + shown + ("…" if len(text) > start + _SHOWN else "")
 
 
+def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
+    """Return the facts that the query's first start has not noted, since the code of that time did not know them.
+
+    What they were then is not known: those of now are taken for them, and noted.
+    """
+    return {name: value for name, value in now.items() if name.startswith(_CONTENT) and name not in stored}
+
+
 def check(pipeline: str, query: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise UsageError, naming what changed, when a checkpoint made under `stored` does not fit `now`."""
-    changed = differences(stored, now)
+    changed = differences({**unnoted(stored, now), **stored}, now)
     if changed:
         raise UsageError(
             f"the checkpoint of {query} was made by another query: {'; '.join(changed)}",

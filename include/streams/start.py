@@ -16,6 +16,7 @@ from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaMessages, Pipeline
+from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.topics import TopicIdentity, check_same_topic
@@ -158,6 +159,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
 
     Raises TopicRecreated, OffsetsLost, UsageError (a query or checkpoint that does not fit), ServiceUnreachable.
     """
+    check_references(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
     for topic in set(pipeline.source.subscribe) - stored.keys():
         kafka.create_topic(topic, pipeline.source.topic_partitions)
@@ -176,4 +178,12 @@ def begin(pipeline: Pipeline) -> StreamStart:
     for view in pipeline.views:
         start.check_checkpoint(view.name)
     check_retention(pipeline, generation)
+    note_unnoted(generation, fingerprints)
     return start
+
+
+def note_unnoted(generation: StreamGeneration, fingerprints: Mapping[str, fingerprint.Facts]) -> None:
+    """Record facts of started queries that were not known to the code of their first start."""
+    for query, facts in fingerprints.items():
+        if query in generation.fingerprints and (missing := fingerprint.unnoted(generation.fingerprints[query], facts)):
+            generations.note_facts(generation, query, missing)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.pipelines.spec import Avro, Pipeline, Reference
+from include.pipelines.spec.references import reference_lines
 from spark_jobs.decoding.decoders import decoding_of, prepare
 from spark_jobs.decoding.rules import Row, field_at, violation
 from spark_jobs.spark.failures import FAILED_FAST
@@ -205,12 +206,14 @@ def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
 
 
 def load_references(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
-    """Return the pipeline's reference tables by name."""
-    return {name: _load(spark, reference) for name, reference in pipeline.references.items()}
+    """Return the pipeline's reference tables by name.
+
+    Raises UsageError when the header of one's file is not the declared columns.
+    """
+    return {name: _load(spark, name, reference) for name, reference in pipeline.references.items()}
 
 
-def _load(spark: SparkSession, reference: Reference) -> DataFrame:
+def _load(spark: SparkSession, name: str, reference: Reference) -> DataFrame:
     # The driver reads the file and sends its rows: a reference ships with the code, which executors may not have.
-    lines = reference.path.read_text().splitlines()
-    text = frame_of(spark, ((line,) for line in lines[1:] if line), "line STRING")
+    text = frame_of(spark, ((line,) for line in reference_lines(name, reference)), "line STRING")
     return text.select(F.from_csv("line", reference.columns).alias("row")).select("row.*")

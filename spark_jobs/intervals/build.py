@@ -11,6 +11,7 @@ from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.revisions import BuiltRevision
 from include.offsets import TopicPartition
+from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
 from include.versions import code_version
 from spark_jobs.archive.replayed import replayed_rows
@@ -34,8 +35,10 @@ def build(run: IntervalRun) -> None:
     are written from the landing files, or from the same read where other code landed them; both are
     compared before anybody may register them. Rows that replays put into the interval are added to both.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
-    when the registered files are of another format, AnotherWriter while the interval is pinned again.
+    when the registered files are of another format or a reference file does not begin with its declared columns,
+    AnotherWriter while the interval is pinned again.
     """
+    check_references(run.pipeline)
     check_storage(run.pipeline)
     with locks.attempt_under_way(run.pipeline.name, run.pinned.interval):
         attempt = attempts.resume_attempt(run.attempt.id, code_version(run.pipeline.name))

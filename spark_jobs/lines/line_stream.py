@@ -15,10 +15,11 @@ from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.lines import LinesRead
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.lines import LineSource, read_from_lines
+from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.line_feeds import Feed, feed_of
-from include.streams.start import create_written_topics
+from include.streams.start import create_written_topics, note_unnoted
 from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
@@ -64,6 +65,7 @@ def run_line_stream(
 
 def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> StreamGeneration:
     """Return the generation to run, once everything that must hold before a query starts was checked."""
+    check_references(pipeline)
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
     generation = generations.current_or_first(pipeline.name, user_at_host())
@@ -72,6 +74,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
         facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}
         if view.name in generation.fingerprints:
             fingerprint.check(pipeline.name, view.name, generation.fingerprints[view.name], facts)
+            note_unnoted(generation, {view.name: facts})
         else:
             generations.note_start(generation, view.name, facts, {})
         location = checkpoint_uri(generation, view.name)

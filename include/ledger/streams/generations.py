@@ -174,6 +174,13 @@ def note_start(
         row.positions = {**row.positions, query: offsets_json(began_at)}
 
 
+def note_facts(generation: StreamGeneration, query: str, facts: Mapping[str, Any]) -> None:
+    """Add facts to what a started query's checkpoint depends on: those that its first start did not note."""
+    with session() as ledger:
+        row = ledger.get_one(Generation, (generation.pipeline, generation.number), with_for_update=True)
+        row.fingerprints = {**row.fingerprints, query: {**facts, **row.fingerprints[query]}}
+
+
 def has_committed(generation: StreamGeneration, view: str) -> bool:
     """Return whether a speed view's stream has committed a micro-batch in the generation (its base is none)."""
     with session() as ledger:

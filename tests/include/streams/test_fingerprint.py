@@ -104,6 +104,72 @@ def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline
     assert "./tidemark new-generation nest_cameras --reason" in str(refused.value)
 
 
+def with_reference(pipeline: Pipeline, path: Path, content: bytes) -> Pipeline:
+    """The pipeline with this file as its reference."""
+    path.write_bytes(content)
+    reference = replace(pipeline.references["device_locations"], path=path)
+    return replace(pipeline, references={"device_locations": reference})
+
+
+def test_row_added_to_a_reference_is_refused_and_named_when_the_view_takes_it(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    view, content = pipeline.views[0], pipeline.references["device_locations"].path.read_bytes()
+    before = fingerprint.view_fingerprint(pipeline, view)
+    moved = with_reference(pipeline, tmp_path / "moved.csv", content)
+    fingerprint.check("nest_cameras", view.name, before, fingerprint.view_fingerprint(moved, view))
+    changed = with_reference(pipeline, tmp_path / "changed.csv", content + b"cam-9999,10001\n")
+    with pytest.raises(UsageError, match="content of reference device_locations changed") as refused:
+        fingerprint.check("nest_cameras", view.name, before, fingerprint.view_fingerprint(changed, view))
+    assert './tidemark new-generation nest_cameras --reason "…"' in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts"),
+    [
+        ('archive.join(references["device_locations"], "device_id")', True),
+        ('archive.join(references["streets"], "device_id")', False),
+        ("archive", False),
+        ("joined(archive, references)", True),
+        ('archive.join(references["streets"], "a").join(references[NAME], "device_id")', True),
+    ],
+)
+def test_content_counts_only_when_the_rows_function_may_take_the_reference(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, counts: bool
+) -> None:
+    text = TRANSFORMS.replace('archive.where(F.col("n") > LIMIT)', rows)
+    assert rows in text
+    streets = Reference(tmp_path / "streets.csv", "street STRING")
+    streets.path.write_bytes(b"street\n")
+    before, after = (
+        of(replace(changed, references={**changed.references, "streets": streets}), text, tmp_path, monkeypatch)
+        for changed in (with_reference(pipeline, tmp_path / f"{content!r}.csv", content) for content in (b"a", b"b"))
+    )
+    assert (before != after) is counts
+
+
+def test_generation_of_before_contents_were_noted_is_accepted_once_and_then_held_to_them(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    view = pipeline.views[0]
+    now = fingerprint.view_fingerprint(pipeline, view)
+    old = {name: value for name, value in now.items() if not name.startswith("content of reference ")}
+    assert len(old) < len(now)
+    fingerprint.check("nest_cameras", view.name, old, now)
+    noted = {**old, **fingerprint.unnoted(old, now)}
+    assert noted == now
+    changed = fingerprint.view_fingerprint(with_reference(pipeline, tmp_path / "changed.csv", b"other"), view)
+    with pytest.raises(UsageError, match="content of reference device_locations changed"):
+        fingerprint.check("nest_cameras", view.name, noted, changed)
+
+
+def test_reference_without_a_file_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
+    gone = with_reference(pipeline, tmp_path / "gone.csv", b"")
+    (tmp_path / "gone.csv").unlink()
+    with pytest.raises(UsageError, match="the reference device_locations cannot be read"):
+        fingerprint.view_fingerprint(gone, pipeline.views[0])
+
+
 def test_excerpt_shows_the_place_when_a_long_fact_differs(pipeline: Pipeline) -> None:
     decoder = replace(
         pipeline.decoder, schema=pipeline.decoder.schema.replace("client_version: INT", "client_version: BIGINT")
