@@ -160,10 +160,12 @@ def test_modules_import_each_other_in_one_direction_only() -> None:
         for module, path in modules().items()
         if path.name != "__init__.py"
     }
+    cycle = ""
     try:
-        tuple(TopologicalSorter(graph).static_order())
+        TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
+        cycle = " -> ".join(error.args[1])
+    assert cycle == ""
 
 
 def test_include_never_imports_the_spark_side() -> None:
