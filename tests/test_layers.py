@@ -44,6 +44,7 @@ INCLUDE = (
     "include.quarantine",
     "include.intervals",
     "include.streams",
+    "include.monitor.web",
     "include.airflow",
     "include.housekeeping",
     "include.doctor",

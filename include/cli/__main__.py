@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from include.cli import data, demo, develop, generations, housekeeping, jobs, quarantine, services, top
+from include.cli import data, demo, develop, generations, housekeeping, jobs, monitor, quarantine, services, top
 from include.errors import TidemarkError, UsageError
 from include.lake import object_store
 from include.settings import settings
@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for module in (demo, services, data, jobs, top, generations, quarantine, housekeeping, develop):
+for module in (demo, services, data, jobs, top, monitor, generations, quarantine, housekeeping, develop):
     module.register(app)
 
 

@@ -56,6 +56,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         # Another folder may link to this one, and hold DAGs beside it that are scheduled on Tidemark's assets.
         "CORE__DAGS_FOLDER": os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", str(REPOSITORY / "dags")),
         "CORE__LOAD_EXAMPLES": "False",
+        "CORE__PLUGINS_FOLDER": str(REPOSITORY / "include" / "airflow" / "plugins"),
         "CORE__PARALLELISM": os.environ.get("AIRFLOW__CORE__PARALLELISM", "4"),
         "CORE__FERNET_KEY": fernet,
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",

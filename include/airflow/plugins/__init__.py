@@ -1,0 +1,1 @@
+"""Airflow's plugins folder: it imports each module here by its bare name."""

@@ -1,0 +1,145 @@
+"""Who gets a page: alone by the token, and with rights per pipeline; the policy of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
+
+from include.monitor.web.alone import app_alone
+from include.monitor.web.app import monitor_app
+from include.monitor.web.pages import POLICY
+from include.monitor.web.rights import ActedPipeline, NotKnown, Visitor
+
+TOKEN = "t" * 43
+PAGES = ("/", "/?format=json", "/pipelines/nest_cameras")
+
+
+@dataclass(frozen=True)
+class Somebody:
+    """Known by name, with rights to some pipelines."""
+
+    name: str = "eve"
+    reads: frozenset[str] = field(default_factory=frozenset)
+    acts: frozenset[str] = field(default_factory=frozenset)
+
+    def may_read(self, pipeline: str) -> bool:
+        return pipeline in self.reads
+
+    def may_act(self, pipeline: str) -> bool:
+        return pipeline in self.acts
+
+
+@dataclass(frozen=True)
+class Door:
+    """Lets in whoever sends their name."""
+
+    visitors: dict[str, Visitor]
+
+    async def visitor(self, request: Request) -> Visitor:
+        try:
+            return self.visitors[request.headers.get("x-name", "")]
+        except KeyError:
+            raise NotKnown("/login?next=here") from None
+
+
+READER = Somebody(reads=frozenset({"isp_hits"}))
+ACTOR = Somebody(reads=frozenset({"isp_hits"}), acts=frozenset({"isp_hits"}))
+
+
+@pytest.fixture
+def alone() -> Iterator[TestClient]:
+    with TestClient(app_alone(TOKEN, "eve@host"), base_url="http://127.0.0.1:8090", follow_redirects=False) as client:
+        yield client
+
+
+@pytest.fixture
+def guarded() -> FastAPI:
+    app = monitor_app(Door({"reader": READER, "actor": ACTOR}))
+
+    @app.post("/quarantine/{pipeline}/act")
+    def act(pipeline: ActedPipeline) -> str:
+        return pipeline.name
+
+    return app
+
+
+@pytest.fixture
+def client(guarded: FastAPI) -> Iterator[TestClient]:
+    with TestClient(guarded, follow_redirects=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "t", "é" * 43])
+def test_page_alone_is_refused_without_the_token(alone: TestClient, path: str, token: str) -> None:
+    with_token = f"{path}{'&' if '?' in path else '?'}token={token}" if token else path
+    assert alone.get(with_token).status_code == 401
+    assert alone.get(path, headers={"Authorization": f"Bearer {token}".encode()}).status_code == 401
+
+
+def test_token_in_the_address_becomes_a_cookie_that_scripts_and_other_sites_never_see(alone: TestClient) -> None:
+    answer = alone.get(f"/pipelines/nope?format=json&token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/pipelines/nope?format=json")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in answer.text
+    assert alone.get("/pipelines/nope?format=json").status_code == 404
+
+
+def test_redirect_stays_on_this_host_when_the_path_looks_like_another(alone: TestClient) -> None:
+    for path in ("//evil.example/", "/\\evil.example/"):
+        location = alone.get(f"{path}?token={TOKEN}").headers["location"]
+        assert not location.startswith(("//", "/\\"))
+
+
+def test_program_sends_the_token_in_a_header(alone: TestClient) -> None:
+    sent = {"Authorization": f"Bearer {TOKEN}"}
+    assert alone.get("/pipelines/nope?format=json", headers=sent).status_code == 404
+
+
+def test_page_alone_is_refused_under_another_name_for_this_machine(alone: TestClient) -> None:
+    assert alone.get("/health", headers={"Host": "rebound.example"}).status_code == 400
+
+
+def test_person_is_sent_to_the_login_and_a_program_is_refused(client: TestClient) -> None:
+    page = client.get("/", headers={"Accept": "text/html"})
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=here")
+    assert client.get("/?format=json", headers={"Accept": "text/html"}).status_code == 401
+
+
+def test_pipeline_is_read_with_the_right_to_it_only(client: TestClient) -> None:
+    sent = {"x-name": "reader"}
+    assert client.get("/pipelines/nest_cameras", headers=sent).status_code == 403
+    assert client.get("/pipelines/nobody", headers=sent).status_code == 404
+
+
+def test_acting_needs_its_own_right_and_a_page_of_this_site(client: TestClient) -> None:
+    path = "/quarantine/isp_hits/act"
+    assert client.post(path, headers={"x-name": "reader"}).status_code == 403
+    assert client.post(path, headers={"x-name": "actor"}).json() == "isp_hits"
+    own, other = "http://testserver", "http://evil.example"
+    assert client.post(path, headers={"x-name": "actor", "Origin": own}).status_code == 200
+    assert client.post(path, headers={"x-name": "actor", "Origin": other}).status_code == 403
+    assert client.post(path, headers={"x-name": "actor", "Origin": "null"}).status_code == 403
+    assert client.post("/quarantine/nest_cameras/act", headers={"x-name": "actor"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/pipelines/nobody", "/static/live.js", "/health", "/nothing"])
+def test_every_answer_has_the_policy(alone: TestClient, path: str) -> None:
+    answer = alone.get(path)
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == ("private, max-age=86400" if "static" in path else "no-store")
+    assert "unsafe" not in POLICY
+
+
+@pytest.mark.parametrize(
+    "path", ["/docs", "/openapi.json", "/static/../app.py", "/static/%2e%2e/app.py", "/frame.html"]
+)
+def test_nothing_else_is_served(alone: TestClient, path: str) -> None:
+    assert alone.get(path).status_code == 404
