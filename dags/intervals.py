@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, PokeReturnValue, TaskGroup, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.spark import JobOperator
-from include.airflow.tasks import announce_registered, interval_of_run, pin_unless_behind, take_step
+from include.airflow.tasks import announce_registered, interval_of_run, pin_unless_behind, runs_of_missing, take_step
 from include.intervals import steps
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
@@ -24,6 +25,8 @@ agree, lets Great Expectations judge, and only then registers the table partitio
 
 **When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
 A manual run takes the last complete interval, or the one of the parameters `from` and `to`.
+Intervals that were never built (Airflow was down) are built by runs `missing__…` that a run triggers: as many as its parameter
+`build_missing` says, the oldest first. {build_missing}
 
 **Reads** {topics} and the landing files. **Writes** revisions below the lake's `tables/`, the catalog, a report page.
 
@@ -34,6 +37,7 @@ A manual run takes the last complete interval, or the one of the parameters `fro
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
 | announce | the report could not be written, or a notification not be sent | it is retried |
+| find_missing, build_missing | the intervals that were never built could not be read, or their runs not be triggered; *skipped* is no failure: there are none, or none are asked for | it is retried |
 | announce_tables | Airflow did not take the event of a table; *skipped* is no failure: the interval has no row in that table | it is retried |
 
 **Tells** of each table in which it registered partitions by the asset `lake.<table>`, and of the complete interval by
@@ -66,11 +70,18 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         params={
             "from": Param(None, type=["null", "string"], format="date-time", description="start of another interval"),
             "to": Param(None, type=["null", "string"], format="date-time", description="end of that interval"),
+            "build_missing": Param(
+                None,
+                type=["null", "integer"],
+                minimum=0,
+                description="how many missing intervals to build, oldest first",
+            ),
         },
         doc_md=DOC.format(
             name=pipeline.name,
             description=pipeline.description,
             cron=pipeline.schedule.cron,
+            build_missing=f"A scheduled run takes {pipeline.schedule.build_missing} without it; other runs none.",
             tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
             topics=str(pipeline.source),
             alerts=ALERTS,
@@ -116,10 +127,29 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         publish = JobOperator(task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt)
         announced = announce(attempt)
         attempt >> build >> reconcile(attempt) >> publish >> announced
+        _build_missing(pipeline, attempt)
         with TaskGroup("announce_tables"):
             for table in pipeline.tables:
                 _announce_table(table, announced)
     return dag
+
+
+def _build_missing(pipeline: Pipeline, attempt: Any) -> None:
+    """Add the tasks that trigger runs of this DAG for intervals which were never built."""
+
+    @task
+    def find_missing() -> list[dict[str, Any]]:
+        """Choose the intervals, oldest first."""
+        return take_step(runs_of_missing, pipeline, get_current_context())
+
+    # After pin_ranges, which pins intervals on the way; the runs wait for this one to end (max_active_runs).
+    attempt >> (missing := find_missing())
+    TriggerDagRunOperator.partial(
+        task_id="build_missing",
+        trigger_dag_id=f"interval__{pipeline.name}",
+        logical_date=None,
+        skip_when_already_exists=True,
+    ).expand_kwargs(missing)
 
 
 def _announce_table(table: str, announced: Any) -> None:

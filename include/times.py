@@ -73,12 +73,16 @@ class Schedule:
     """A periodic schedule aligned to midnight UTC: boundaries every `every`.
 
     Airflow runs it by a cron expression, so it is whole minutes that divide an hour, whole hours that divide a day,
-    or a day. Raises UsageError for any other.
+    or a day. Raises UsageError for any other, and for a negative `build_missing`.
     """
 
     every: timedelta
+    build_missing: int = 0
+    """How many intervals that were never built each scheduled run has built, the oldest first."""
 
     def __post_init__(self) -> None:
+        if self.build_missing < 0:
+            raise UsageError(f"build_missing is {self.build_missing}", remedy="a number of intervals, or 0 for none")
         hour, day = timedelta(hours=1), timedelta(days=1)
         unit, whole = (timedelta(minutes=1), hour) if self.every < hour else (hour, day)
         if self.every <= timedelta(0) or self.every % unit or whole % self.every:
@@ -121,14 +125,14 @@ class Schedule:
         return Interval(from_time, to_time)
 
 
-def every(duration: str) -> Schedule:
+def every(duration: str, *, build_missing: int = 0) -> Schedule:
     """Return the schedule with boundaries so often, e.g. `15m`, `6h` or `1d`."""
-    return Schedule(parse_duration(duration))
+    return Schedule(parse_duration(duration), build_missing)
 
 
-def hourly() -> Schedule:
+def hourly(*, build_missing: int = 0) -> Schedule:
     """Return the schedule with boundaries at every full hour."""
-    return every("1h")
+    return every("1h", build_missing=build_missing)
 
 
 def utc(moment: datetime) -> datetime:

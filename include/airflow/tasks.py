@@ -11,10 +11,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from include.airflow.daily import parse_day
 from include.errors import ArchiveBehind, TidemarkError, UsageError, error_class
 from include.intervals import steps
+from include.intervals.missing import missing_in_order
 from include.intervals.verdict import Verdict
 from include.pipelines.spec import Pipeline
 from include.settings import settings
-from include.times import Interval, parse_duration, parse_time
+from include.times import Interval, format_time, parse_duration, parse_time
 
 Result = TypeVar("Result")
 
@@ -71,6 +72,26 @@ def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> s
             raise
         print(f"waiting: {error}")
         return None
+
+
+def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
+    """Return the runs that build intervals which were never built, oldest first: `trigger_run_id` and `conf` of each.
+
+    As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule.
+    An interval that has had such a run is left out, however that ended: its alert was sent, and doctor still tells.
+    """
+    run, wanted = context["dag_run"], context["params"].get("build_missing")
+    if wanted is None:
+        wanted = pipeline.schedule.build_missing if run.run_type == "scheduled" else 0
+    runs: list[dict[str, Any]] = []
+    for interval in missing_in_order(pipeline) if wanted else ():
+        begin, end = format_time(interval.from_time), format_time(interval.to_time)
+        run_id = f"missing__{begin}"
+        if not context["ti"].get_dr_count(run.dag_id, run_ids=[run_id]):
+            runs.append({"trigger_run_id": run_id, "conf": {"from": begin, "to": end}})
+        if len(runs) == wanted:
+            break
+    return runs
 
 
 def announce_registered(attempt: int) -> Verdict:

@@ -72,12 +72,16 @@ def test_parsing_loads_no_heavy_library_and_needs_no_service(parsed: dict[str, A
 def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) -> None:
     tasks = parsed["dags"]["interval__nest_cameras"]["tasks"]
     tables = {f"announce_tables.{table}" for table in ("nest_cameras", "nest_cameras_hourly_counts")}
-    assert set(tasks) == {"pin_ranges", "build_interval", "reconcile", "publish", "announce"} | tables
+    missing = {"find_missing", "build_missing"}
+    assert set(tasks) == {"pin_ranges", "build_interval", "reconcile", "publish", "announce"} | tables | missing
     assert tasks["build_interval"] == ["reconcile"]
     assert tasks["reconcile"] == ["publish"]
     assert tasks["publish"] == ["announce"]
     assert "build_interval" in tasks["pin_ranges"]
     assert set(tasks["announce"]) == tables
+    # Only once the run has pinned what lies on its way, and nothing of the interval waits for it.
+    assert "find_missing" in tasks["pin_ranges"]
+    assert (tasks["find_missing"], tasks["build_missing"]) == (["build_missing"], [])
 
 
 def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any]) -> None:

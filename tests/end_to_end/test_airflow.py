@@ -250,6 +250,38 @@ def test_same_partitions_stay_registered_when_a_task_of_a_finished_run_is_cleare
 
 
 @pytest.mark.slow
+def test_run_has_the_oldest_missing_interval_built_when_it_asks_for_one(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
+    airflow.set_paused(INTERVAL, False)
+    at = [START + timedelta(hours=hour) for hour in range(4)]
+    # The last of the hours: two are pinned on the way to it, and nobody builds them.
+    asking = airflow.trigger(
+        INTERVAL, **{"from": iso(at[3]), "to": iso(at[3] + timedelta(hours=1)), "build_missing": 1}
+    )
+    run = f"missing__{iso(at[1])}"
+    wait_for("the run of the missing interval", lambda: run in {each["dag_run_id"] for each in airflow.runs(INTERVAL)})
+    for each in (asking, run):
+        assert wait_for(each, lambda r=each: run_ended(airflow, r), 480) == "success", airflow.tasks(INTERVAL, each)
+    assert {state for task, state in airflow.tasks(INTERVAL, run).items() if "missing" in task} == {
+        "success",
+        "skipped",
+    }
+    attempts = ledger(
+        home,
+        "SELECT i.from_time FROM attempts a JOIN intervals i ON i.id = a.interval_id "
+        f"WHERE a.run_by = 'airflow {run}' AND a.exit_code = 0",
+    )
+    assert attempts == [(at[1],)]
+    built = {partition.split("interval=")[1] for _, partition, *_ in registered(home)}
+    assert built == {each.strftime("%Y-%m-%dT%H") for each in at[:2]}
+    # One was asked for; the other is still told.
+    [missing] = home.json("status", "--json")["missing"]
+    assert (missing["count"], missing["from"]) == (1, iso(at[2]))
+
+
+@pytest.mark.slow
 def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> None:
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     last = START + timedelta(hours=2)

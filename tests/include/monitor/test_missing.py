@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from include.intervals.missing import missing_in_order
 from include.intervals.pinning import pin_interval
 from include.ledger.intervals.missing import missing_intervals
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import load_pipeline
-from include.times import format_time
+from include.pipelines.spec import Pipeline
+from include.times import format_time, hourly
 from tests.conftest import Home
 from tests.support.topic_log import HOUR, START, Log, hour
 
@@ -93,6 +96,38 @@ def test_doctor_notes_them_and_names_the_commands_that_build_them(log: Log, in_p
     assert f"note {PIPELINE}: intervals that were never built: 4" in in_process.run("doctor", expect=None).stdout
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run of the interval's DAG, and the runs that Airflow knows beside it, as a task's context has them."""
+
+    run_type: str
+    known: tuple[str, ...] = ()
+    dag_id: str = f"interval__{PIPELINE}"
+
+    def get_dr_count(self, dag_id: str, run_ids: list[str]) -> int:
+        return len({*run_ids} & {*self.known})
+
+    def builds(self, pipeline: Pipeline, build_missing: int | None = None) -> list[str]:
+        """The starts of the intervals that it triggers runs for."""
+        from include.airflow.tasks import runs_of_missing
+
+        context = {"dag_run": self, "ti": self, "params": {"build_missing": build_missing}}
+        return [each["conf"]["from"] for each in runs_of_missing(pipeline, context)]
+
+
+def test_run_builds_as_many_as_declared_or_asked_for_the_oldest_first(log: Log) -> None:
+    begins = [format_time(START + n * HOUR) for n in range(4)]
+    declared = replace(log.pipeline, schedule=hourly(build_missing=2))
+    assert Run("scheduled").builds(declared) == begins[:2]
+    # Those that have had a run of their own are not triggered for ever, and do not keep the others waiting.
+    assert Run("scheduled", known=(f"missing__{begins[0]}",)).builds(declared) == begins[1:3]
+    assert Run("scheduled").builds(log.pipeline) == []
+    # The runs that it triggers, and those of a backfill, trigger none.
+    assert Run("manual").builds(declared) == Run("backfill").builds(declared) == []
+    assert Run("manual").builds(log.pipeline, build_missing=9) == begins
+    assert Run("scheduled").builds(declared, build_missing=0) == []
+
+
 def test_time_that_nobody_pinned_comes_last_and_is_not_offered_as_a_backfill(in_process: Home) -> None:
     years = -4 * 365 * 24
     log = Log(load_pipeline("isp_hits"))
@@ -111,3 +146,5 @@ def test_time_that_nobody_pinned_comes_last_and_is_not_offered_as_a_backfill(in_
     pinned = next(each for each in stretches if each.pinned)
     assert pinned.from_time is not None
     assert f"--from {format_time(pinned.from_time)} " in building_commands(log.pipeline)
+    # Built last, too, and from the first record of the years on.
+    assert list(missing_in_order(log.pipeline))[:3] == [hour(1), hour(years), hour(years + 1)]

@@ -1,0 +1,47 @@
+"""Which missing intervals are built next: oldest first, and pinned ones before time that nobody has pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from include.intervals.boundaries import read_log
+from include.ledger.intervals.missing import find_gaps, missing_intervals
+from include.ledger.intervals.pins import Neighbours
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+
+def missing_in_order(pipeline: Pipeline) -> Iterator[Interval]:
+    """Yield the intervals that were never built, in the order in which they are to be built.
+
+    Of a gap between pinned intervals, and of the time before the first, those from its first record on: before it
+    lie perhaps years without any. Raises what `read_log` raises, once it comes to such a gap.
+    """
+    missing = missing_intervals(pipeline.name)
+    for each in missing:
+        if each.pinned is not None and each.from_time is not None:
+            yield from _between(each.from_time, each.to_time, pipeline)
+    ends = {each.to_time for each in missing if each.pinned is None}
+    for gap in find_gaps(pipeline.name) if ends else ():
+        if gap.after is not None and (end := gap.after.interval.from_time) in ends:
+            begin = _first_boundary(pipeline, gap)
+            if begin is not None:
+                yield from _between(min(begin, end - pipeline.schedule.every), end, pipeline)
+
+
+def _between(begin: datetime, end: datetime, pipeline: Pipeline) -> Iterator[Interval]:
+    every = pipeline.schedule.every
+    while begin < end:
+        yield Interval(begin, begin + every)
+        begin += every
+
+
+def _first_boundary(pipeline: Pipeline, gap: Neighbours) -> datetime | None:
+    """Return the boundary at or before the first record of a gap, not before the gap; None without any record."""
+    log = read_log(pipeline)
+    first = log.first_time(log.spans_between(gap))
+    if first is None:
+        return None
+    begin = pipeline.schedule.floor(first)
+    return max(begin, gap.before.interval.to_time) if gap.before else begin
