@@ -2,18 +2,22 @@
 
 Spark tells that a task failed, not which record it was at. So ranges are decoded again in halves, without
 writing, down to single offsets: 2 k log2(n) reads for k such records among n.
+
+A failure that passes (a worker without memory, a disk, a network) is no record's. So a record is blamed only when it
+can be read undecoded and throws the same again, each time, while the others of its micro-batch decode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.errors import TidemarkError
-from include.offsets import Coordinates, OffsetRange
+from include.offsets import Coordinates, OffsetRange, TopicPartition
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 
@@ -23,7 +27,11 @@ POISON = "poison"
 MOST = 64
 """When more parts than these throw side by side, the code is broken, not a record."""
 
+CONFIRMED = 2
+"""How often a record must throw again, after the search has come down to it, before it is blamed."""
+
 Throws = Callable[[Sequence[OffsetRange]], str | None]
+"""Decodes or only reads ranges; returns what that throws, None when it does not."""
 
 
 def thrown_by(rows: DataFrame) -> str | None:
@@ -41,10 +49,11 @@ def thrown_by(rows: DataFrame) -> str | None:
     return None
 
 
-def find_poison(ranges: Sequence[OffsetRange], throws: Throws) -> dict[Coordinates, str]:
+def find_poison(ranges: Sequence[OffsetRange], throws: Throws, read_throws: Throws) -> dict[Coordinates, str]:
     """Return the records that throw on their own, with what they throw; none when no single record does.
 
-    Raises TidemarkError when more than `MOST` parts throw side by side.
+    `throws` decodes, `read_throws` only reads. Raises TidemarkError when more than `MOST` parts throw side by side,
+    and when records cannot be read even undecoded, or others throw now and then.
     """
     parts = [([each for each in ranges if len(each)], error)] if (error := throws(ranges)) else []
     poison: dict[Coordinates, str] = {}
@@ -63,7 +72,48 @@ def find_poison(ranges: Sequence[OffsetRange], throws: Throws) -> dict[Coordinat
             else:
                 smaller += [(half, again) for half in halves(part) if (again := throws(half))]
         parts = smaller
-    return poison
+    return _confirmed(ranges, poison, throws, read_throws)
+
+
+def _confirmed(
+    ranges: Sequence[OffsetRange], poison: Mapping[Coordinates, str], throws: Throws, read_throws: Throws
+) -> dict[Coordinates, str]:
+    """Return the records if each throws the same again, while all others of the ranges decode; else none of them."""
+    found = {OffsetRange(TopicPartition(c[0], c[1]), c[2], c[2] + 1): c for c in poison}
+    others = without(ranges, found)
+    for _ in range(CONFIRMED if poison else 0):
+        unread = read_throws([*found])
+        if (thrown := unread or (throws(others) if others else None)) is not None:
+            raise TidemarkError(
+                f"{', '.join(map(str, ranges))} {'cannot be read, undecoded' if unread else 'fails now and then'}: "
+                f"{thrown}; no record is blamed for that, nothing was committed",
+                remedy="see to the machine (memory, disk, network) and start again",
+            )
+        # What a message says beside its kind may differ from try to try.
+        if any(_kind(throws([record]) or "") != _kind(poison[at]) for record, at in found.items()):
+            return {}
+    return dict(poison)
+
+
+def _kind(thrown: str) -> str:
+    return thrown.partition(":")[0]
+
+
+def without(ranges: Sequence[OffsetRange], records: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return what is left of the ranges without some single offsets."""
+    left = list(ranges)
+    for record in records:
+        at = record.from_offset
+        left = [
+            part
+            for each in left
+            for part in (
+                (replace(each, until_offset=at), replace(each, from_offset=at + 1))
+                if each.topic_partition == record.topic_partition and each.from_offset <= at < each.until_offset
+                else (each,)
+            )
+        ]
+    return [each for each in left if len(each)]
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange]]:

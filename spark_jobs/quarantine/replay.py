@@ -90,7 +90,11 @@ def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined],
     try:
         _write(decoded(spanned, poison), folder)
     except SPARK_FAILURES:
-        more = find_poison(spanned, lambda ranges: thrown_by(decoded(ranges, poison)))
+        more = find_poison(
+            spanned,
+            lambda ranges: thrown_by(decoded(ranges, poison)),
+            lambda ranges: thrown_by(kept.where(within(ranges))),
+        )
         if not more:
             raise
         _write(decoded(spanned, {**poison, **more}), folder)

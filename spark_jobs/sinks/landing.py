@@ -120,7 +120,7 @@ class LandingSink:
         """Write the decoded records. Return those that had to be left out, with what they threw.
 
         A write that fails is tried again; after `IDENTICAL` failures of the same kind, restarts included,
-        the record that throws is searched. Where none is found (a full disk), none is left out.
+        the record that throws is searched. Where none is found (an outage, a full disk), none is left out.
         """
         for _ in range(TRIES):
             try:
@@ -143,20 +143,28 @@ class LandingSink:
     def _divert(
         self, spark: SparkSession, batch_id: int, ranges: list[OffsetRange], folder: str, cause: str
     ) -> dict[Coordinates, str]:
-        """Find the records that throw and write the batch with these in quarantine, undecoded."""
+        """Find the records that throw and write the batch with these in quarantine, undecoded.
+
+        Where none throws any more, the batch is written once again: what it failed of may have passed.
+        """
 
         def decoded(part: Sequence[OffsetRange], withheld: Column | None = None) -> DataFrame:
             return decode(self.pipeline, read_ranges(spark, part), withheld)
 
-        poison = find_poison(ranges, lambda part: thrown_by(decoded(part)))
-        if not poison:
+        poison = find_poison(
+            ranges, lambda part: thrown_by(decoded(part)), lambda part: thrown_by(read_ranges(spark, part))
+        )
+        try:
+            write_landing(decoded(ranges, withhold(poison)), folder)
+        except SPARK_FAILURES as error:
+            if poison or translate(error) is not None:
+                raise
             raise TidemarkError(
                 f"micro-batch {batch_id} ({', '.join(map(str, ranges))}) could not be written, though all its records "
                 f"decode: {cause}",
                 remedy=f"nothing was committed; see to {lake.root()} (room, permissions) and start again",
                 pipeline=self.pipeline.name,
-            )
-        write_landing(decoded(ranges, withhold(poison)), folder)
+            ) from error
         return poison
 
     def _read_back(

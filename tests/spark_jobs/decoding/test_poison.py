@@ -8,7 +8,7 @@ import pytest
 
 from include.errors import TidemarkError
 from include.offsets import OffsetRange, TopicPartition
-from spark_jobs.decoding.poison import MOST, find_poison, halves
+from spark_jobs.decoding.poison import CONFIRMED, MOST, find_poison, halves
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 RANGES = [OffsetRange(ZERO, 100, 1_124), OffsetRange(ONE, 0, 0), OffsetRange(TopicPartition("t", 2), 7, 8)]
@@ -31,28 +31,60 @@ class Decoder:
         return None
 
 
+def reads(_: Sequence[OffsetRange]) -> str | None:
+    """Every record can be read, undecoded."""
+
+
+class Outage(Decoder):
+    """Whatever is decoded throws until so many reads have been made."""
+
+    def __init__(self, throwing: set[tuple[str, int, int]], until: int, kind: str = "IOException") -> None:
+        super().__init__(throwing)
+        self.until, self.kind = until, kind
+
+    def __call__(self, ranges: Sequence[OffsetRange]) -> str | None:
+        thrown = super().__call__(ranges)
+        return f"{self.kind}: no worker, try {self.reads}" if self.reads <= self.until else thrown
+
+
 def test_every_record_that_throws_is_found_in_a_few_reads() -> None:
     throwing = {("t", 0, 100), ("t", 0, 1_123), ("t", 2, 7)}
     decoder = Decoder(throwing)
-    assert find_poison(RANGES, decoder) == {c: f"threw at {c[2]}" for c in throwing}
-    assert decoder.reads <= 1 + 2 * 3 * 11
+    assert find_poison(RANGES, decoder, reads) == {c: f"threw at {c[2]}" for c in throwing}
+    assert decoder.reads <= 1 + 2 * 3 * 11 + 4 * CONFIRMED
 
 
 def test_nothing_is_blamed_when_the_whole_decodes() -> None:
     decoder = Decoder(set())
-    assert find_poison(RANGES, decoder) == {}
+    assert find_poison(RANGES, decoder, reads) == {}
     assert decoder.reads == 1
 
 
 def test_nothing_is_blamed_when_no_single_record_throws() -> None:
-    assert find_poison(RANGES, lambda ranges: "too much" if sum(map(len, ranges)) > 200 else None) == {}
+    assert find_poison(RANGES, lambda ranges: "too much" if sum(map(len, ranges)) > 200 else None, reads) == {}
 
 
 def test_search_ends_with_an_error_when_all_records_throw() -> None:
     decoder = Decoder({("t", 0, offset) for offset in range(100, 1_124)})
     with pytest.raises(TidemarkError, match="the transform or the decoder"):
-        find_poison(RANGES, decoder)
+        find_poison(RANGES, decoder, reads)
     assert decoder.reads <= 4 * MOST
+
+
+@pytest.mark.parametrize("throwing", [set(), {("t", 0, 101)}], ids=["none throws", "one throws"])
+@pytest.mark.parametrize("until", range(1, 40))
+def test_nothing_else_is_blamed_when_a_failure_passes_while_records_are_searched(
+    until: int, throwing: set[tuple[str, int, int]]
+) -> None:
+    outage = Outage(throwing, until)
+    found = find_poison([OffsetRange(ZERO, 100, 108)], outage, reads)
+    # It outlived the search where every single record threw, each time.
+    assert found.keys() <= throwing or (len(found) == 8 and outage.reads <= until)
+
+
+def test_search_ends_with_an_error_when_a_record_cannot_be_read_undecoded() -> None:
+    with pytest.raises(TidemarkError, match="cannot be read, undecoded: IOException: no disk; no record is blamed"):
+        find_poison(RANGES, Decoder({("t", 0, 500)}), lambda _: "IOException: no disk")
 
 
 def test_halves_hold_every_offset_once() -> None:
