@@ -20,7 +20,7 @@ from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
-from include.streams.start import archive_positions, check_sources, lost_offsets
+from include.streams.start import check_sources, lost_offsets, positions_to_hold
 from include.topics import TopicIdentity
 
 
@@ -76,9 +76,10 @@ def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by:
     lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
     if lost:
         identities = check_sources(pipeline)
-        positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities))
+        positions = positions_to_hold(pipeline, source_topic_partitions(pipeline.source, identities))
         ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]
-        generations.open_with_losses(lease, [*lost.values()], ranges, accepted_by=accepted_by, reason=reason)
+        topics = {tp.topic: identities[tp.topic] for tp in positions}
+        generations.open_with_losses(lease, [*lost.values()], ranges, topics, accepted_by=accepted_by, reason=reason)
     return [*lost.values()]
 
 

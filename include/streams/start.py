@@ -44,10 +44,26 @@ def archive_positions(
     return {tp: known.get(tp, 0) for tp in topic_partitions if tp.topic in topics}
 
 
+def positions_to_hold(
+    pipeline: Pipeline, topic_partitions: Iterable[TopicPartition], query: str = ARCHIVE
+) -> dict[TopicPartition, int]:
+    """Return `archive_positions`, and 0 for those of topics that have joined a query since it started.
+
+    Its checkpoint knows nothing of such a topic, so Spark reads it from 0, and fails where its beginning is cut.
+    """
+    wanted = list(topic_partitions)
+    positions = archive_positions(pipeline, wanted, query)
+    generation = generations.current(pipeline.name)
+    if generation is None or not (began := generation.began_at(query)):
+        return positions
+    known = {tp.topic for tp in (*positions, *began)}
+    return {**positions, **{tp: 0 for tp in wanted if tp.topic not in known}}
+
+
 def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
     """Return the offsets that Kafka removed before the query committed them, per topic partition."""
     identities = check_sources(pipeline)
-    positions = archive_positions(pipeline, source_topic_partitions(pipeline.source, identities), query)
+    positions = positions_to_hold(pipeline, source_topic_partitions(pipeline.source, identities), query)
     bounds = kafka.offset_bounds(positions)
     return [
         OffsetRange(tp, at, bounds[tp][0], identities[tp.topic].topic_id)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, put_query_at
+from include.ledger.archive.positions import check_topics
 from include.ledger.database import lock, session
 from include.ledger.intervals import pins
 from include.ledger.intervals.pins import PinnedInterval
@@ -87,18 +88,25 @@ def open_generation(lease: Lease, *, started_by: str, reason: str) -> int:
 
 
 def open_with_losses(
-    lease: Lease, lost: Sequence[OffsetRange], ranges: Sequence[OffsetRange], *, accepted_by: str, reason: str
+    lease: Lease,
+    lost: Sequence[OffsetRange],
+    ranges: Sequence[OffsetRange],
+    topics: Mapping[str, TopicIdentity],
+    *,
+    accepted_by: str,
+    reason: str,
 ) -> int:
     """Accept lost offsets and open the next generation in one transaction, and return its number.
 
-    `ranges`: of each topic partition what the archive's position moves over, the lost offsets among them.
-    Raises AnotherWriter.
+    `ranges`: of each topic partition what the archive's position moves over, the lost offsets among them; `topics`:
+    theirs, of which some may never have been read. Raises AnotherWriter, TopicRecreated.
     """
     with session() as ledger:
         writers.check(ledger, lease)
         rows = losses.add_losses(ledger, lease.pipeline, lost)
         for row in rows:
             row.accepted_at, row.accepted_by, row.reason = func.now(), accepted_by, reason
+        check_topics(ledger, lease.pipeline, topics)
         put_query_at(ledger, lease.token, _move(lease.pipeline, f"loss-{rows[0].id}", ranges))
         return _open(ledger, lease.pipeline, accepted_by, f"accepted loss {rows[0].id}: {reason}")
 

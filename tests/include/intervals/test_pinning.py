@@ -362,6 +362,37 @@ def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_
     assert rows[1] == f"loss-{accepted.id}-{log.pipeline.name}"
 
 
+def test_topic_that_joins_a_pattern_without_its_beginning_is_a_loss_that_can_be_accepted(log: Log) -> None:
+    second = f"{log.topic}2"
+    pipeline = replace(log.pipeline, source=KafkaTopics(pattern=f"{log.topic}2?"))
+    log.send(0, 0.5)
+    # At a first start a topic's beginning may be cut: nothing of it was ever to be read.
+    generation = ledger_generations.current_or_first(pipeline.name, "test@host")
+    assert lost_offsets(pipeline) == []
+    began = dict.fromkeys(kafka.topic_partitions_of(kafka.describe_topics([log.topic]).values()), 0)
+    ledger_generations.note_start(generation, ARCHIVE, {}, began)
+    log.archive()
+    kafka.create_topic(second, 1)
+    for _ in range(5):
+        log.producer.produce(second, b"x", partition=0, timestamp=int((START + 0.7 * HOUR).timestamp() * 1000))
+    assert log.producer.flush(30) == 0
+    assert lost_offsets(pipeline) == []
+    next(iter(log.admin.delete_records([TopicPartition(second, 0, 3)]).values())).result(30)
+
+    with pytest.raises(OffsetsLost, match=rf"{second}-0 \[0, 3\) \(3 offsets\).*accept-loss {pipeline.name}"):
+        check_retention(pipeline, generation)
+    (lost,) = generations.accept_loss(pipeline, reason="it was old", accepted_by="me@here")
+    assert (str(lost.topic_partition), lost.from_offset, lost.until_offset) == (f"{second}-0", 0, 3)
+    assert lost_offsets(pipeline) == []
+    assert micro_batches.stored_topics(pipeline.name).keys() == {log.topic, second}
+    at = micro_batches.positions(pipeline.name)
+    assert {str(tp): offset for tp, offset in at.items()} == {
+        f"{log.topic}-0": 1, f"{log.topic}-1": 0, f"{second}-0": 3,
+    }  # fmt: skip
+    (accepted,) = losses.accepted_in(pipeline.name, [OffsetRange(lost.topic_partition, 0, 5)])
+    assert "it was old" in accepted.evidence
+
+
 def test_ways_on_are_refused_with_exit_code_5_when_a_driver_holds_the_pipeline(log: Log) -> None:
     log.send(0, *[0.5] * 5)
     log.archive()
