@@ -1,10 +1,11 @@
-"""Topic partitions and offset ranges, as micro-batches commit them and intervals are pinned to them."""
+"""Topic partitions, offset ranges and fates: what micro-batches commit and intervals are pinned to."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 
 @dataclass(frozen=True, order=True)
@@ -95,3 +96,31 @@ def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         else:
             joined.append(each)
     return joined
+
+
+class Fate(StrEnum):
+    """What became of one offset."""
+
+    ARCHIVED = "archived"
+    """Its record has at least one row in the archive table. The rows are read from landing files until registered
+    revisions hold them."""
+    EMPTY = "empty"
+    """A valid message with nothing to archive."""
+    QUARANTINED = "quarantined"
+    """A record that could not be decoded or broke a row rule, kept whole."""
+    GAP = "gap"
+    """No visible record there: compaction, a transaction marker, an aborted transaction."""
+
+
+@dataclass(frozen=True)
+class Fates:
+    """How many records of a topic partition met which fate; gaps are no records."""
+
+    archived: int = 0
+    empty: int = 0
+    quarantined: int = 0
+
+    @property
+    def records(self) -> int:
+        """Visible records."""
+        return self.archived + self.empty + self.quarantined

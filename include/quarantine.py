@@ -9,9 +9,8 @@ from typing import Any
 from include import lake
 from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
-from include.ledger.archive.landing_files import ARCHIVED
 from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.times import format_time
 
@@ -140,7 +139,7 @@ def _origin(row: dict[str, Any], file: QuarantineFile) -> Origin:
 
 def _became(key: RecordKey, decided: Decisions) -> dict[str, Any]:
     if (replay := decided.replays.get(key)) is not None:
-        has_rows = replay.fate == ARCHIVED
+        has_rows = replay.fate == Fate.ARCHIVED
         return {
             "state": "replayed",
             "since": format_time(replay.replayed_at),

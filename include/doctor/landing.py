@@ -10,7 +10,8 @@ from include.doctor.disagreement import REPAIR, Disagreement
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing
 from include.ledger.archive import landing_files, removal
-from include.ledger.archive.landing_files import ARCHIVED, LandingFile
+from include.ledger.archive.landing_files import LandingFile
+from include.offsets import Fate
 from include.pipelines.spec import Pipeline
 
 
@@ -62,13 +63,13 @@ def _unknown_parts(folder: Folder, known: Collection[str]) -> list[Folder]:
 def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[Disagreement]:
     wanted = landing_files.files_to_be_there(pipeline.name)
     lost = [file for file in wanted if files_on_disk.get(file.path) != file.bytes]
-    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (ARCHIVED,)) if lost else {}
+    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if lost else {}
     for file in lost:
         yield _lost(pipeline, file, files_on_disk.get(file.path), file.micro_batch in settled)
 
 
 def _lost(pipeline: Pipeline, file: LandingFile, size_on_disk: int | None, is_settled: bool) -> Disagreement:
-    is_replaced = file.fate == ARCHIVED and is_settled
+    is_replaced = file.fate == Fate.ARCHIVED and is_settled
     is_missing = size_on_disk is None
     detail = "is missing" if is_missing else f"has {size_on_disk} bytes, {file.bytes} when it was committed"
     return Disagreement(

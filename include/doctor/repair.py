@@ -21,8 +21,7 @@ from include.housekeeping.run import alone
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
-from include.ledger.archive.landing_files import ARCHIVED
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 from include.pipelines import load_pipeline
 from include.spark.run import run_job
 from include.spark.submission import submission
@@ -101,7 +100,7 @@ def _is_committed(pipeline: str, location: str) -> bool:
 def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> None:
     """Let the rows of lost landing files be read from the registered revisions, where these are undamaged."""
     table = load_pipeline(pipeline).table
-    settled = removal.settled_batches(pipeline, datetime.now(UTC), (ARCHIVED,))
+    settled = removal.settled_batches(pipeline, datetime.now(UTC), (Fate.ARCHIVED,))
     for batch in sorted(lost & settled.keys()):
         ranges: list[OffsetRange] = [each for each in settled[batch] if len(each)]
         damages = [

@@ -16,8 +16,9 @@ from include.errors import TidemarkError
 from include.lake.scan import COMPACTED, scan_files
 from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
+from include.offsets import Fate
 
-KEPT = ("empty", "quarantined")
+KEPT = (Fate.EMPTY, Fate.QUARANTINED)
 """Fates whose files stay as evidence of what became of their records."""
 
 _ROWS = 50_000
@@ -46,7 +47,7 @@ class RowDigest:
 class Day:
     """The files of one fate that were committed on one day."""
 
-    fate: str
+    fate: Fate
     day: date
     files: tuple[LandingFile, ...]
 
@@ -63,7 +64,7 @@ def closed_days(pipeline: str, now: datetime) -> list[Day]:
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     batches = removal.settled_batches(pipeline, midnight, KEPT)
-    groups: dict[tuple[str, date], list[LandingFile]] = defaultdict(list)
+    groups: dict[tuple[Fate, date], list[LandingFile]] = defaultdict(list)
     for file in landing_files.files_of(batches, KEPT):
         if not file.is_compacted and file.committed_at is not None:
             groups[file.fate, file.committed_at.astimezone(UTC).date()].append(file)
@@ -75,11 +76,11 @@ def closed_days(pipeline: str, now: datetime) -> list[Day]:
     return days
 
 
-def _folder(pipeline: str, fate: str) -> tuple[str, ...]:
-    return ("quarantine", pipeline) if fate == "quarantined" else ("landing", pipeline, COMPACTED, fate)
+def _folder(pipeline: str, fate: Fate) -> tuple[str, ...]:
+    return ("quarantine", pipeline) if fate == Fate.QUARANTINED else ("landing", pipeline, COMPACTED, fate)
 
 
-def _compacted_paths(pipeline: str, fate: str) -> list[str]:
+def _compacted_paths(pipeline: str, fate: Fate) -> list[str]:
     return [lake.below_lake(location) for location in scan_files(*_folder(pipeline, fate))]
 
 

@@ -18,10 +18,9 @@ from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.lake.revision_files import damage_of
 from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal
-from include.ledger.archive.landing_files import ARCHIVED
-from include.ledger.database import held_lock
+from include.ledger.held_locks import held_lock
 from include.ledger.streams.incarnations import closed
-from include.offsets import intersection
+from include.offsets import Fate, intersection
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
 from include.times import Interval
@@ -68,7 +67,7 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         # Tables tell rows by offset alone: those of a topic that was created again could be taken for another's.
         done.kept.append("landing: one of its topics was deleted and created again, its files stay")
         return
-    batches = removal.settled_batches(pipeline.name, times.landing, (ARCHIVED,))
+    batches = removal.settled_batches(pipeline.name, times.landing, (Fate.ARCHIVED,))
     ranges = [each for parts in batches.values() for each in parts if len(each)]
     for holding in holdings.holdings(pipeline.name, pipeline.table, ranges) if ranges else []:
         if damage := damage_of(holding.revisions, records=holding.archived):
@@ -76,7 +75,7 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
             for batch, parts in list(batches.items()):
                 if any(intersection(a, b) for a in parts for b in holding.ranges):
                     del batches[batch]
-    files = landing_files.files_of(batches, (ARCHIVED,))
+    files = landing_files.files_of(batches, (Fate.ARCHIVED,))
     done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
     if batches and not done.dry_run:
         removal.mark_removed(batches)

@@ -13,7 +13,7 @@ from include.ledger.archive.positions import positions, stored_topics
 from include.ledger.intervals import missing, pins
 from include.ledger.intervals.pins import Neighbours
 from include.ledger.streams.generations import Rest
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import Pipeline
 from include.times import Interval, utc
 
@@ -63,7 +63,7 @@ def _first_archived(pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> dateti
     """Return the earliest record timestamp in the files that hold the beginnings of the ranges."""
     begins = [replace(r, until_offset=r.from_offset + 1) for r in ranges if len(r)]
     earliest = []
-    for fate in ("archived", "empty", "quarantined"):
+    for fate in (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED):
         for path in files_covering(pipeline.name, begins, fate):
             bounds = lake.column_bounds(lake.read_footer(lake.uri(path)), "kafka_timestamp")
             if bounds is not None and isinstance(bounds[0], datetime):

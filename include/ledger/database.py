@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from psycopg2.errors import UndefinedColumn, UndefinedTable
 from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
-from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.settings import settings
@@ -109,40 +107,6 @@ def unreachable(error: DBAPIError) -> ServiceUnreachable:
 def lock(ledger: Session, name: str) -> None:
     """Take the lock of that name for the rest of the transaction; wait for the transaction that holds it."""
     ledger.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
-
-
-@contextmanager
-def held_lock(name: str, patience: timedelta = timedelta(0)) -> Iterator[bool]:
-    """Hold the lock of that name, on a connection of its own and outside of any transaction, during the block.
-
-    For work that takes minutes: a transaction left open for so long would hold back the database's cleaning.
-    Yields whether the lock was free, or became free within `patience`. Raises ServiceUnreachable.
-    """
-    try:
-        with engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            is_held = _take(connection, name, patience)
-            try:
-                yield is_held
-            finally:
-                if is_held:
-                    connection.execute(select(func.pg_advisory_unlock(func.hashtext(name))))
-    except OperationalError as error:
-        raise unreachable(error) from error
-
-
-def _take(connection: Connection, name: str, patience: timedelta) -> bool:
-    @retry(
-        retry=retry_if_result(lambda is_taken: not is_taken),
-        stop=stop_after_delay(patience.total_seconds()),
-        wait=wait_fixed(0.5),
-    )
-    def attempt() -> bool:
-        return bool(connection.scalar(select(func.pg_try_advisory_lock(func.hashtext(name)))))
-
-    try:
-        return attempt()
-    except RetryError:
-        return False
 
 
 def migrate() -> None:

@@ -12,11 +12,10 @@ from pyspark.sql.types import StructType
 
 from include import lake
 from include.ledger.archive import landing_files
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.file_formats import FileFormat, format_of
 from spark_jobs.archive.formats import read_format
-from spark_jobs.decoding.records import QUARANTINED
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
 
@@ -50,6 +49,6 @@ def read_quarantined(
     spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], reason: str = ""
 ) -> DataFrame:
     """Return the coordinates of the quarantined records of the ranges, of one reason or of all."""
-    paths = landing_files.files_covering(pipeline.name, ranges, QUARANTINED)
+    paths = landing_files.files_covering(pipeline.name, ranges, Fate.QUARANTINED)
     quarantined = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
     return (quarantined.where(F.col("reason") == reason) if reason else quarantined).drop("reason")

@@ -16,9 +16,8 @@ from pyspark.sql.types import DoubleType, FloatType, StructType, TimestampType
 
 from include import lake
 from include.ledger.archive.landing_files import LandingFile
-from include.offsets import TopicPartition
+from include.offsets import Fate, TopicPartition
 from include.pipelines.spec import Pipeline
-from spark_jobs.decoding.records import QUARANTINED
 
 
 def write_landing(decoded: DataFrame, folder: str) -> None:
@@ -51,7 +50,7 @@ def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandingFile, pq
             bounds = lake.column_bounds(parquet.metadata, pipeline.archive.event_time)
             times = bounds and _utc(*bounds)
             rows = parquet.metadata.num_rows
-            yield LandingFile(fate, lake.below_lake(location), rows, listed.bytes, times), parquet
+            yield LandingFile(Fate(fate), lake.below_lake(location), rows, listed.bytes, times), parquet
 
 
 def records_of(parquet: pq.ParquetFile) -> Iterator[tuple[TopicPartition, int]]:
@@ -74,16 +73,16 @@ def move_quarantined(
     pipeline: Pipeline, files: Sequence[LandingFile], name: str, columns: list[str]
 ) -> list[LandingFile]:
     """Rewrite a batch's quarantined records, with only these columns, into one file of `quarantine/<pipeline>/`."""
-    kept = [file for file in files if file.fate != QUARANTINED]
-    paths = sorted(file.path for file in files if file.fate == QUARANTINED)
+    kept = [file for file in files if file.fate != Fate.QUARANTINED]
+    paths = sorted(file.path for file in files if file.fate == Fate.QUARANTINED)
     if not paths:
         return kept
     target = lake.uri("quarantine", pipeline.name, f"{name}.parquet")
     _merge(paths, target, columns)
     for path in paths:
         lake.delete_file(lake.uri(path))
-    rows = sum(file.rows for file in files if file.fate == QUARANTINED)
-    return [*kept, LandingFile(QUARANTINED, lake.below_lake(target), rows, lake.size(target))]
+    rows = sum(file.rows for file in files if file.fate == Fate.QUARANTINED)
+    return [*kept, LandingFile(Fate.QUARANTINED, lake.below_lake(target), rows, lake.size(target))]
 
 
 def _utc(low: object, high: object) -> tuple[datetime, datetime]:

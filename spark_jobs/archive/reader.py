@@ -11,12 +11,11 @@ from pyspark.sql import functions as F
 
 from include.ledger.archive import landing_files, snapshots
 from include.ledger.streams.incarnations import closed
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
 from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.decoding.records import EMPTY, QUARANTINED
 from spark_jobs.spark.schemas import struct_of
 
 EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
@@ -103,7 +102,7 @@ def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Of
         read_files(spark, landing_files.files_covering(pipeline.name, ranges, fate), schema).select(
             F.lit(fate).alias("fate"), "*"
         )
-        for fate in (EMPTY, QUARANTINED)
+        for fate in (Fate.EMPTY, Fate.QUARANTINED)
     ]
     return frames[0].unionByName(frames[1]).where(within(ranges))
 

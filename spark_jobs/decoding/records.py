@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from include.offsets import Fate
 from include.pipelines.spec import Avro, Pipeline, Reference
 from include.pipelines.spec.references import reference_lines
 from spark_jobs.decoding.decoders import decoding_of, prepare
@@ -17,8 +18,6 @@ from spark_jobs.decoding.rules import Row, field_at, violation
 from spark_jobs.spark.failures import FAILED_FAST
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.schemas import struct_of
-
-ARCHIVED, EMPTY, QUARANTINED = "archived", "empty", "quarantined"
 
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -124,7 +123,7 @@ def _judge_fields(
     broken = violation(pipeline, {name: F.col(field) for name, field in named.items()})
     judged = fields.withColumn("failure", _asked_once(F.coalesce(*known, F.when(F.col("is_row"), broken))))
     passed = F.col("failure").isNull()
-    fate = F.when(~passed, QUARANTINED).when(F.col("is_row"), ARCHIVED).otherwise(EMPTY)
+    fate = F.when(~passed, Fate.QUARANTINED).when(F.col("is_row"), Fate.ARCHIVED).otherwise(Fate.EMPTY)
     fates = judged.select("*", fate.alias("fate"), F.lit(0).alias("kafka_element"))
     return fates, {name: F.when(passed, F.col(field)) for name, field in named.items()}
 
@@ -138,11 +137,11 @@ def _judge_rows(pipeline: Pipeline, parsed: DataFrame, rows: Column, known: Sequ
     violations = _violations(pipeline, F.col("rows"))
     judged = with_rows.withColumn("failure", _asked_once(F.coalesce(*known, *violations)))
     fate = (
-        F.when(F.col("failure").isNotNull(), QUARANTINED)
-        .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, EMPTY)
-        .otherwise(ARCHIVED)
+        F.when(F.col("failure").isNotNull(), Fate.QUARANTINED)
+        .when(F.coalesce(F.size("rows"), F.lit(0)) <= 0, Fate.EMPTY)
+        .otherwise(Fate.ARCHIVED)
     )
-    archived = F.when(F.col("fate") == ARCHIVED, F.col("rows"))
+    archived = F.when(F.col("fate") == Fate.ARCHIVED, F.col("rows"))
     exploded = judged.withColumn("fate", fate).select(
         "fate",
         *_CARRIED,
@@ -196,7 +195,7 @@ def _record() -> Column:
 
 def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
     """Return the archived rows among the decoded: the archive's columns, the Kafka columns and `event_time`."""
-    archived = decoded.where(F.col("fate") == ARCHIVED) if "fate" in decoded.columns else decoded
+    archived = decoded.where(F.col("fate") == Fate.ARCHIVED) if "fate" in decoded.columns else decoded
     return archived.select(
         *archive_columns(pipeline),
         *COORDINATES,

@@ -6,11 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from include.crash_points import crash_point
-from include.ledger.archive.micro_batches import Fates
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.revisions import BuiltRevision
-from include.offsets import TopicPartition
+from include.offsets import Fates, TopicPartition
 from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
 from include.versions import code_version

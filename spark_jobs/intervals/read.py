@@ -11,18 +11,17 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.ledger.archive.decoders import decoded_otherwise, decoders_of
-from include.ledger.archive.micro_batches import Fates
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.reconciliation import Reconciliation
 from include.versions import decoder_version
 from spark_jobs.archive.content_hash import row_hashes
 from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.decoding.records import ARCHIVED, archive_rows, decode
+from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.intervals.losses import with_losses
 from spark_jobs.intervals.pinned_fates import withhold_quarantined
 from spark_jobs.reconciliation.against_kafka import count_fates, reconcile_archive
@@ -108,13 +107,13 @@ def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[O
 def _hashed(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
     """Columns: fate, the identity columns, hash_1 and hash_2 (null unless archived)."""
     hashes = row_hashes(archive_schema(pipeline).names)
-    kept = (F.when(F.col("fate") == ARCHIVED, each).alias(f"hash_{n}") for n, each in enumerate(hashes, 1))
+    kept = (F.when(F.col("fate") == Fate.ARCHIVED, each).alias(f"hash_{n}") for n, each in enumerate(hashes, 1))
     return decoded.select("fate", *IDENTITY, *kept)
 
 
 def _landed_side(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame) -> DataFrame:
     """The archive's rows and its other records of the ranges, in the columns of `_hashed`."""
-    archived = _hashed(pipeline, landed.withColumn("fate", F.lit(ARCHIVED)))
+    archived = _hashed(pipeline, landed.withColumn("fate", F.lit(Fate.ARCHIVED)))
     unarchived = read_unarchived(spark, pipeline, pinned.ranges).withColumn("kafka_element", F.lit(0))
     nulls = (F.lit(None).cast("BIGINT").alias(name) for name in ("hash_1", "hash_2"))
     return archived.unionByName(unarchived.select("fate", *IDENTITY, *nulls))

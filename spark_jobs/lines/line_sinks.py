@@ -15,9 +15,10 @@ from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import lines, writers
 from include.ledger.streams.lines import LinesRead
+from include.offsets import Fates
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from include.versions import decoder_version

@@ -6,9 +6,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger.archive.landing_files import paths_of
+from include.offsets import Fate
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import read_files
-from spark_jobs.decoding.records import ARCHIVED, QUARANTINED, load_references
+from spark_jobs.decoding.records import load_references
 from spark_jobs.lines.line_source import line_archive_schema
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.aggregate import aggregate_view
@@ -38,9 +39,9 @@ class LineTables:
         """Bring the tables to what the ledger holds now."""
         pipeline = self._pipeline
         schema = line_archive_schema(pipeline)
-        rows = read_files(self._spark, paths_of(pipeline.name, ARCHIVED), schema)
+        rows = read_files(self._spark, paths_of(pipeline.name, Fate.ARCHIVED), schema)
         rows.createOrReplaceTempView(f"{pipeline.table}_live")
-        kept = read_files(self._spark, paths_of(pipeline.name, QUARANTINED), struct_of(_QUARANTINE))
+        kept = read_files(self._spark, paths_of(pipeline.name, Fate.QUARANTINED), struct_of(_QUARANTINE))
         kept.createOrReplaceTempView(f"{pipeline.table}_quarantine")
         timed = rows.withColumn("event_time", F.col(pipeline.archive.event_time))
         for view in pipeline.views:

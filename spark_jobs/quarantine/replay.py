@@ -19,14 +19,14 @@ from include import lake, quarantine
 from include.crash_points import crash_point
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.quarantine import LandedReplay, RecordKey
-from include.offsets import Coordinates, OffsetRange, TopicPartition
+from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.quarantine import Quarantined, Selection
 from include.versions import decoder_version
 from spark_jobs.archive.files import read_files, within
 from spark_jobs.archive.landing_folder import read_back, write_landing
 from spark_jobs.decoding.poison import POISON, find_poison, thrown_by, withhold
-from spark_jobs.decoding.records import ARCHIVED, QUARANTINED, decode
+from spark_jobs.decoding.records import decode
 from spark_jobs.spark.failures import SPARK_FAILURES
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.schemas import struct_of
@@ -68,7 +68,7 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
         ledger_quarantine.record_replay(pipeline.name, number, landed, by=by, decoder_version=version, seconds=seconds)
     crash_point("replay_committed")
     for fate in landed.fates.values():
-        counts["replayed" if fate == ARCHIVED else "empty"] += 1
+        counts["replayed" if fate == Fate.ARCHIVED else "empty"] += 1
     return {**counts, "still_failing": len(landed.failures)}
 
 
@@ -132,11 +132,11 @@ def _read_landed(pipeline: Pipeline, folder: str, keys: Mapping[Coordinates, Rec
         table = parquet.read(columns=[*_COORDINATES, "kafka_element", "reason", "detail"])
         for row in table.filter(pc.equal(table["kafka_element"], 0)).to_pylist():
             key = keys[row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]]
-            if file.fate == QUARANTINED:
+            if file.fate == Fate.QUARANTINED:
                 landed.failures[key] = (row["reason"], row["detail"] or "")
             else:
                 landed.fates[key] = file.fate
-        if file.fate == ARCHIVED:
+        if file.fate == Fate.ARCHIVED:
             landed.files.append(file)
         else:
             lake.delete_file(lake.uri(file.path))

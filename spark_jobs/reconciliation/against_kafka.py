@@ -11,12 +11,10 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from include.kafka.gap_proof import GapProof, Span, prove_gaps
-from include.ledger.archive.micro_batches import Fates
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.content_hash import sums
-from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
 from spark_jobs.spark.frames import frame_of
 
 _TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
@@ -40,14 +38,14 @@ def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
     `rows` has fate, the identity columns, hash_1 and hash_2 (null unless archived).
     """
     counted = rows.groupBy(*_TOPIC_PARTITION).agg(
-        F.count_if((F.col("fate") == ARCHIVED) & (F.col("kafka_element") == 0)).alias(ARCHIVED),
-        F.count_if((F.col("fate") == EMPTY) & (F.col("kafka_element") == 0)).alias(EMPTY),
-        F.count_if((F.col("fate") == QUARANTINED) & (F.col("kafka_element") == 0)).alias(QUARANTINED),
+        F.count_if((F.col("fate") == Fate.ARCHIVED) & (F.col("kafka_element") == 0)).alias(Fate.ARCHIVED),
+        F.count_if((F.col("fate") == Fate.EMPTY) & (F.col("kafka_element") == 0)).alias(Fate.EMPTY),
+        F.count_if((F.col("fate") == Fate.QUARANTINED) & (F.col("kafka_element") == 0)).alias(Fate.QUARANTINED),
         *sums(),
     )
     return {
         TopicPartition(row["kafka_topic"], row["kafka_partition"]): Counted(
-            Fates(row[ARCHIVED], row[EMPTY], row[QUARANTINED]), (row["rows"], row["sum_1"], row["sum_2"])
+            Fates(row[Fate.ARCHIVED], row[Fate.EMPTY], row[Fate.QUARANTINED]), (row["rows"], row["sum_1"], row["sum_2"])
         )
         for row in counted.collect()
     }
@@ -208,7 +206,7 @@ def _contents(examples: Sequence[Row], values: tuple[DataFrame, DataFrame]) -> d
     wanted = [
         tuple(row[name] for name in IDENTITY)
         for row in examples
-        if row["fate"] == ARCHIVED and row["kafka_rows"] == row["landed_rows"] == 1
+        if row["fate"] == Fate.ARCHIVED and row["kafka_rows"] == row["landed_rows"] == 1
     ]
     if not wanted:
         return {}

@@ -9,13 +9,11 @@ from pyspark.sql import DataFrame
 
 from include import lake
 from include.ledger.archive import landing_files
-from include.ledger.archive.micro_batches import Fates
 from include.ledger.intervals import evidence
 from include.ledger.intervals.pins import PinnedInterval
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
-from spark_jobs.decoding.records import ARCHIVED, EMPTY, QUARANTINED
 from spark_jobs.reconciliation.against_kafka import ArchiveComparison, count_fates
 
 _AGAINST_LEDGER = "archive against the ledger"
@@ -70,7 +68,7 @@ def _words(fates: Fates, of: OffsetRange) -> str:
 
 def _differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
     """Landing files whose rows, by their footers, are not those noted at their commits."""
-    fates = (ARCHIVED, EMPTY, QUARANTINED)
+    fates = (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED)
     paths = [p for fate in fates for p in landing_files.files_covering(pinned.pipeline, pinned.ranges, fate)]
     for path, noted in evidence.noted_rows(paths):
         try:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
-from spark_jobs.decoding.records import ARCHIVED, EMPTY
 
 NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}
 
@@ -32,7 +31,7 @@ def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFra
         return side
     theirs = within(otherwise)
     return side.where(~theirs | (F.col("kafka_element") == 0)).select(
-        F.when(theirs, F.lit(EMPTY)).otherwise(F.col("fate")).alias("fate"),
+        F.when(theirs, F.lit(Fate.EMPTY)).otherwise(F.col("fate")).alias("fate"),
         *IDENTITY,
         *(F.when(~theirs, F.col(name)).alias(name) for name in ("hash_1", "hash_2")),
     )
@@ -47,7 +46,7 @@ def changed_rows(
         return counts, Reconciliation()
 
     def rows_of(side: DataFrame, name: str) -> DataFrame:
-        archived = side.where(within(otherwise) & (F.col("fate") == ARCHIVED))
+        archived = side.where(within(otherwise) & (F.col("fate") == Fate.ARCHIVED))
         return archived.select(*IDENTITY, F.struct("hash_1", "hash_2").alias(name))
 
     compared = rows_of(kafka_side, "now").join(rows_of(landed_side, "landed"), list(IDENTITY), "full_outer")

@@ -17,15 +17,15 @@ from include.lake import delta_tables
 from include.ledger.archive import micro_batches
 from include.ledger.archive.failures import note_failure
 from include.ledger.archive.landing_files import LandingFile
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import writers
-from include.offsets import Coordinates, OffsetRange, TopicPartition
+from include.offsets import Coordinates, Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.versions import decoder_version
 from spark_jobs.archive.delta import append_batch
 from spark_jobs.archive.landing_folder import move_quarantined, read_back, records_of, write_landing
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
-from spark_jobs.decoding.records import ARCHIVED, decode
+from spark_jobs.decoding.records import decode
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_ranges
@@ -110,7 +110,7 @@ class LandingSink:
     def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:
         # Delta does not check the lease: a driver that has lost it must end here.
         writers.renew(self.lease)
-        landed = [file.path for file in files if file.fate == ARCHIVED]
+        landed = [file.path for file in files if file.fate == Fate.ARCHIVED]
         append_batch(spark, self.pipeline, landed, self.query_id, batch_id)
         crash_point("delta_committed")
 

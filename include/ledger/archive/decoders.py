@@ -8,11 +8,11 @@ from datetime import datetime
 
 from sqlalchemy import CTE, ColumnElement, and_, func, select
 
-from include.ledger.archive.landing_files import ARCHIVED, may_hold_events
+from include.ledger.archive.landing_files import may_hold_events
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 
 
 def _ranges_in(each: OffsetRange) -> CTE:
@@ -121,7 +121,7 @@ def other_code(
         # First the files of that time, for the same reason.
         in_time = (
             select(LandingFileRow.micro_batch_id, LandingFileRow.event_time_min, LandingFileRow.event_time_max)
-            .where(LandingFileRow.fate == ARCHIVED, may_hold_events(low, high))
+            .where(LandingFileRow.fate == Fate.ARCHIVED, may_hold_events(low, high))
             .cte("in_time")
             .prefix_with("MATERIALIZED")
         )

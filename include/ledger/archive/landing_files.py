@@ -16,10 +16,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, topic_ids
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
-from include.offsets import OffsetRange
-
-ARCHIVED = "archived"
-"""Fate of the records whose rows are read from landing files until registered revisions hold them."""
+from include.offsets import Fate, OffsetRange
 
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -31,7 +28,7 @@ _AT_ONCE = 1000
 class LandingFile:
     """What one micro-batch has in one file; a compacted file holds what many micro-batches have."""
 
-    fate: str
+    fate: Fate
     """Of all records with rows in it: archived, empty or quarantined."""
     path: str
     """Below the lake."""
@@ -72,7 +69,7 @@ def _file_of(row: LandingFileRow, committed_at: datetime) -> LandingFile:
         else None
     )
     return LandingFile(
-        row.fate,
+        Fate(row.fate),
         row.path,
         row.rows,
         row.bytes,
@@ -99,7 +96,7 @@ def row_of(file: LandingFile, micro_batch: int) -> LandingFileRow:
     )
 
 
-def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: str) -> list[str]:
+def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: Fate) -> list[str]:
     """Return the paths of the files whose micro-batches overlap the ranges, each range in its incarnation.
 
     Files that housekeeping has removed are not among them (`include/ledger/archive/removal.py`).
@@ -108,7 +105,7 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: str) -> l
         return covering(ledger, pipeline, ranges, fate)
 
 
-def covering(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange], fate: str) -> list[str]:
+def covering(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange], fate: Fate) -> list[str]:
     """Return the same in a transaction of the caller's."""
     paths: set[str] = set()
     current = topic_ids(ledger, pipeline)
@@ -141,7 +138,7 @@ def with_event_times(ledger: Session, pipeline: str, low: datetime, high: dateti
         .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
         .where(
             *_of_archive(pipeline),
-            LandingFileRow.fate == ARCHIVED,
+            LandingFileRow.fate == Fate.ARCHIVED,
             LandingFileRow.removed_at.is_(None),
             may_hold_events(low, high),
         )
@@ -185,7 +182,7 @@ def before_events(pipeline: str, since: datetime) -> int:
             .join(LandingFileRow, LandingFileRow.micro_batch_id == MicroBatch.id)
             .where(
                 *_of_archive(pipeline),
-                LandingFileRow.fate == ARCHIVED,
+                LandingFileRow.fate == Fate.ARCHIVED,
                 LandingFileRow.removed_at.is_(None),
                 may_hold_events(since, _END_OF_TIME),
             )
@@ -215,19 +212,19 @@ def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
 def archived_between(pipeline: str, after: int, until: int) -> list[LandingFile]:
     """Return the archived files of the micro-batches after `after` up to and including `until`, in order."""
     wanted = _files(
-        *_of_archive(pipeline), MicroBatch.id > after, MicroBatch.id <= until, LandingFileRow.fate == ARCHIVED
+        *_of_archive(pipeline), MicroBatch.id > after, MicroBatch.id <= until, LandingFileRow.fate == Fate.ARCHIVED
     )
     with session() as ledger:
         return [_file_of(*row) for row in ledger.execute(wanted)]
 
 
-def paths_of(pipeline: str, fate: str) -> list[str]:
+def paths_of(pipeline: str, fate: Fate) -> list[str]:
     """Return the paths of all committed files of a fate, in the order of their commits."""
     with session() as ledger:
         return [row.path for row, _ in ledger.execute(_files(*_of_archive(pipeline), LandingFileRow.fate == fate))]
 
 
-def files_of(batches: Iterable[int], fates: Sequence[str]) -> list[LandingFile]:
+def files_of(batches: Iterable[int], fates: Sequence[Fate]) -> list[LandingFile]:
     """Return the files of micro-batches with those fates that are not removed, in the order of their commits."""
     wanted = _files(
         LandingFileRow.micro_batch_id.in_(set(batches)),
@@ -268,7 +265,7 @@ def files_to_be_there(pipeline: str) -> list[LandingFile]:
     )
     with session() as ledger:
         return [
-            LandingFile(fate, path, int(rows), size, micro_batch=micro_batch)
+            LandingFile(Fate(fate), path, int(rows), size, micro_batch=micro_batch)
             for fate, path, rows, size, micro_batch in ledger.execute(wanted)
         ]
 

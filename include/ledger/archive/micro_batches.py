@@ -16,14 +16,13 @@ from include.ledger.archive.positions import ARCHIVE, check_topics, position_row
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position
 from include.ledger.streams import writers
-from include.offsets import Coordinates, OffsetRange, TopicPartition
+from include.offsets import Coordinates, Fates, OffsetRange, TopicPartition
 from include.topics import TopicIdentity
 
 __all__ = [
     "ARCHIVE",
     "BatchCommit",
     "CommittedBatch",
-    "Fates",
     "commit",
     "is_committed",
     "last_batch",
@@ -34,20 +33,6 @@ __all__ = [
     "token_of",
     "write",
 ]
-
-
-@dataclass(frozen=True)
-class Fates:
-    """How many records of a topic partition met which fate."""
-
-    archived: int = 0
-    empty: int = 0
-    quarantined: int = 0
-
-    @property
-    def records(self) -> int:
-        """Visible records."""
-        return self.archived + self.empty + self.quarantined
 
 
 @dataclass(frozen=True)

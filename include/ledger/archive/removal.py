@@ -14,14 +14,13 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.holdings import registered_around
-from include.ledger.archive.landing_files import ARCHIVED
 from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
-from include.offsets import OffsetRange, TopicPartition, intersection, merged
+from include.offsets import Fate, OffsetRange, TopicPartition, intersection, merged
 
 
-def settled_batches(pipeline: str, until: datetime, fates: Sequence[str]) -> dict[int, list[OffsetRange]]:
+def settled_batches(pipeline: str, until: datetime, fates: Sequence[Fate]) -> dict[int, list[OffsetRange]]:
     """Return micro-batches with loose files of the fates, committed before `until`, wholly in registered intervals.
 
     A loose file is neither compacted nor removed.
@@ -73,7 +72,7 @@ def mark_removed(batches: Iterable[int]) -> None:
             update(LandingFileRow)
             .where(
                 LandingFileRow.micro_batch_id.in_(set(batches)),
-                LandingFileRow.fate == ARCHIVED,
+                LandingFileRow.fate == Fate.ARCHIVED,
                 LandingFileRow.removed_at.is_(None),
             )
             .values(removed_at=func.now())
@@ -104,7 +103,9 @@ def _removed_of(ledger: Session, pipeline: str, wanted: OffsetRange) -> list[Off
             func.count(LandingFileRow.removed_at),
         )
         .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
-        .outerjoin(LandingFileRow, (LandingFileRow.micro_batch_id == MicroBatch.id) & (LandingFileRow.fate == ARCHIVED))
+        .outerjoin(
+            LandingFileRow, (LandingFileRow.micro_batch_id == MicroBatch.id) & (LandingFileRow.fate == Fate.ARCHIVED)
+        )
         .where(
             MicroBatch.pipeline == pipeline,
             MicroBatch.query == ARCHIVE,

@@ -17,7 +17,7 @@ from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.holdings import Holding
 from include.ledger.database import session
 from include.ledger.intervals.revisions import BuiltRevision
-from include.offsets import OffsetRange
+from include.offsets import Fate, OffsetRange
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def rows_of_ranges(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> 
     Raises TidemarkError when removed rows lie in no registered interval.
     """
     with _snapshot() as ledger:
-        paths = landing_files.covering(ledger, pipeline, ranges, landing_files.ARCHIVED)
+        paths = landing_files.covering(ledger, pipeline, ranges, Fate.ARCHIVED)
         removed = removal.removed_in(ledger, pipeline, ranges)
         return RowsOfRanges(paths, removed, holdings.holding(ledger, pipeline, table, removed))
 

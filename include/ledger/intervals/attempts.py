@@ -12,7 +12,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter, TidemarkError
-from include.ledger.database import held_lock, session
+from include.ledger.database import session
+from include.ledger.held_locks import held_lock
 from include.ledger.intervals.findings import Findings, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source

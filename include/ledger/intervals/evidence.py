@@ -13,12 +13,12 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import aliased
 
 from include.ledger.archive.landing_files import may_hold_events
-from include.ledger.archive.micro_batches import ARCHIVE, Fates
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
     """
     in_time = (
         select(LandingFileRow.micro_batch_id)
-        .where(LandingFileRow.fate == "archived", may_hold_events(*events))
+        .where(LandingFileRow.fate == Fate.ARCHIVED, may_hold_events(*events))
         .cte("in_time")
         .prefix_with("MATERIALIZED")
     )

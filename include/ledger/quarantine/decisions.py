@@ -11,7 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
-from include.ledger.database import held_lock, session
+from include.ledger.database import session
+from include.ledger.held_locks import held_lock
 from include.ledger.models import DivertedRecord, IntervalRow, QuarantineNote, Replay
 from include.ledger.quarantine.records import RecordKey
 from include.times import Interval

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
-from include.offsets import Coordinates, OffsetRange, TopicPartition
+from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True, order=True)
@@ -74,7 +74,7 @@ def files(pipeline: str, within: OffsetRange | None = None) -> list[QuarantineFi
         .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
         .where(
             MicroBatch.pipeline == pipeline,
-            LandingFileRow.fate == "quarantined",
+            LandingFileRow.fate == Fate.QUARANTINED,
             MicroBatchRange.from_offset < MicroBatchRange.until_offset,
         )
         .order_by(LandingFileRow.id)

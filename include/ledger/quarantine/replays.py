@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
 from include.ledger.archive import micro_batches
-from include.ledger.archive.landing_files import ARCHIVED, LandingFile
+from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, LandingFileRow, MicroBatch, QuarantineNote, Replay
 from include.ledger.quarantine.decisions import decisions_of, key_of, note_row
 from include.ledger.quarantine.records import RecordKey
-from include.offsets import Coordinates, OffsetRange, TopicPartition
+from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 
 REPLAY = "replay"
 """Query name of the micro-batches that replays land; they move no position."""
@@ -130,9 +130,12 @@ class ReplayedInto:
 def replayed_into(interval_id: int) -> ReplayedInto:
     """Return the replayed records that an interval delivers. All rows of a replay belong to one interval."""
     with session() as ledger:
-        replays = ledger.scalars(select(Replay).where(Replay.interval_id == interval_id, Replay.fate == ARCHIVED)).all()
+        replays = ledger.scalars(
+            select(Replay).where(Replay.interval_id == interval_id, Replay.fate == Fate.ARCHIVED)
+        ).all()
         paths = select(LandingFileRow.path).where(
-            LandingFileRow.micro_batch_id.in_({row.micro_batch_id for row in replays}), LandingFileRow.fate == ARCHIVED
+            LandingFileRow.micro_batch_id.in_({row.micro_batch_id for row in replays}),
+            LandingFileRow.fate == Fate.ARCHIVED,
         )
         keys = sorted(key_of(row) for row in replays)
         return ReplayedInto(len(keys), keys[0] if keys else None, sorted(ledger.scalars(paths)))

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
 from include.ledger.models import (
     LineConnection,
@@ -28,6 +28,7 @@ from include.ledger.models import (
     MicroBatch,
 )
 from include.ledger.streams import writers
+from include.offsets import Fates
 from include.pipelines.spec import Pipeline
 
 DRIVER_ENDED = "the driver ended before it closed the connection: what it received last may be lost"

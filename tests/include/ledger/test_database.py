@@ -16,7 +16,8 @@ from sqlalchemy import text
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import database
-from include.ledger.database import engine, held_lock, lock, session
+from include.ledger.database import engine, lock, session
+from include.ledger.held_locks import held_lock
 from tests.conftest import REPOSITORY, Home, wait_for
 
 pytestmark = pytest.mark.services

@@ -1,0 +1,89 @@
+"""Locks for work that takes minutes: PostgreSQL's advisory locks, which end with the process that holds them.
+
+Each is held on a connection of its own and outside of any transaction: a transaction left open for so long would
+hold back the database's cleaning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import OperationalError
+from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
+
+from include.ledger.database import engine, unreachable
+
+AT_ONCE = timedelta(0)
+"""No patience: whoever finds the lock taken goes on without it."""
+
+_LOOK_AGAIN = 0.5
+"""Seconds."""
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """A lock that this process holds, as long as its connection lives."""
+
+    _connection: Connection
+
+    def check(self) -> None:
+        """Raise ServiceUnreachable when the connection, and the lock with it, was lost."""
+        try:
+            self._connection.execute(select(1))
+        except OperationalError as error:
+            raise unreachable(error) from error
+
+
+@contextmanager
+def held_lock(
+    name: str, patience: timedelta = AT_ONCE, *, is_shared: bool = False, waiting_for: str = ""
+) -> Iterator[HeldLock | None]:
+    """Hold the lock of that name during the block; shared ones exclude only those that are not.
+
+    Yields None when the lock did not become free within `patience`. `waiting_for` is logged before the wait.
+    Raises ServiceUnreachable.
+    """
+    mode = "_shared" if is_shared else ""
+    key = func.hashtextextended(name, 0)
+    with _connection() as connection:
+        if not _take(connection, getattr(func, f"pg_try_advisory_lock{mode}")(key), patience, waiting_for):
+            yield None
+            return
+        yield HeldLock(connection)
+        connection.execute(select(getattr(func, f"pg_advisory_unlock{mode}")(key)))
+
+
+@contextmanager
+def _connection() -> Iterator[Connection]:
+    try:
+        with engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            try:
+                yield connection
+            except BaseException:
+                # Ended with whatever it holds, and not given back to the pool.
+                connection.invalidate()
+                raise
+    except OperationalError as error:
+        raise unreachable(error) from error
+
+
+def _take(connection: Connection, lock: object, patience: timedelta, waiting_for: str) -> bool:
+    wanted = select(lock)  # type: ignore[call-overload]
+    if connection.scalar(wanted):
+        return True
+    if not patience:
+        return False
+    if waiting_for:
+        logging.getLogger("tidemark").warning("waiting: %s", waiting_for)
+    tries = Retrying(
+        stop=stop_after_delay(patience.total_seconds()),
+        wait=wait_fixed(_LOOK_AGAIN),
+        retry=retry_if_not_result(bool),
+        retry_error_callback=lambda _: False,
+    )
+    return bool(tries(lambda: connection.scalar(wanted)))
