@@ -44,6 +44,7 @@ INCLUDE = (
     "include.quarantine",
     "include.intervals",
     "include.streams",
+    "include.monitor.streams",
     "include.monitor.web",
     "include.airflow",
     "include.housekeeping",

@@ -24,6 +24,8 @@ PORTS = {
     "POSTGRES_PORT": 5433,
     "REGISTRY_PORT": 8085,
     "SPARK_MASTER_UI_PORT": 8086,
+    "PROMETHEUS_PORT": 9090,
+    "GRAFANA_PORT": 3000,
 }
 """Ports published on this machine's loopback address; change them in `.env`."""
 
@@ -39,6 +41,8 @@ def make_secrets() -> dict[str, str]:
         "AIRFLOW_API_SECRET_KEY": secrets.token_hex(32),
         "AIRFLOW_JWT_SECRET": secrets.token_hex(48),
         "AIRFLOW_PASSWORDS": json.dumps({"admin": secrets.token_urlsafe(15)}),
+        "MONITOR_TOKEN": secrets.token_hex(32),
+        "GRAFANA_PASSWORD": secrets.token_urlsafe(18),
     }
 
 

@@ -1,6 +1,6 @@
 """Kafka outside Spark: its topics, offsets and records, as commands and drivers ask for them."""
 
-from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at
+from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at, record_times
 from include.kafka.client import TIMEOUT, admin, consumer, few_records, producer, reaching_kafka, send
 from include.kafka.topics import (
     TopicIdentity,
@@ -29,6 +29,7 @@ __all__ = [
     "offsets_at",
     "producer",
     "reaching_kafka",
+    "record_times",
     "send",
     "topic_names",
     "topic_partitions_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
@@ -69,6 +70,34 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
         finally:
             reader.close()
     return datetime.fromtimestamp(min(timestamps) / 1000, UTC) if timestamps else None
+
+
+def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -> dict[TopicPartition, datetime]:
+    """Return the timestamp of the first visible record at or after each offset; nothing where none came in time.
+
+    A record without a timestamp is left out, too. Raises ServiceUnreachable.
+    """
+    found: dict[TopicPartition, datetime] = {}
+    with reaching_kafka():
+        reader = consumer(**few_records())
+        try:
+            waiting = set(offsets)
+            reader.assign([_client_tp(tp, offset) for tp, offset in offsets.items()])
+            deadline = time.monotonic() + patience
+            while waiting and (left := deadline - time.monotonic()) > 0:
+                message = reader.poll(left)
+                if message is None:
+                    break
+                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                if tp in waiting:
+                    # Nothing visible up to the partition's end comes as an error.
+                    waiting.discard(tp)
+                    reader.pause([_client_tp(tp)])
+                    if message.error() is None and message.timestamp()[1] > 0:
+                        found[tp] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+        finally:
+            reader.close()
+    return found
 
 
 def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:

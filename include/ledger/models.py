@@ -99,6 +99,30 @@ class MicroBatch(Base):
     decoder_version: Mapped[str | None] = mapped_column(comment="Version of the decoding code; null: not noted then")
 
 
+class ProgressRow(Base):
+    """What Spark told of a query at one moment."""
+
+    __tablename__ = "query_progress"
+    __table_args__ = (
+        Index("ix_query_progress_query", "pipeline", "query", "id"),
+        {"comment": "What Spark last told of each running query, for pages and metrics; only the newest rows are kept"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were noted")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    query: Mapped[str] = mapped_column(comment="`archive`, `flags`, or the name of a speed view")
+    batch_id: Mapped[int] = mapped_column(comment="Spark's batch number within the query")
+    at: Mapped[datetime] = mapped_column(comment="When the micro-batch, or the look for new data, began")
+    input_rows: Mapped[int] = mapped_column(comment="Records it read")
+    input_rate: Mapped[float] = mapped_column(comment="Records that arrived per second")
+    processing_rate: Mapped[float] = mapped_column(comment="Records that it worked off per second")
+    seconds: Mapped[float] = mapped_column(comment="Duration in all, s")
+    parts: Mapped[dict[str, Any]] = mapped_column(comment="Duration of each part, s, by Spark's name of it")
+    watermark: Mapped[datetime | None] = mapped_column(comment="The query's watermark; null without one")
+    state_rows: Mapped[int] = mapped_column(comment="Rows in its state store")
+    state_bytes: Mapped[int] = mapped_column(comment="Memory that these take, bytes")
+
+
 class MicroBatchRange(Base):
     """The offsets of one topic partition in a micro-batch."""
 

@@ -43,13 +43,18 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
     """
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
     lags: list[Lag] = []
-    for query in (ARCHIVE, *(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
+    for query in queries_of(pipeline):
         committed = micro_batches.positions(pipeline.name, query)
         lags += [
             Lag(pipeline.name, query, tp.topic, tp.partition, committed.get(tp, low), end)
             for tp, (low, end) in sorted(bounds.items())
         ]
     return lags
+
+
+def queries_of(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the names of the pipeline's queries; the archive's is the first."""
+    return (ARCHIVE, *(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
 
 
 def total_lag(pipeline: Pipeline) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 CELL = 240
@@ -100,3 +100,18 @@ def interval_words(begin: str, end: str) -> str:
 def quantity(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: `1 offset`, `2 offsets`."""
     return f"{number(count)} {noun if count == 1 else plural or noun + 's'}"
+
+
+def duration(length: float | timedelta | None) -> str:
+    """Return a duration in its two largest units: `1.2 s`, `4 min 20 s`, `3 h 5 min`, `2 d 4 h`; `–` for None."""
+    if length is None:
+        return "–"
+    whole = length.total_seconds() if isinstance(length, timedelta) else float(length)
+    if abs(whole) < 10:
+        return f"{max(whole, 0):.1f} s"
+    left = max(round(whole), 0)
+    for unit, size, below, smaller in (("d", 86400, 3600, "h"), ("h", 3600, 60, "min"), ("min", 60, 1, "s")):
+        if left >= size:
+            rest = left % size // below
+            return f"{left // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{left} s"

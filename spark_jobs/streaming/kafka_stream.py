@@ -28,6 +28,7 @@ from spark_jobs.spark.failures import is_unresolved, translate
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
+from spark_jobs.streaming.progress import ProgressNotes
 from spark_jobs.streaming.queries import Stop, StreamQueries, leased
 from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
 from spark_jobs.streaming.speed_base import load_base
@@ -48,6 +49,8 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         spark = open_session()
         heartbeat.application_id = spark.sparkContext.applicationId or ""
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
+        notes = ProgressNotes(pipeline.name, queries.by_name)
+        notes.start()
         log = log_of(pipeline.name)
         log.info(
             "streaming from %s (generation %s, fencing token %s)", pipeline.source, start.generation.number, lease.token
@@ -62,6 +65,8 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             if isinstance(error, PySparkException | TidemarkError):
                 raise _exactly(pipeline, start, error) from error
             raise
+        finally:
+            notes.end()
         log.info("%s, %s records committed", "stopped" if stopped else "caught up", queries.committed)
     return 0
 
@@ -113,6 +118,10 @@ class _Queries(StreamQueries):
         if self._flags:
             self._queries[-1] = self._flags.tend(self._queries[-1])
         return any(query.isActive or query.exception() is not None for query in self._queries)
+
+    def by_name(self) -> dict[str, StreamingQuery]:
+        """Return the queries that were last started, by their names."""
+        return dict(zip(self._names, self._queries, strict=True))
 
     def _start_again_with_schemas(self, number: int) -> None:
         """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""

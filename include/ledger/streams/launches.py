@@ -26,10 +26,12 @@ class Launch:
     """Of spark-submit, once known."""
     exit_code: int | None
     """None until it ends."""
+    ended_at: datetime | None = None
+    """When it was found ended."""
 
 
 def _launch_of(row: StreamLaunch) -> Launch:
-    return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, row.pid, row.exit_code)
+    return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, row.pid, row.exit_code, row.ended_at)
 
 
 def note_intent(launch: str, pipeline: str, host: str, log: str) -> None:
@@ -65,3 +67,10 @@ def last(pipeline: str) -> Launch | None:
         wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
         row = ledger.scalar(wanted.order_by(StreamLaunch.launched_at.desc()).limit(1))
         return _launch_of(row) if row else None
+
+
+def recent(pipeline: str, most: int) -> list[Launch]:
+    """Return the pipeline's newest launches, newest first."""
+    with session() as ledger:
+        wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
+        return [_launch_of(row) for row in ledger.scalars(wanted.order_by(StreamLaunch.launched_at.desc()).limit(most))]

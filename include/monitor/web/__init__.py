@@ -16,6 +16,7 @@ Templates escape every value. They link by `{{ href("intervals", name, label) }}
 `{{ asset("frame.css") }}`, and write values by the filters `number`, `cell`, `when` and `ago`. The policy allows no
 script and no style inside a page: behaviour goes to a file in `static/`, geometry to SVG attributes.
 
-An element with an `id` inside an element with `data-live="URL"` is replaced whenever the events at that URL bring it
-anew (`events.py` on this side, `static/live.js` on the other).
+A page that updates by itself fills the block `live` with ` data-live="URL"`, and answers at that URL by `events`
+(`events.py`) with the rendered page. Elements with an `id` are replaced when they differ (`static/live.js`): the outer
+one where ids are nested. What has focus or scrolls has an id of its own.
 """

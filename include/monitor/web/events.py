@@ -11,6 +11,8 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
+from include.errors import TidemarkError
+
 EVERY = 2.0
 """Seconds between two looks."""
 
@@ -22,10 +24,15 @@ RETRY = 250
 """Milliseconds after which the browser opens it anew."""
 
 
+AGAIN = 3000
+"""Milliseconds until it asks again after a failure."""
+
+
 def events(request: Request, rendered: Callable[[], str]) -> StreamingResponse:
     """Return a stream of events: `page` with the HTML as a JSON string, `same` when nothing has changed.
 
-    `rendered` may block; it runs in a thread of the pool. A failure ends the stream: the page says that it is cut off.
+    `rendered` may block; it runs in a thread of the pool. When it raises a TidemarkError, the last event is `failed`
+    with its text, and the browser asks again later.
     """
     return StreamingResponse(_changes(request, rendered), media_type="text/event-stream")
 
@@ -34,7 +41,11 @@ async def _changes(request: Request, rendered: Callable[[], str]) -> AsyncIterat
     yield f"retry: {RETRY}\n\n"
     ends, before = time.monotonic() + LIFETIME, ""
     while time.monotonic() < ends and not await request.is_disconnected():
-        html = await run_in_threadpool(rendered)
+        try:
+            html = await run_in_threadpool(rendered)
+        except TidemarkError as error:
+            yield f"retry: {AGAIN}\nevent: failed\ndata: {json.dumps(str(error))}\n\n"
+            return
         yield f"event: page\ndata: {json.dumps(html)}\n\n" if html != before else "event: same\ndata:\n\n"
         before = html
         await asyncio.sleep(EVERY)

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined, pass_context
 from jinja2.runtime import Context
 
-from include.monitor.text import cell, number
+from include.monitor.text import cell, duration, number
 from include.times import format_time
 
 FOLDER = Path(__file__).parent
@@ -85,7 +85,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals.update(href=_href, asset=_asset)
-    made.filters.update(number=number, cell=cell, when=when, ago=ago, seconds=seconds)
+    made.filters.update(number=number, cell=cell, when=when, ago=ago, seconds=duration)
     return made
 
 
@@ -116,19 +116,4 @@ def when(moment: datetime | None) -> str:
 @pass_context
 def ago(context: Context, moment: datetime | None) -> str:
     """Return how long ago a time was, in words; `never` for None."""
-    return "never" if moment is None else f"{seconds((context['now'] - moment).total_seconds())} ago"
-
-
-def seconds(length: float | timedelta | None) -> str:
-    """Return a duration in its two largest units: `1.2 s`, `4 min 20 s`, `3 h 5 min`, `2 d 4 h`; `–` for None."""
-    if length is None:
-        return "–"
-    whole = length.total_seconds() if isinstance(length, timedelta) else float(length)
-    if abs(whole) < 10:
-        return f"{max(whole, 0):.1f} s"
-    left = max(round(whole), 0)
-    for unit, size, below, smaller in (("d", 86400, 3600, "h"), ("h", 3600, 60, "min"), ("min", 60, 1, "s")):
-        if left >= size:
-            rest = left % size // below
-            return f"{left // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{left} s"
+    return "never" if moment is None else f"{duration((context['now'] - moment).total_seconds())} ago"

@@ -83,7 +83,8 @@ def services(model: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_every_service_is_there_when_parsed(services: dict[str, Any]) -> None:
     airflow = {f"airflow-{part}" for part in ("api-server", "scheduler", "dag-processor", "triggerer", "migrate")}
     spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
-    assert set(services) == {"kafka", "postgres", "registry", "setup"} | airflow | spark
+    watching = {"monitor", "prometheus", "grafana"}
+    assert set(services) == {"kafka", "postgres", "registry", "setup"} | airflow | spark | watching
 
 
 def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, str | None]) -> None:
@@ -97,7 +98,7 @@ def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, s
 
 def test_images_are_pinned_when_pulled(services: dict[str, Any]) -> None:
     for name, service in services.items():
-        assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"]), name
+        assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"]), name
 
 
 def test_versions_agree_when_named_elsewhere(services: dict[str, Any]) -> None:
@@ -135,7 +136,8 @@ def test_ports_are_on_loopback_when_published(services: dict[str, Any]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert len(ports) == len(generate_env.PORTS)
     assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
-    assert not any(service.get("network_mode") for service in services.values())
+    shared = {name: service["network_mode"] for name, service in services.items() if service.get("network_mode")}
+    assert shared == {"prometheus": "service:monitor"}
 
 
 def test_containers_have_few_rights_when_started(services: dict[str, Any]) -> None:

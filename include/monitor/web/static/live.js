@@ -5,6 +5,7 @@
 
 const PATIENCE = 6000; // ms without a connection until the page says so; the server ends each connection in good time
 const SILENCE = 15000; // ms without an event, while the connection looks open
+const FOCUSABLE = "a, button, input, select, textarea, summary, [tabindex]";
 
 function follow(place) {
   const line = document.createElement("p");
@@ -23,16 +24,16 @@ function follow(place) {
 
   function replace(html) {
     const brought = new DOMParser().parseFromString(html, "text/html");
-    for (const now of brought.querySelectorAll("[id]")) {
+    for (const now of brought.querySelectorAll("main [id]")) {
       const before = document.getElementById(now.id);
       if (!before || !place.contains(before) || before.outerHTML === now.outerHTML) continue;
       const atEnd = before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
       const scroll = before.scrollTop;
-      const hadFocus = before === document.activeElement;
+      const focused = [before, ...before.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
       const made = document.importNode(now, true);
       before.replaceWith(made);
       made.scrollTop = atEnd ? made.scrollHeight : scroll;
-      if (hadFocus) made.focus({ preventScroll: true });
+      if (focused >= 0) [made, ...made.querySelectorAll(FOCUSABLE)][focused]?.focus({ preventScroll: true });
     }
   }
 
@@ -46,6 +47,7 @@ function follow(place) {
     heard = Date.now();
     say("Live: this page updates by itself.", false);
   });
+  source.addEventListener("failed", (event) => say(`Cut off: ${JSON.parse(event.data)}`, true));
   setInterval(() => {
     const silent = Date.now() - heard;
     if (silent < (source.readyState === EventSource.OPEN ? SILENCE : PATIENCE)) return;

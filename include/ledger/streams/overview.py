@@ -1,0 +1,110 @@
+"""What the ledger knows of a stream now, read in one transaction: for pages that look every few seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Subquery, func, select
+from sqlalchemy.orm import Session
+
+from include.ledger.archive.positions import ARCHIVE
+from include.ledger.database import session
+from include.ledger.models import Generation, LandingFileRow, MicroBatch, Writer
+from include.ledger.streams.writers import LiveWriter, holder_is_dead
+
+RECENTLY = timedelta(hours=1)
+"""How far back records in quarantine count as new."""
+
+_MOST = 4000
+"""Micro-batches looked at: more than an hour's, as one begins each second at most."""
+
+
+@dataclass(frozen=True)
+class StreamOverview:
+    """A stream, as the ledger has it."""
+
+    pipeline: str
+    read_at: datetime
+    """By the ledger's clock, like all times here."""
+    writer: LiveWriter | None
+    """The driver that holds the lease; None when nobody does."""
+    token: int
+    """The last fencing token; 0 when no driver ever ran."""
+    last_holder_seen: datetime | None
+    """The last sign of life of any driver."""
+    stop_requested: bool
+    generation: int | None
+    generation_reason: str
+    committed_at: datetime | None
+    """When the archive's last micro-batch was committed."""
+    records: int
+    """Committed within `RECENTLY`."""
+    quarantined: int
+    """Of these, in quarantine."""
+
+
+def overview(pipeline: str) -> StreamOverview:
+    """Return the stream as it is now. Raise ServiceUnreachable."""
+    with session() as ledger:
+        now = ledger.scalars(select(func.clock_timestamp())).one()
+        row = ledger.get(Writer, pipeline)
+        generation = ledger.scalar(
+            select(Generation).where(Generation.pipeline == pipeline).order_by(Generation.number.desc()).limit(1)
+        )
+        newest = _newest(pipeline)
+        records = select(func.coalesce(func.sum(newest.c.records), 0)).where(newest.c.committed_at > now - RECENTLY)
+        return StreamOverview(
+            pipeline,
+            now,
+            _live(row, now),
+            row.token if row else 0,
+            row.renewed_at if row else None,
+            bool(row and row.stop_requested),
+            generation.number if generation else None,
+            generation.reason if generation else "",
+            ledger.scalar(select(func.max(newest.c.committed_at))),
+            int(ledger.scalar(records) or 0),
+            _quarantined(ledger, newest, now),
+        )
+
+
+def quarantine_paths(pipeline: str, most: int) -> list[tuple[str, int]]:
+    """Return the newest files of records that came into quarantine within `RECENTLY`, and each one's records."""
+    newest = _newest(pipeline)
+    wanted = (
+        select(LandingFileRow.path, func.sum(LandingFileRow.rows))
+        .join(newest, newest.c.id == LandingFileRow.micro_batch_id)
+        .where(LandingFileRow.fate == "quarantined", newest.c.committed_at > func.clock_timestamp() - RECENTLY)
+        .group_by(LandingFileRow.path)
+        .order_by(func.max(newest.c.id).desc())
+        .limit(most)
+    )
+    with session() as ledger:
+        return [(path, int(rows)) for path, rows in ledger.execute(wanted)]
+
+
+def _newest(pipeline: str) -> Subquery:
+    """Return the archive's newest micro-batches: the index over a query's commits leads to them."""
+    return (
+        select(MicroBatch.id, MicroBatch.committed_at, MicroBatch.records)
+        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE)
+        .order_by(MicroBatch.id.desc())
+        .limit(_MOST)
+        .subquery()
+    )
+
+
+def _quarantined(ledger: Session, newest: Subquery, now: datetime) -> int:
+    counted = (
+        select(func.coalesce(func.sum(LandingFileRow.rows), 0))
+        .join(newest, newest.c.id == LandingFileRow.micro_batch_id)
+        .where(LandingFileRow.fate == "quarantined", newest.c.committed_at > now - RECENTLY)
+    )
+    return int(ledger.scalar(counted) or 0)
+
+
+def _live(row: Writer | None, now: datetime) -> LiveWriter | None:
+    if row is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
+        return None
+    return LiveWriter(row.holder, row.token, row.acquired_at, row.renewed_at, row.application_id)

@@ -1,0 +1,118 @@
+"""What the two pages of streams show: all of them in a sentence each, and one with all that is known of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from include.errors import error_class
+from include.ledger.streams import launches, progress
+from include.ledger.streams.launches import Launch
+from include.monitor.lag import Lag
+from include.monitor.streams.broker import broker_watch
+from include.monitor.streams.driver_log import DriverLog, driver_log
+from include.monitor.streams.quarantine_reasons import ReasonCount, recent_reasons
+from include.monitor.streams.rates import QueryRates, query_rates
+from include.monitor.streams.state import StreamState, stream_state
+from include.pipelines.spec import Pipeline
+
+RESTARTS = 10
+"""Launches that are listed."""
+
+MOST_TOPIC_PARTITIONS = 50
+"""Rows of the table of lags; those furthest behind."""
+
+_FRESH = 1.5
+"""Seconds for which a state is shown to others, too: ten open pages cost what one does."""
+
+_ORDER = {"bad": 0, "open": 1, "good": 2}
+
+
+@dataclass(frozen=True)
+class StreamsPage:
+    """All streams, those with a problem first."""
+
+    streams: tuple[StreamState, ...]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A start of the driver by Airflow, and how it ended."""
+
+    launched_at: datetime
+    ended_at: datetime | None
+    exit_code: int | None
+    reason: str
+    is_failure: bool
+
+
+@dataclass(frozen=True)
+class StreamPage:
+    """One stream."""
+
+    state: StreamState
+    queries: tuple[QueryRates, ...]
+    reasons: tuple[ReasonCount, ...]
+    """Of the records that came into quarantine in the last hour."""
+    restarts: tuple[Restart, ...]
+    """Newest first."""
+    lags: tuple[Lag, ...]
+    lags_left_out: int
+    log: DriverLog
+
+
+def streams_page(pipelines: Iterable[Pipeline]) -> StreamsPage:
+    """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer."""
+    states = [_states.of(each) for each in pipelines]
+    return StreamsPage(tuple(sorted(states, key=lambda each: (_ORDER[each.tone], each.pipeline))))
+
+
+def stream_page(pipeline: Pipeline) -> StreamPage:
+    """Return the page of one stream. Raise ServiceUnreachable when the ledger does not answer."""
+    state = _states.of(pipeline)
+    started = launches.recent(pipeline.name, RESTARTS)
+    lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
+    return StreamPage(
+        state,
+        tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
+        recent_reasons(pipeline.name) if state.quarantined else (),
+        tuple(_restarts(started, is_live=bool(state.holder))),
+        tuple(lags[:MOST_TOPIC_PARTITIONS]),
+        max(0, len(lags) - MOST_TOPIC_PARTITIONS),
+        driver_log(started[0] if started else None),
+    )
+
+
+def _restarts(started: Sequence[Launch], *, is_live: bool) -> Iterable[Restart]:
+    for number, each in enumerate(started):
+        if each.exit_code is not None:
+            reason = "stopped, or caught up" if each.exit_code == 0 else error_class(each.exit_code).meaning
+        elif number == 0 and is_live:
+            reason = "runs"
+        else:
+            reason = "it told no exit code: killed, or it ended before its first line"
+        is_failure = each.exit_code not in (None, 0) or (each.exit_code is None and reason != "runs")
+        yield Restart(each.launched_at, each.ended_at, each.exit_code, reason, is_failure)
+
+
+class _States:
+    """States that were just read."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[float, StreamState]] = {}
+        self._reading = threading.Lock()
+
+    def of(self, pipeline: Pipeline) -> StreamState:
+        """Return the pipeline's state, at most `_FRESH` seconds old."""
+        with self._reading:
+            at, state = self._read.get(pipeline.name, (0.0, None))
+            if state is None or time.monotonic() - at > _FRESH:
+                state = stream_state(pipeline)
+                self._read[pipeline.name] = (time.monotonic(), state)
+            return state
+
+
+_states = _States()

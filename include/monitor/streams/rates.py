@@ -1,0 +1,138 @@
+"""Rates and durations of a stream's queries as points of SVG, so that a page needs no script to draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from include.ledger.streams.progress import QueryProgress
+from include.monitor.text import duration, number
+
+WIDTH, HEIGHT = 600, 100
+"""Of a plot, in its own units."""
+
+_MOST_PARTS = 6
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot."""
+
+    name: str
+    tone: int
+    points: str
+    """`x,y x,y …` in the plot's units."""
+    last: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Lines over time with a common scale that begins at 0."""
+
+    title: str
+    summary: str
+    """In words, for those who do not see it."""
+    top: str
+    since: datetime
+    until: datetime
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a micro-batch's duration."""
+
+    name: str
+    tone: int
+    x: float
+    width: float
+    """Both in the plot's units."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class QueryRates:
+    """A query's last progress, and how it came to it."""
+
+    query: str
+    at: datetime
+    batch_id: int
+    input_rows: int
+    input_rate: float
+    processing_rate: float
+    seconds: float
+    watermark: datetime | None
+    watermark_delay: float | None
+    """Seconds from the watermark to the micro-batch; None without a watermark."""
+    state_rows: int
+    state_bytes: int
+    rates: Plot | None
+    """None before there are two points."""
+    durations: Plot | None
+    parts: tuple[Part, ...]
+
+
+def query_rates(query: str, told: Sequence[QueryProgress]) -> QueryRates:
+    """Return what a query told, oldest first and at least one, as a page shows it."""
+    last = told[-1]
+    # While nothing comes Spark looks for data only: the parts of a micro-batch tell where time goes.
+    batch = next((each for each in reversed(told) if each.input_rows), last)
+    return QueryRates(
+        query,
+        last.at,
+        last.batch_id,
+        last.input_rows,
+        last.input_rate,
+        last.processing_rate,
+        batch.seconds,
+        last.watermark,
+        None if last.watermark is None else (last.at - last.watermark).total_seconds(),
+        last.state_rows,
+        last.state_bytes,
+        _plot(
+            "Records per second",
+            told,
+            {"arriving": [each.input_rate for each in told], "worked off": [each.processing_rate for each in told]},
+            is_time=False,
+        ),
+        _plot("Duration of a micro-batch", told, {"duration": [each.seconds for each in told]}, is_time=True),
+        _parts(batch),
+    )
+
+
+def _plot(title: str, told: Sequence[QueryProgress], series: dict[str, list[float]], *, is_time: bool) -> Plot | None:
+    since, until = told[0].at, told[-1].at
+    if len(told) < 2 or since >= until:
+        return None
+    top = max(max(values) for values in series.values()) or 1.0
+    said = duration if is_time else lambda value: number(round(value, 1))
+    span = (until - since).total_seconds()
+    xs = [(each.at - since).total_seconds() / span * WIDTH for each in told]
+    lines = tuple(
+        Line(
+            name,
+            tone,
+            " ".join(f"{x:.1f},{HEIGHT - value / top * HEIGHT:.1f}" for x, value in zip(xs, values, strict=True)),
+            said(values[-1]),
+        )
+        for tone, (name, values) in enumerate(series.items())
+    )
+    summary = f"{title}: " + ", ".join(f"{line.name} {line.last}" for line in lines) + f"; at most {said(top)}"
+    return Plot(title, summary, said(top), since, until, lines)
+
+
+def _parts(batch: QueryProgress) -> tuple[Part, ...]:
+    """Return the parts, longest first; those that are too many to tell apart as one."""
+    longest = sorted(batch.parts.items(), key=lambda each: -each[1])
+    if len(longest) > _MOST_PARTS:
+        rest = longest[_MOST_PARTS - 1 :]
+        longest = [*longest[: _MOST_PARTS - 1], ("other parts", sum(seconds for _, seconds in rest))]
+    total = sum(seconds for _, seconds in longest)
+    parts: list[Part] = []
+    x = 0.0
+    for tone, (name, seconds) in enumerate(longest):
+        width = seconds / total * WIDTH if total else 0.0
+        parts.append(Part(name, tone, round(x, 2), round(width, 2), seconds))
+        x += width
+    return tuple(parts)

@@ -1,0 +1,103 @@
+"""Notes in the ledger what Spark tells of the running queries, beside them: it can neither slow nor fail one.
+
+Spark's listener would call into Python for every micro-batch, in the queue that all listeners share. So a thread asks
+each query for its last progress instead, which is one call and one JSON text, however fast the query is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.errors import TidemarkError
+from include.ledger.streams import progress
+from include.ledger.streams.progress import QueryProgress
+from spark_jobs.spark.log import log_of
+
+EVERY = timedelta(seconds=2)
+"""How often the queries are asked."""
+
+LAST = timedelta(seconds=2)
+"""How long the last look may take."""
+
+_TOTAL = "triggerExecution"
+"""Spark's name for the duration of all parts together."""
+
+
+class ProgressNotes(threading.Thread):
+    """Asks the running queries until ended. A ledger that is away costs rows of the page's charts, nothing else."""
+
+    def __init__(self, pipeline: str, running: Callable[[], Mapping[str, StreamingQuery]]) -> None:
+        super().__init__(name="progress", daemon=True)
+        self._pipeline = pipeline
+        self._running = running
+        self._noted: dict[str, QueryProgress] = {}
+        self._ended = threading.Event()
+        self._is_away = False
+
+    def run(self) -> None:
+        """Ask and note until ended, and once more then."""
+        while not self._ended.wait(EVERY.total_seconds()):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        """Ask each query once, and note what is new."""
+        try:
+            told = [each for name, query in self._running().items() if (each := _asked(name, query)) is not None]
+            new = [each for each in told if self._noted.get(each.query) != each]
+            if new:
+                progress.note(self._pipeline, new)
+                self._noted.update({each.query: each for each in new})
+            self._is_away = False
+        except TidemarkError as error:
+            if not self._is_away:
+                log_of(self._pipeline).warning("the progress of the queries is not noted: %s", error)
+            self._is_away = True
+        except (PySparkException, Py4JError, ConnectionError):
+            # The driver is ending, or a query was replaced while it was asked.
+            return
+
+    def end(self) -> None:
+        """End the thread; one that waits for the ledger is not waited for."""
+        self._ended.set()
+        self.join(LAST.total_seconds())
+
+
+def _asked(name: str, query: StreamingQuery) -> QueryProgress | None:
+    told = query._jsq.lastProgress()
+    return None if told is None else read_progress(name, json.loads(told.json()))
+
+
+def read_progress(query: str, told: Mapping[str, Any]) -> QueryProgress:
+    """Return Spark's JSON of a query's progress as a row; what Spark leaves out or cannot tell counts as 0."""
+    parts = {name: milliseconds / 1000 for name, milliseconds in told.get("durationMs", {}).items()}
+    state = told.get("stateOperators", ())
+    watermark = told.get("eventTime", {}).get("watermark")
+    read_until = None if watermark is None else datetime.fromisoformat(watermark)
+    return QueryProgress(
+        query,
+        int(told["batchId"]),
+        datetime.fromisoformat(told["timestamp"]),
+        int(told.get("numInputRows") or 0),
+        _rate(told.get("inputRowsPerSecond")),
+        _rate(told.get("processedRowsPerSecond")),
+        parts.get(_TOTAL, sum(parts.values())),
+        {name: seconds for name, seconds in parts.items() if name != _TOTAL},
+        # Before the first record Spark says 1970.
+        read_until if read_until and read_until.year > 1970 else None,
+        sum(int(each.get("numRowsTotal") or 0) for each in state),
+        sum(int(each.get("memoryUsedBytes") or 0) for each in state),
+    )
+
+
+def _rate(told: Any) -> float:
+    """Return a rate; Spark writes those that it could not measure as text or leaves them out."""
+    return float(told) if isinstance(told, int | float) and told == told and abs(told) < 1e15 else 0.0

@@ -1,0 +1,122 @@
+"""Grafana's dashboard and Prometheus's alerts name metrics and labels that exist, and Prometheus knows where to ask."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from include.cli.monitor import monitor
+from include.ledger.intervals.states import IntervalState
+from include.ledger.streams.overview import StreamOverview
+from include.ledger.streams.progress import QueryProgress
+from include.ledger.streams.writers import LiveWriter
+from include.ledger.totals import IntervalCount
+from include.monitor.lag import Lag
+from include.monitor.missing import MissingSummary
+from include.monitor.streams.broker import BrokerView
+from include.monitor.streams.metrics import Observed, Scrape, as_text
+from include.monitor.streams.quarantine_reasons import ReasonCount
+from include.monitor.streams.state import assess
+from include.pipelines import load_pipeline
+
+DEPLOY = Path(__file__).resolve().parents[3] / "include" / "deploy"
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+RULES = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "tidemark.json").read_text())
+EXPRESSIONS = [rule["expr"] for rule in RULES] + [
+    target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]
+]
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """The labels of every metric that a stream with everything in it exports."""
+    writer = LiveWriter("host:1:x", 7, NOW - timedelta(hours=1), NOW, "local-1")
+    known = StreamOverview("nest_cameras", NOW, writer, 7, NOW, False, 0, "first", NOW, 100, 3)
+    lag = Lag("nest_cameras", "archive", "nest-logs", 0, 5, 9)
+    state = assess(load_pipeline("nest_cameras"), known, BrokerView((lag,), NOW - timedelta(seconds=2), "steady", NOW))
+    told = QueryProgress("archive", 1, NOW, 1, 1.0, 1.0, 1.0, {"addBatch": 1.0}, NOW - timedelta(hours=1), 1, 1)
+    missing = MissingSummary("nest_cameras", 1, None, None, 2)
+    observed = Observed(state, [lag], {"archive": told}, [ReasonCount("malformed", 3)], 0, missing)
+    intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(as_text(Scrape([observed], intervals, 1000, 2)).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def names_in(expression: str) -> set[str]:
+    return set(re.findall(r"\btidemark_\w+", expression))
+
+
+def selectors(expression: str) -> Iterator[tuple[str, str]]:
+    for name, labels in re.findall(r"(tidemark_\w+)\{([^}]*)\}", expression):
+        for label in re.findall(r"(\w+)\s*[=!]~?", re.sub(r'"[^"]*"', "", labels)):
+            yield name, label
+
+
+def test_every_metric_of_dashboard_and_alerts_exists_with_its_labels(exported: dict[str, set[str]]) -> None:
+    assert len(EXPRESSIONS) >= 25
+    for expression in EXPRESSIONS:
+        assert names_in(expression) <= exported.keys(), expression
+        for name, label in selectors(expression):
+            assert label in exported[name], f"{name} has no label {label}: {expression}"
+
+
+def test_every_label_that_a_text_quotes_exists(exported: dict[str, set[str]]) -> None:
+    for rule in RULES:
+        labels = set.intersection(*(exported[name] for name in names_in(rule["expr"])))
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= labels, rule["alert"]
+        assert rule["annotations"]["remedy"], rule["alert"]
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            wanted = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert wanted <= set.union(*(exported[name] for name in names_in(target["expr"]))), panel["title"]
+
+
+def test_every_gauge_of_a_stream_is_on_the_dashboard_or_in_an_alert(exported: dict[str, set[str]]) -> None:
+    used = set().union(*map(names_in, EXPRESSIONS))
+    beside = {
+        "tidemark_committed_offset", "tidemark_end_offset", "tidemark_missing_offsets", "tidemark_stream_state",
+        "tidemark_stream_fencing_token", "tidemark_stream_generation", "tidemark_broker_seen_timestamp_seconds",
+        "tidemark_query_progress_timestamp_seconds",
+    }  # fmt: skip
+    assert exported.keys() - used - {name for name in exported if name.endswith("_created")} == beside
+
+
+def test_every_metric_is_documented(exported: dict[str, set[str]]) -> None:
+    page = (DEPLOY.parent / "docs" / "monitor.md").read_text()
+    rows = re.findall(r"^\| `(tidemark_\w+)` \| ([\w, ]*) ?\|", page, re.MULTILINE)
+    documented = {name: set(labels.replace(",", " ").split()) for name, labels in rows}
+    assert documented == {name: labels for name, labels in exported.items() if not name.endswith("_created")}
+
+
+def test_prometheus_asks_where_the_pages_listen() -> None:
+    (job,) = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    compose = yaml.safe_load((DEPLOY.parents[1] / "docker-compose.yml").read_text())["services"]
+    command = compose["monitor"]["command"]
+    port = command[command.index("--port") + 1]
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{port}"]}]
+    assert job["authorization"]["credentials_file"] == command[command.index("--token-file") + 1]
+    assert compose["prometheus"]["network_mode"] == "service:monitor"
+    assert monitor.__defaults__ is None or str(port) == str(monitor.__defaults__[0])
+
+
+def test_ledger_that_is_away_is_told_by_one_sample() -> None:
+    samples = [
+        s for f in text_string_to_metric_families(as_text(Scrape(is_ledger_up=False)).decode()) for s in f.samples
+    ]
+    assert [(s.name, s.value) for s in samples] == [("tidemark_ledger_up", 0)]

@@ -1,0 +1,91 @@
+"""The driver's log on a page: no secret of the settings, no control character, and only its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.ledger.streams.launches import Launch
+from include.monitor.streams.driver_log import LINES, driver_log
+from include.settings import settings
+
+CANARY = "canary-{}-9f8e7d"
+
+
+def launched(path: Path) -> Launch:
+    return Launch("abc", "nest_cameras", datetime(2026, 11, 20, tzinfo=UTC), "host", str(path), 1, None)
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    names = ("database", "kafka", "jaas", "registry", "aws", "airflow")
+    values = [CANARY.format(name) for name in names]
+    database, kafka, jaas, registry, aws, airflow = values
+    properties = tmp_path / "client.properties"
+    properties.touch(0o600)
+    properties.write_text(
+        f"sasl.password={kafka}\nssl.key.password={kafka}x\n"
+        f'sasl.jaas.config=o.a.k.PlainLoginModule required username="u" password="{jaas}";\n'
+    )
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", f"postgresql://u:{database}@h:5432")
+    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", f"http://u:{registry}@h:8081")
+    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", aws)
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", airflow)
+    settings.cache_clear()
+    yield values
+    settings.cache_clear()
+
+
+def test_secrets_of_the_settings_are_masked_wherever_they_stand(tmp_path: Path, secrets: list[str]) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text("".join(f"before {each} after\nx={each}\n{{'k': '{each}'}}\n" for each in secrets))
+    shown = "\n".join(driver_log(launched(log)).lines)
+    assert "canary" not in shown
+    assert shown.count("before ******** after") == len(secrets)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sasl.password=canary",
+        "--conf spark.hadoop.javax.jdo.option.ConnectionPassword=canary end",
+        'jaas required username="u" password="canary canary";',
+        '{"token": "canary", "x": 1}',
+        "fs.s3a.secret.key: canary",
+        "postgresql://tidemark:canary@127.0.0.1:5432/ledger",
+        "AWS_ACCESS_KEY=canary",
+    ],
+)
+def test_what_is_named_like_a_secret_is_masked(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text(line)
+    (shown,) = driver_log(launched(log)).lines
+    assert "canary" not in shown
+    assert "********" in shown
+
+
+def test_control_characters_are_removed_and_long_lines_cut(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    log.write_bytes(b"\x1b[31mred\x1b[0m \xe2\x80\xaeturned\x00\n" + b"x" * 5000 + b"\n\xff\xfe\n")
+    first, second, _ = driver_log(launched(log)).lines
+    assert first == "[31mred[0m turned"
+    assert len(second) <= 400
+
+
+def test_only_the_end_is_read_when_a_log_is_large(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    with log.open("w") as written:
+        for number in range(100_000):
+            written.write(f"line {number}\n")
+    lines = driver_log(launched(log)).lines
+    assert len(lines) == LINES
+    assert lines[-1] == "line 99999"
+
+
+def test_missing_log_is_told_instead_of_lines(tmp_path: Path) -> None:
+    assert "cannot be read" in driver_log(launched(tmp_path / "gone.log")).note
+    assert driver_log(None).note

@@ -1,0 +1,241 @@
+"""The streams' pages over a real ledger: as HTML, as JSON, as events and in a browser, with hostile texts as texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from include.ledger.streams import generations, launches, progress, writers
+from include.ledger.streams.progress import QueryProgress
+from include.monitor.live_page import serving
+from include.monitor.streams.driver_log import LINES
+from include.monitor.web.alone import app_alone
+from include.pipelines import pipeline_names
+from tests.conftest import Home, end_of, wait_for
+
+pytestmark = pytest.mark.services
+
+NAUGHTY = Path(__file__).resolve().parents[5] / "shared" / "corpora" / "naughty-strings.json"
+TOKEN = "t" * 43
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">\x1b[31m\u202e"
+NAME = "nest_cameras"
+
+
+def told(number: int, rate: float = 50.0, query: str = "archive") -> QueryProgress:
+    return QueryProgress(
+        query, number, datetime.now(UTC) + timedelta(seconds=number), 100, rate, 75.0, 1.5,
+        {"addBatch": 1.25, "walCommit": 0.25}, datetime.now(UTC) - timedelta(hours=1), 7, 2048,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lease(postgres: Home) -> Iterator[writers.Lease]:
+    """A lease that is renewed, as a driver does."""
+    taken, over = writers.acquire(NAME), threading.Event()
+
+    def renew() -> None:
+        while not over.wait(1):
+            writers.renew(taken)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    yield taken
+    over.set()
+    thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def log(postgres: Home, lease: writers.Lease) -> Path:
+    """The log of a driver that holds the lease: launched, of a second generation, with progress of two queries."""
+    path = postgres.path / "driver.log"
+    path.write_text(f"started {HOSTILE}\npassword=canary-canary\n")
+    generations.current_or_first(NAME, "eve@host")
+    generations.open_generation(lease, started_by="eve@host", reason=HOSTILE)
+    launches.note_intent("failed", NAME, "host", str(path))
+    launches.note_end("failed", 4)
+    launches.note_intent("running", NAME, "host", str(path))
+    progress.note(NAME, [told(number) for number in range(10)])
+    progress.note(NAME, [told(number, query="hourly_counts") for number in range(3)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def address(log: Path) -> Iterator[str]:
+    with serving(app_alone(TOKEN, "eve@host"), 0) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[httpx.Client]:
+    sent = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=address, headers=sent, timeout=60) as client:
+        yield client
+
+
+def test_every_pipeline_is_told_in_a_sentence_also_without_a_broker(client: httpx.Client) -> None:
+    streams = client.get("/?format=json").json()["streams"]
+    assert {each["pipeline"] for each in streams} == set(pipeline_names())
+    for each in streams:
+        assert each["sentence"].endswith(".")
+        assert each["tone"] == "bad"
+        assert "kafka was never started" in each["lag"]["error"]
+        assert each["remedy"]
+    page = client.get("/").text
+    assert all(f'href="/pipelines/{name}"' in page for name in pipeline_names())
+
+
+def test_stream_is_told_with_driver_rates_restarts_and_log(client: httpx.Client) -> None:
+    page = client.get(f"/pipelines/{NAME}?format=json").json()
+    state = page["state"]
+    assert state["holder"].endswith(f":{os.getpid()}")
+    assert (state["token"], state["generation"]) == (1, 1)
+    archive, counts = page["queries"]
+    assert (archive["query"], counts["query"]) == ("archive", "hourly_counts")
+    assert (archive["input_rate"], archive["seconds"], archive["state_rows"]) == (50, 1.5, 7)
+    assert [part["name"] for part in archive["parts"]] == ["addBatch", "walCommit"]
+    assert [each["reason"] for each in page["restarts"]] == ["runs", "offsets are lost, or the topic is another one"]
+    assert page["log"]["lines"] == ["started <img src=x onerror=\"document.title='owned'\">[31m", "password=********"]
+
+
+def test_texts_of_the_page_are_escaped(client: httpx.Client) -> None:
+    page = client.get(f"/pipelines/{NAME}").text
+    assert "&lt;img src=x" in page
+    assert "<img" not in page
+    assert "canary" not in page
+    assert " style=" not in page
+    assert "<script>" not in page
+
+
+def test_events_bring_the_page_whenever_it_changes(client: httpx.Client) -> None:
+    with client.stream("GET", f"/pipelines/{NAME}/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+        lines = answer.iter_lines()
+        html = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        assert NAME in html
+        progress.note(NAME, [told(900, rate=1234.5)])
+        wait_for("the rate", lambda: "1,234.5/s" in next(line for line in lines if line.startswith("data: ")), 30)
+
+
+def test_metrics_tell_what_the_page_shows(client: httpx.Client) -> None:
+    progress.note(NAME, [told(901, rate=40.0)])
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    samples = [s for family in text_string_to_metric_families(answer.text) for s in family.samples]
+    found = {(s.name, *s.labels.values()): s.value for s in samples}
+    assert found["tidemark_ledger_up",] == 1
+    assert found["tidemark_ledger_bytes",] > 1_000_000
+    assert found["tidemark_stream_live", NAME] == 1
+    assert found["tidemark_stream_live", "isp_hits"] == 0
+    assert found["tidemark_broker_up", NAME] == 0
+    assert found["tidemark_query_input_rows_per_second", NAME, "archive"] == 40
+    assert found["tidemark_query_part_seconds", NAME, "archive", "addBatch"] == 1.25
+    assert found["tidemark_stream_state", NAME, "bad"] == 1
+    assert found["tidemark_stream_generation", NAME] == 1
+
+
+def test_command_prints_its_address_once_and_ends_on_a_signal(postgres: Home) -> None:
+    process = postgres.start("monitor", "--port", "0")
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+            assert browser.get(address.split("?")[0]).status_code == 401
+            assert browser.get(address).status_code == 200
+            assert browser.get(f"{address.split('?')[0]}metrics").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        rest, told_also = process.communicate(timeout=30)
+        assert (process.returncode, rest) == (0, "")
+        assert "token" not in told_also
+    finally:
+        end_of(process)
+
+
+def test_token_of_a_file_opens_the_page_and_is_not_printed(postgres: Home, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "short").write_text("short")
+    postgres.run("monitor", "--token-file", str(tmp_path / "short"), expect=64)
+    postgres.run("monitor", "--token-file", str(tmp_path / "gone"), expect=64)
+    process = postgres.start("monitor", "--port", "0", "--token-file", str(tmp_path / "token"))
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert "token" not in address
+        sent = {"Authorization": f"Bearer {TOKEN}"}
+        assert httpx.get(f"{address}metrics", headers=sent, timeout=60).status_code == 200
+        assert TOKEN not in " ".join(subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout)
+    finally:
+        end_of(process)
+
+
+def shown(browser: Any, selector: str) -> str:
+    text: str = browser.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+    return text
+
+
+def problems(browser: Any) -> list[dict[str, Any]]:
+    return [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.mark.browser
+def test_page_follows_the_stream_and_shows_naughty_strings_as_texts(browser: Any, address: str, log: Path) -> None:
+    browser.get(f"{address}pipelines/{NAME}?token={TOKEN}")
+    assert "token" not in browser.current_url
+    problems(browser)
+    wait_for("the events", lambda: "Live" in shown(browser, "#connection"), 30)
+    strings = json.loads(NAUGHTY.read_text())
+    assert len(strings) >= 515
+    for start in range(0, len(strings), LINES // 2):
+        part = [each.replace("\n", " ").replace("\r", " ") for each in strings[start : start + LINES // 2]]
+        log.write_text("\n".join([*part, f"end of part {start}\n"]), errors="replace")
+        wait_for("the log", lambda s=start: f"end of part {s}" in shown(browser, "#log"), 30)
+        assert browser.execute_script("return document.querySelectorAll('#log *').length") == 0
+    assert browser.execute_script("return document.images.length + document.scripts.length") == 1
+    progress.note(NAME, [replace(told(1000), input_rate=4321.5)])
+    wait_for("the rate", lambda: "4,321.5/s" in shown(browser, "#queries"), 30)
+    assert problems(browser) == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", ["", f"pipelines/{NAME}"])
+def test_page_fits_a_telephone(browser: Any, address: str, path: str) -> None:
+    browser.get(f"{address}{path}?token={TOKEN}")
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= 375
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.browser
+def test_focus_stays_where_it_is_when_the_page_updates(browser: Any, address: str, log: Path) -> None:
+    browser.get(f"{address}pipelines/{NAME}?token={TOKEN}")
+    wait_for("the page", lambda: shown(browser, "#log"), 30)
+    browser.execute_script("document.getElementById('log').focus()")
+    log.write_text("another line\n")
+    wait_for("an update", lambda: "another line" in shown(browser, "#log"), 30)
+    assert browser.execute_script("return document.activeElement.id") == "log"
+
+
+@pytest.mark.browser
+def test_page_says_that_it_is_cut_off_when_the_server_is_gone(browser: Any, postgres: Home, log: Path) -> None:
+    with serving(app_alone(TOKEN, "eve@host"), 0) as served:
+        browser.get(f"{served}?token={TOKEN}")
+        wait_for("the events", lambda: "Live" in shown(browser, "#connection"), 30)
+    wait_for("the page to say it", lambda: "Cut off" in shown(browser, "#connection"), 60)
+    assert "keeping" not in shown(browser, "#connection")
