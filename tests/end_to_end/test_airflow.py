@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
+import jwt
 import psutil
 import psycopg2
 import pytest
@@ -222,6 +226,42 @@ def test_day_is_summed_up_when_the_last_of_its_24_intervals_is_told_of_and_not_b
     # What was emitted by hand is not registered: the ledger says so, whatever Airflow was told.
     wait_for("it to look", lambda: airflow.tasks(DAILY, run["dag_run_id"]) == {"roll_up": "up_for_retry"}, 90)
     airflow.fail_run(DAILY, run["dag_run_id"])
+
+
+def token_of_role(home: Home, role: str | None) -> str:
+    """A token as Airflow's simple auth manager makes them, for a user of that role."""
+    claims = {"sub": "eve", "role": role, "aud": "apache-airflow", "iat": time.time(), "nbf": time.time() - 9}
+    secret = (home.path / "airflow" / "jwt.secret").read_text()
+    return jwt.encode({**claims, "exp": time.time() + 600, "jti": uuid.uuid4().hex}, secret, algorithm="HS512")
+
+
+def test_pages_inside_airflow_are_shown_to_whom_airflow_lets_read_the_dag(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    password = str(psycopg2.extensions.parse_dsn(home.database)["password"])
+    with httpx.Client(base_url=f"{airflow.address}/tidemark", timeout=60) as client:
+        page = client.get("/", headers={"Accept": "text/html"})
+        assert page.status_code == 303
+        assert "/login" in page.headers["location"]
+        for path in ("/?format=json", "/events", "/metrics", "/pipelines/nest_cameras"):
+            assert client.get(path).status_code == 401, path
+            assert client.get(path, headers={"Authorization": "Bearer nonsense"}).status_code == 401, path
+        client.cookies.set("_token", token_of_role(home, None))
+        assert client.get("/?format=json").json() == {"streams": []}
+        assert client.get("/pipelines/nest_cameras").status_code == 403
+        assert "nest_cameras" not in client.get("/metrics").text
+        client.cookies.set("_token", token_of_role(home, "viewer"))
+        told = client.get("/pipelines/nest_cameras?format=json")
+        shown = client.get("/pipelines/nest_cameras")
+        assert "content-security-policy" in shown.headers
+        assert "/tidemark/static/frame.css" in shown.text
+        assert 'tidemark_committed_offset{partition="0",pipeline="nest_cameras"' in client.get("/metrics").text
+    stream = told.json()
+    assert {each["query"] for each in stream["queries"]} == {"archive", "hourly_counts"}
+    assert stream["state"]["committed_at"]
+    assert stream["restarts"]
+    assert any("micro-batch" in line for line in stream["log"]["lines"])
+    assert password not in shown.text + told.text
 
 
 @pytest.mark.parametrize(

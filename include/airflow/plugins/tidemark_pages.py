@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from include.airflow.visitors import AirflowRights
-from include.monitor.web.app import monitor_app
-
 PREFIX = "/tidemark"
+
+
+@cache
+def _app() -> Any:
+    from include.airflow.visitors import AirflowRights
+    from include.monitor.web.app import monitor_app
+
+    return monitor_app(AirflowRights())
+
+
+async def pages(scope: Any, receive: Any, send: Any) -> None:
+    """Answer by the application, made for the first request: all of Airflow imports this, one process serves pages."""
+    await _app()(scope, receive, send)
 
 
 class TidemarkPages(AirflowPlugin):
     """The application and its entry in the navigation."""
 
     name = "tidemark_pages"
-    fastapi_apps: ClassVar[list[Any]] = [
-        {"app": monitor_app(AirflowRights()), "url_prefix": PREFIX, "name": "Tidemark"}
-    ]
+    fastapi_apps: ClassVar[list[Any]] = [{"app": pages, "url_prefix": PREFIX, "name": "Tidemark"}]
     external_views: ClassVar[list[Any]] = [
         {
             "name": "Tidemark",

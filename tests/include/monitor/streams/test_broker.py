@@ -1,0 +1,52 @@
+"""The lag against a real broker: since when records wait, whatever their timestamps, also when the broker is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime
+
+import pytest
+
+from include.ledger.streams.overview import overview
+from include.monitor.streams.broker import BrokerWatch
+from include.monitor.streams.state import assess
+from include.pipelines import load_pipeline
+from tests.conftest import Home, wait_for
+from tests.support.topic_log import Log
+
+pytestmark = pytest.mark.services
+
+PIPELINE = load_pipeline("nest_cameras")
+
+
+def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_is_killed(in_process: Home) -> None:
+    log, watch = Log(PIPELINE), BrokerWatch()
+    log.create(2)
+    log.send(0, 0.1, 0.2)
+    log.archive()
+    view = wait_for("the broker", lambda: (seen := watch.view(PIPELINE)).lags and seen)
+    assert [each.lag for each in view.lags if each.query == "archive"] == [0, 0]
+    assert view.waiting_since is None
+    before = view.seen_at
+    # Their timestamps lie hours back: they came just now.
+    log.send(0, 0.3, 0.4)
+    log.send(1, 0.5)
+    view = wait_for("the records", lambda: (seen := watch.view(PIPELINE)).waiting_since and seen)
+    assert sum(each.lag for each in view.lags if each.query == "archive") == 3
+    assert before <= view.waiting_since <= datetime.now(UTC)
+    first = assess(PIPELINE, overview(PIPELINE.name), view).lag
+    assert first.offsets == 3
+    os.kill(in_process.services["kafka"]["pid"], signal.SIGKILL)
+    view = wait_for("the outage", lambda: (seen := watch.view(PIPELINE)).error and seen)
+    state = assess(PIPELINE, overview(PIPELINE.name), view)
+    assert state.sentence.startswith("Kafka cannot be seen for ")
+    assert state.lag.offsets == 3
+    assert state.lag.seconds > first.seconds
+    assert state.remedy == "./tidemark status; ./tidemark up kafka"
+
+
+def test_question_is_answered_at_once_when_the_broker_was_never_there(in_process: Home) -> None:
+    view = BrokerWatch().view(load_pipeline("isp_hits"))
+    assert view.error
+    assert view.seen_at is None
