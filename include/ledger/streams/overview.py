@@ -12,6 +12,7 @@ from include.ledger.archive.positions import ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import Generation, LandingFileRow, MicroBatch, Writer
 from include.ledger.streams.writers import LiveWriter, holder_is_dead
+from include.offsets import Fate
 
 RECENTLY = timedelta(hours=1)
 """How far back records in quarantine count as new."""
@@ -75,7 +76,7 @@ def quarantine_paths(pipeline: str, most: int) -> list[tuple[str, int]]:
     wanted = (
         select(LandingFileRow.path, func.sum(LandingFileRow.rows))
         .join(newest, newest.c.id == LandingFileRow.micro_batch_id)
-        .where(LandingFileRow.fate == "quarantined", newest.c.committed_at > func.clock_timestamp() - RECENTLY)
+        .where(LandingFileRow.fate == Fate.QUARANTINED, newest.c.committed_at > func.clock_timestamp() - RECENTLY)
         .group_by(LandingFileRow.path)
         .order_by(func.max(newest.c.id).desc())
         .limit(most)
@@ -99,7 +100,7 @@ def _quarantined(ledger: Session, newest: Subquery, now: datetime) -> int:
     counted = (
         select(func.coalesce(func.sum(LandingFileRow.rows), 0))
         .join(newest, newest.c.id == LandingFileRow.micro_batch_id)
-        .where(LandingFileRow.fate == "quarantined", newest.c.committed_at > now - RECENTLY)
+        .where(LandingFileRow.fate == Fate.QUARANTINED, newest.c.committed_at > now - RECENTLY)
     )
     return int(ledger.scalar(counted) or 0)
 
