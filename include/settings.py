@@ -11,15 +11,18 @@ import os
 import re
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
+
+if TYPE_CHECKING:
+    # Imported for the functions that return it: most commands need none of them, and not its half a second.
+    from sqlalchemy.engine import URL
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -74,11 +77,10 @@ class Settings(BaseSettings):
     @classmethod
     def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None:
-            try:
-                name = make_url(url.get_secret_value()).get_backend_name()
-            except ArgumentError:
-                raise ValueError("not a URL; write postgresql://user:password@host:port") from None
-            if name != "postgresql":
+            parsed = _parse_url(url)
+            if parsed is None:
+                raise ValueError("not a URL; write postgresql://user:password@host:port")
+            if parsed.scheme.partition("+")[0] != "postgresql":
                 raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
         return url
 
@@ -87,11 +89,8 @@ class Settings(BaseSettings):
     def _is_http(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None or not url.get_secret_value():
             return None
-        try:
-            parsed = make_url(url.get_secret_value())
-        except (ArgumentError, ValueError):
-            parsed = None
-        if parsed is None or parsed.drivername not in ("http", "https") or not parsed.host:
+        parsed = _parse_url(url)
+        if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
             raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
         return url
 
@@ -133,17 +132,32 @@ class Settings(BaseSettings):
 
         Raise ServiceUnreachable when no URL is set and the embedded PostgreSQL was never started.
         """
+        from sqlalchemy.engine import make_url
+
+        return make_url(self._database_address()).set(drivername="postgresql+psycopg2", database=name)
+
+    def database_uri(self, name: str) -> str:
+        """Return the same as the URI that PostgreSQL's own clients take; it holds the password."""
+        address = urlsplit(self._database_address())
+        return address._replace(scheme="postgresql", path=f"/{name}").geturl()
+
+    def database_host(self) -> str:
+        """Return host and port of the databases, as messages name them."""
+        address = urlsplit(self._database_address())
+        return f"{address.hostname}:{address.port}"
+
+    def _database_address(self) -> str:
         if self.database_url is not None:
-            url = make_url(self.database_url.get_secret_value())
-        else:
-            url = make_url(self._embedded_state("postgres")["address"])
-        return url.set(drivername="postgresql+psycopg2", database=name)
+            return self.database_url.get_secret_value()
+        return str(self._embedded_state("postgres")["address"])
 
     def registry(self) -> URL:
         """Return the URL of the schema registry, with user and password of its basic authentication if it has any.
 
         Raise ServiceUnreachable when no URL is set and the embedded registry was never started.
         """
+        from sqlalchemy.engine import make_url
+
         return make_url(
             self.registry_url.get_secret_value() if self.registry_url else self._embedded_state("registry")["address"]
         )
@@ -155,6 +169,16 @@ class Settings(BaseSettings):
                 f"the embedded {name} was never started in {self.home}", remedy=f"./tidemark up {name}"
             )
         return state
+
+
+def _parse_url(url: SecretStr) -> SplitResult | None:
+    """Return the parts of a URL; None when it is none."""
+    try:
+        parsed = urlsplit(url.get_secret_value())
+        # Asking for the port checks it.
+        return parsed if "://" in url.get_secret_value() and (parsed.port is None or parsed.port > 0) else None
+    except ValueError:
+        return None
 
 
 def read_properties(path: Path | None) -> dict[str, str]:

@@ -1,1 +1,74 @@
-"""The command `./tidemark`: one module per group of verbs, all errors turned into one line and an exit code."""
+"""The command `./tidemark`: one module per group of verbs, all errors turned into one line and an exit code.
+
+A verb's module is imported when the verb is used, and not before: `VERBS` holds what the list of verbs needs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
+
+
+class Verb(NamedTuple):
+    """Where a verb is defined, and what `./tidemark --help` says of it."""
+
+    module: str
+    """Module of this package; its `register` adds the verb to a Typer application."""
+    summary: str
+    """First sentence of the verb's docstring, without the full stop."""
+
+
+VERBS: dict[str, Verb] = {
+    "demo": Verb("demo", "Run a pipeline end to end and show the published table"),
+    "up": Verb("services", "Start embedded services (default: kafka and postgres)"),
+    "down": Verb("services", "Stop embedded services (default: all); data and logs stay"),
+    "status": Verb(
+        "services",
+        "Show where each service listens and whether it answers, and which intervals were never built",
+    ),
+    "doctor": Verb("services", "Check machine, services, ledger, catalog and files"),
+    "setup-database": Verb("services", "Create missing databases and tables on PostgreSQL"),
+    "pipelines": Verb("data", "List the declared pipelines with topics, tables and DAGs"),
+    "produce": Verb("data", "Write generated messages or a stream's events to a topic"),
+    "ranges": Verb("data", "List the pinned offset ranges of all intervals, or of one"),
+    "explain": Verb("data", "Show where a table partition comes from"),
+    "lag": Verb("data", "Show how many offsets each query is behind its topics"),
+    "stream": Verb("jobs", "Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully"),
+    "interval": Verb("jobs", "Run one interval end to end, as the DAG does; prints its verdict as JSON"),
+    "rebuild": Verb(
+        "jobs",
+        "Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree",
+    ),
+    "sql": Verb("jobs", "Query the catalog with Spark SQL"),
+    "shell": Verb(
+        "jobs",
+        "SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`",
+    ),
+    "top": Verb(
+        "top",
+        "Show the largest keys per window, live, as the pipeline's `Top` report names them; Ctrl-C ends it",
+    ),
+    "monitor": Verb("monitor", "Serve the web pages and /metrics on this machine until Ctrl-C"),
+    "new-generation": Verb(
+        "generations",
+        "Begin with new checkpoints where the archive ends; speed views are built again from the archive",
+    ),
+    "accept-loss": Verb(
+        "generations",
+        "Go on without offsets that Kafka removed before they were archived; they stay on record",
+    ),
+    "adopt": Verb("generations", "Go on with a topic that was deleted and created again, from its beginning"),
+    "quarantine": Verb("quarantine", "Records that could not be decoded or broke a rule"),
+    "housekeeping": Verb(
+        "housekeeping",
+        "Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days",
+    ),
+    "test": Verb("develop", "Run the test suite, three modules at a time"),
+    "bench": Verb("develop", "Run the benchmarks and print their ratios as JSON"),
+    "new": Verb("develop", "Write a new pipeline from a sample of its messages"),
+}
+"""In the order of the list."""

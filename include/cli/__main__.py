@@ -5,29 +5,54 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from importlib import import_module
+from textwrap import shorten
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from include.cli import data, demo, develop, generations, housekeeping, jobs, monitor, quarantine, services, top
+from include.cli import VERBS
 from include.errors import TidemarkError, UsageError
-from include.lake import object_store
-from include.settings import settings
 
 # Typer bundles its own copy of Click and does not export the base class of that copy's usage errors.
 _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
+
+class Verbs(TyperGroup):
+    """All verbs; each is imported with its module when it is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all verbs in the order of the list."""
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the verb of that name; None when there is none."""
+        if cmd_name not in VERBS:
+            return None
+        verbs = typer.Typer(rich_markup_mode=None)
+        import_module(f"include.cli.{VERBS[cmd_name].module}").register(verbs)
+        # With a callback it is a group also where a module has one verb.
+        verbs.callback()(lambda: None)
+        group: Any = typer.main.get_command(verbs)
+        return group.commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of verbs."""
+        limit = formatter.width - 6 - max(map(len, VERBS))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, shorten(verb.summary, limit, placeholder="…")) for name, verb in VERBS.items()])
+
+
 app = typer.Typer(
     name="tidemark",
+    cls=Verbs,
     help="A Lambda pipeline for Kafka, Spark and Airflow in which every offset is accounted for.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-for module in (demo, services, data, jobs, top, monitor, generations, quarantine, housekeeping, develop):
-    module.register(app)
 
 
 @app.callback()
@@ -46,6 +71,9 @@ def main() -> int:
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
+        from include.lake import object_store
+        from include.settings import settings
+
         unreachable = object_store.unreachable_error(settings().lake_uri, str(error))
         if unreachable is None:
             raise

@@ -7,18 +7,13 @@ from typing import Annotated
 
 import typer
 
-from include import lake
+from include.cli import AsJson, PipelineName
 from include.cli.output import console, print_facts, print_json, print_table, progress
-from include.cli.services import AsJson
 from include.errors import UsageError
-from include.intervals import explanation
-from include.kafka import sources
-from include.ledger.intervals import pins
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
+from include.settings import settings
 from include.times import format_time, parse_duration, parse_time
-
-PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +35,7 @@ def pipelines(as_json: AsJson = False) -> None:
             "tables": [f"lake.{table}" for table in p.tables],
             "speed_views": {view.name: view.speed.topic for view in p.views},
             "dags": [f"stream__{p.name}", f"interval__{p.name}"],
-            "quarantine": lake.uri("quarantine", p.name),
+            "quarantine": f"{settings().lake_uri}/quarantine/{p.name}",
             "schedule": p.schedule.cron,
         }
         for p in all_pipelines()
@@ -113,6 +108,8 @@ def produce(
 
 
 def _checked_topic(pipeline: Pipeline, topic: str) -> str:
+    from include.kafka import sources
+
     if topic and not sources.reads(pipeline.source, topic):
         raise UsageError(
             f"the pipeline does not read topic {topic!r}", remedy=f"it reads {pipeline.source}", pipeline=pipeline.name
@@ -127,8 +124,10 @@ def ranges(
     as_json: AsJson = False,
 ) -> None:
     """List the pinned offset ranges of all intervals, or of one."""
+    from include.ledger.intervals.pinned import pinned_intervals
+
     declared = load_pipeline(pipeline)
-    pinned = pins.pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
+    pinned = pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
     if to_time:
         pinned = [each for each in pinned if each.interval.to_time == parse_time(to_time)]
     rows = [
@@ -161,6 +160,8 @@ def explain(
 
     That is its revision, files, interval, offset ranges, counts and verdict.
     """
+    from include.intervals import explanation
+
     explained = explanation.explain(table.removeprefix("lake."), partition)
     if as_json:
         print_json(explained)

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from include.cli.data import PipelineName
+from include.cli import AsJson, PipelineName
 from include.cli.output import print_facts, print_json, progress
-from include.cli.services import AsJson
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.streams import generations
 from include.user import user_at_host

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from include.cli import AsJson
 from include.cli.output import console, print_json, print_table, progress
-from include.cli.services import AsJson
 from include.housekeeping import run as keeping
 from include.pipelines import all_pipelines, load_pipeline
 

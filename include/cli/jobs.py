@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from include.cli.data import PipelineName
+from include.cli import AsJson, PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
-from include.cli.services import AsJson
 from include.errors import TidemarkError
 from include.intervals import steps
 from include.lake import delta_tables

@@ -14,9 +14,8 @@ from typing import Annotated
 import typer
 
 from include import quarantine
-from include.cli.data import PipelineName
+from include.cli import AsJson, PipelineName
 from include.cli.output import console, print_facts, print_json, print_table
-from include.cli.services import AsJson
 from include.errors import UsageError
 from include.ledger.quarantine import decisions
 from include.offsets import TopicPartition

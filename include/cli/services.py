@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
+from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
-from include.doctor import examine as examination
-from include.doctor.examine import Finding
 from include.errors import TidemarkError
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.pipelines import all_pipelines
 from include.services import supervisor
 
+if TYPE_CHECKING:
+    from include.doctor.examine import Finding
+
 Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, airflow, or all")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 def register(app: typer.Typer) -> None:
@@ -83,9 +85,8 @@ def setup_database() -> None:
 
 
 def _masked(address: str) -> str:
-    from sqlalchemy.engine import make_url
-
-    return str(make_url(address)) if address.startswith("postgresql") else address
+    parts = urlsplit(address)
+    return address.replace(f":{parts.password}@", ":***@", 1) if parts.password else address
 
 
 def _mark(finding: Finding) -> str:
@@ -105,6 +106,8 @@ def doctor(
 
     Say for each problem how to repair it.
     """
+    from include.doctor import examine as examination
+
     findings = examination.examine(repair=repair, progress=progress, deep=deep)
     if as_json:
         print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})

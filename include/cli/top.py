@@ -17,9 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.data import PipelineName
+from include.cli import AsJson, PipelineName
 from include.cli.output import clean, console, print_json, progress
-from include.cli.services import AsJson
 from include.errors import UsageError
 from include.ledger.archive import landing_files
 from include.pipelines import load_pipeline

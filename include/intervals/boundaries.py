@@ -12,8 +12,9 @@ from include.kafka import offset_search
 from include.kafka.offset_search import Spans
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
+from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
+from include.ledger.archive.committed import first_committed_offsets
 from include.ledger.archive.positions import stored_topics
-from include.ledger.intervals.archived_offsets import CommittedSpan, commit_of, first_committed_offsets
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.streams import lines

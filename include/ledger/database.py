@@ -12,20 +12,9 @@ from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.errors import ServiceUnreachable
+from include.ledger.connection import does_not_answer, driver_options, of_another_version
 from include.settings import settings
-
-LOCK_SECONDS = 60
-"""How long a statement waits for a lock that another transaction holds."""
-
-STATEMENT_SECONDS = 300
-"""How long a statement may take."""
-
-IDLE_SECONDS = 120
-"""How long a transaction may be open without a statement; it is ended then, and its locks are free."""
-
-SILENT_SECONDS = 30
-"""How long the other side of a connection may be silent although it is asked: then its host has vanished."""
 
 _MIGRATION = 7411042
 """Key of the lock that lets one process at a time migrate."""
@@ -38,40 +27,8 @@ def engine() -> Engine:
         settings().database("ledger"),
         pool_pre_ping=True,
         pool_size=4,
-        connect_args={"connect_timeout": 10, "options": _server_options(), **_client_options()},
+        connect_args=driver_options(),
     )
-
-
-def _server_options() -> str:
-    """Return what PostgreSQL applies to a connection; by the timeouts no process and no host blocks others for long."""
-    silent = SILENT_SECONDS * 1000
-    options = {
-        "timezone": "UTC",
-        # The ledger's few pages are in memory: at the default price of a random page, PostgreSQL reads a table of some
-        # thousand micro-batches whole where an index leads to twenty.
-        "random_page_cost": "1.1",
-        "lock_timeout": f"{LOCK_SECONDS}s",
-        "statement_timeout": f"{STATEMENT_SECONDS}s",
-        "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
-        "tcp_keepalives_idle": f"{SILENT_SECONDS // 3}s",
-        "tcp_keepalives_interval": f"{SILENT_SECONDS // 6}s",
-        "tcp_keepalives_count": "4",
-        "tcp_user_timeout": f"{silent}ms",
-        # Also a statement that waits for a lock ends when its client is gone.
-        "client_connection_check_interval": f"{SILENT_SECONDS // 3}s",
-    }
-    return " ".join(f"-c {name}={value}" for name, value in options.items())
-
-
-def _client_options() -> dict[str, int]:
-    """Return the same for this side of the connection (libpq): a server that has vanished is noticed as soon."""
-    return {
-        "keepalives": 1,
-        "keepalives_idle": SILENT_SECONDS // 3,
-        "keepalives_interval": SILENT_SECONDS // 6,
-        "keepalives_count": 4,
-        "tcp_user_timeout": SILENT_SECONDS * 1000,
-    }
 
 
 @contextmanager
@@ -88,20 +45,13 @@ def session() -> Iterator[Session]:
         if isinstance(error, OperationalError) or error.connection_invalidated:
             raise unreachable(error) from error
         if isinstance(error.orig, UndefinedTable | UndefinedColumn):
-            raise TidemarkError(
-                f"the ledger's tables are of another version of the code: {one_line(str(error.orig))}",
-                remedy="./tidemark up postgres brings them to this one",
-            ) from error
+            raise of_another_version(error.orig) from error
         raise
 
 
 def unreachable(error: DBAPIError) -> ServiceUnreachable:
     """Return the error of a database that does not answer, with its address and without its password."""
-    url = settings().database("ledger")
-    reason = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
-    return ServiceUnreachable(
-        f"PostgreSQL at {url.host}:{url.port}: {reason}", remedy="./tidemark status; ./tidemark up postgres"
-    )
+    return does_not_answer(error.orig or error)
 
 
 def lock(ledger: Session, name: str) -> None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-
 from include import kafka
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.streams.flags import FLAGS
+from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets
 from include.monitor.missing import MissingSummary
 from include.pipelines.spec import Pipeline
 
@@ -43,8 +39,9 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
     """
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
     lags: list[Lag] = []
+    positions = committed_offsets(pipeline.name)
     for query in queries_of(pipeline):
-        committed = micro_batches.positions(pipeline.name, query)
+        committed = positions.get(query, {})
         lags += [
             Lag(pipeline.name, query, tp.topic, tp.partition, committed.get(tp, low), end)
             for tp, (low, end) in sorted(bounds.items())
@@ -64,6 +61,8 @@ def total_lag(pipeline: Pipeline) -> int:
 
 def as_metrics(lags: Iterable[Lag], missing: Iterable[MissingSummary] = ()) -> str:
     """Return lags and missing intervals in Prometheus's text format, which node_exporter can also read from a file."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
     registry = CollectorRegistry()
     labels = ("pipeline", "query", "topic", "partition")
     gauges = {

@@ -15,7 +15,6 @@ import sys
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-import httpx
 import psutil
 
 from include.services import process
@@ -110,6 +109,8 @@ def up() -> None:
 
 def unhealthy_parts(address: str) -> list[str]:
     """Return the parts of Airflow that do not report to be healthy; `api-server` alone when it does not answer."""
+    import httpx
+
     try:
         parts = httpx.get(f"{address}/api/v2/monitor/health", timeout=5).json()
     except (httpx.HTTPError, json.JSONDecodeError):

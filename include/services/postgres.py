@@ -10,10 +10,10 @@ import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psutil
 import psycopg2
-from sqlalchemy.engine import make_url
 
 from include.errors import ServiceUnreachable
 from include.services import process
@@ -29,7 +29,7 @@ def up() -> None:
     binaries = _binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
-    password = make_url(state["address"]).password if state else secrets.token_urlsafe(24)
+    password = unquote(urlsplit(state["address"]).password or "") if state else secrets.token_urlsafe(24)
     port = process.free_port(state.get("port"))
     account = _server_account(data, binaries)
     address = f"postgresql://{USER}:{password}@127.0.0.1:{port}/ledger"
@@ -138,9 +138,9 @@ def _connect(address: str) -> Any:
 
 
 def _answers(address: str) -> bool:
-    url = make_url(address).set(database="postgres")
+    url = urlsplit(address)._replace(scheme="postgresql", path="/postgres").geturl()
     try:
-        with contextlib.closing(_connect(url.render_as_string(hide_password=False))):
+        with contextlib.closing(_connect(url)):
             return True
     except psycopg2.OperationalError:
         return False
@@ -148,10 +148,10 @@ def _answers(address: str) -> bool:
 
 def prepare_databases() -> None:
     """Create missing databases, ledger tables and metastore schema on the configured server."""
-    from include import ledger
+    from include.ledger.database import migrate
     from include.services.metastore import create_metastore_schema
 
-    url = settings().database("postgres").render_as_string(hide_password=False)
+    url = settings().database_uri("postgres")
     with contextlib.closing(_connect(url)) as connection:
         connection.autocommit = True
         with connection.cursor() as cursor:
@@ -160,7 +160,7 @@ def prepare_databases() -> None:
             for name in DATABASES:
                 if name not in known:
                     cursor.execute(f"CREATE DATABASE {name}")
-    ledger.migrate()
+    migrate()
     create_metastore_schema()
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import fasteners
 import psutil
-from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.errors import ServiceUnreachable
 from include.processes import ProcessIdentity
@@ -136,6 +135,8 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
         if process is not None and (not process.is_running() or process.status() == psutil.STATUS_ZOMBIE):
             return "ended"
         return "waiting"
+
+    from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
     poll = retry(
         retry=retry_if_result(lambda outcome: outcome == "waiting"),

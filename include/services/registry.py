@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg2
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.schemas.registry import SchemaRegistry
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
@@ -88,6 +87,8 @@ def _create_database() -> None:
 
 
 def _answers(address: str) -> bool:
+    from include.schemas.registry import SchemaRegistry
+
     try:
         SchemaRegistry(address).subjects()
     except TidemarkError:

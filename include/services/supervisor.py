@@ -9,7 +9,6 @@ from typing import Literal, get_args
 import psutil
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.ledger.streams import writers
 from include.services import airflow, kafka, postgres, registry
 from include.services.process import ServiceStatus, read_state, services_lock, write_state
 
@@ -94,6 +93,8 @@ def _stop_streams(progress: Callable[[str], None]) -> None:
     """Ask the embedded ledger's drivers on this host to stop, and wait until they have ended."""
     if not (ledger := postgres.status()).healthy or ledger.external:
         return
+    from include.ledger.streams import writers
+
     # A driver above this command waits for the command's end: waiting for the driver would be a deadlock.
     ancestors = psutil.Process().parents()
     try:

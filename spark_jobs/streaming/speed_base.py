@@ -13,8 +13,8 @@ from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
+from include.ledger.archive.committed import first_committed_offsets
 from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.intervals.archived_offsets import first_committed_offsets
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange

@@ -105,8 +105,10 @@ def verbs() -> dict[str, Verb]:
     from include.cli.__main__ import app
 
     root: Any = typer.main.get_command(app)
+    context = typer.Context(root)
     found = {"": root}
-    for name, command in root.commands.items():
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
         found |= {f"{name} {part}": each for part, each in getattr(command, "commands", {name: command}).items()}
     read = {
         " ".join(dict.fromkeys(name.split(" "))): Verb(

@@ -13,7 +13,7 @@ from include.intervals.pinning import pin_interval
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.intervals import pins
+from include.ledger.intervals import pinned
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import writers
 from include.offsets import OffsetRange
@@ -80,7 +80,7 @@ class Log:
         return by_partition(pin_interval(self.pipeline, hour(number), pinned_by="test", repin=repin))
 
     def pinned(self) -> list[PinnedInterval]:
-        return pins.pinned_intervals(self.pipeline.name)
+        return pinned.pinned_intervals(self.pipeline.name)
 
 
 def by_partition(pinned: PinnedInterval) -> dict[int, tuple[int, int]]:

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Boolean, ColumnElement, func, select, true
 from sqlalchemy.orm import Session
 
+from include.ledger.archive.committed import ARCHIVE as ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import IntervalRange, MicroBatchRange, Position, Topic
 from include.offsets import OffsetRange, TopicPartition
 from include.topics import TopicIdentity, check_same_topic
-
-ARCHIVE = "archive"
-"""Name of the archive query; a speed query is named after its view."""
 
 
 def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
+from psycopg2.extensions import cursor
 
-from include.ledger.database import session
-from include.ledger.intervals.archived_offsets import first_committed_offsets
-from include.ledger.intervals.pins import Neighbours, PinnedInterval, neighbours_of, pinned_of
-from include.ledger.models import Attempt, IntervalRow
+from include.ledger.archive.committed import first_offsets
+from include.ledger.connection import reading
+from include.ledger.intervals.pinned import Neighbours, PinnedInterval, intervals_where
+from include.offsets import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -26,32 +27,40 @@ class MissingIntervals:
     """How many they are; None when they are not pinned yet, so that their records' times are not known."""
 
 
+_NEVER_BEGUN = "i.state = 'pinned' AND NOT EXISTS (SELECT FROM attempts a WHERE a.interval_id = i.id)"
+
+_AROUND_GAPS = """
+    SELECT previous, id
+    FROM (
+        SELECT id, from_time, lag(id) OVER in_order AS previous, lag(to_time) OVER in_order AS previous_end
+        FROM intervals WHERE pipeline = %s WINDOW in_order AS (ORDER BY from_time)
+    ) AS ordered
+    WHERE previous_end IS NULL OR previous_end < from_time
+    ORDER BY from_time
+"""
+
+
 def find_gaps(pipeline: str) -> list[Neighbours]:
     """Return where time lies between pinned intervals, and before the first, each with the intervals around it."""
-    previous_end = func.lag(IntervalRow.to_time).over(order_by=IntervalRow.from_time)
-    ends = select(IntervalRow.id, previous_end.label("previous_end")).where(IntervalRow.pipeline == pipeline).subquery()
-    behind_gaps = (
-        select(IntervalRow)
-        .join(ends, ends.c.id == IntervalRow.id)
-        .where(or_(ends.c.previous_end.is_(None), ends.c.previous_end < IntervalRow.from_time))
-        .order_by(IntervalRow.from_time)
-    )
-    with session() as ledger:
-        after = [pinned_of(ledger, row) for row in ledger.scalars(behind_gaps).all()]
-        return [Neighbours(neighbours_of(ledger, pipeline, each.interval).before, each) for each in after]
+    with reading() as ledger:
+        return _gaps(ledger, pipeline)
+
+
+def _gaps(ledger: cursor, pipeline: str) -> list[Neighbours]:
+    ledger.execute(_AROUND_GAPS, [pipeline])
+    around = ledger.fetchall()
+    ids = [each for pair in around for each in pair if each is not None]
+    found = {each.id: each for each in intervals_where(ledger, "i.id = ANY(%(ids)s)", pipeline=pipeline, ids=ids)}
+    return [Neighbours(found.get(before), found[after]) for before, after in around]
 
 
 def missing_intervals(pipeline: str) -> list[MissingIntervals]:
     """Return the intervals up to the last pinned one that were never built, in order."""
-    never_begun = (
-        select(IntervalRow)
-        .outerjoin(Attempt, Attempt.interval_id == IntervalRow.id)
-        .where(IntervalRow.pipeline == pipeline, IntervalRow.state == "pinned", Attempt.id.is_(None))
-        .order_by(IntervalRow.from_time)
-    )
-    with session() as ledger:
-        pinned = [_pinned_missing(pinned_of(ledger, row)) for row in ledger.scalars(never_begun).all()]
-    unpinned = [each for gap in find_gaps(pipeline) if (each := _unpinned(pipeline, gap)).offsets]
+    with reading() as ledger:
+        pinned = [_pinned_missing(each) for each in intervals_where(ledger, _NEVER_BEGUN, pipeline=pipeline)]
+        gaps = _gaps(ledger, pipeline)
+        begins = first_offsets(ledger, pipeline) if gaps else {}
+    unpinned = [each for gap in gaps if (each := _unpinned(gap, begins)).offsets]
     return sorted([*_joined(pinned), *unpinned], key=lambda each: each.to_time)
 
 
@@ -73,11 +82,9 @@ def _joined(intervals: list[MissingIntervals]) -> list[MissingIntervals]:
     return joined
 
 
-def _unpinned(pipeline: str, gap: Neighbours) -> MissingIntervals:
+def _unpinned(gap: Neighbours, begins: Mapping[TopicPartition, int]) -> MissingIntervals:
     assert gap.after is not None
-    if gap.before is None:
-        begins = first_committed_offsets(pipeline)
-    else:
+    if gap.before is not None:
         begins = {
             r.topic_partition: r.until_offset
             for r in gap.before.ranges

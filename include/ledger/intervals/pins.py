@@ -1,9 +1,8 @@
-"""Pinned intervals in the ledger: pinned once, then only read. Each function is one transaction."""
+"""Pinning intervals in the ledger: pinned once, then only read (`pinned`). Each function is one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +12,8 @@ from sqlalchemy.orm import Session
 from include.errors import TidemarkError
 from include.ledger.database import lock, session
 from include.ledger.intervals.odd_timestamps import OddTimestamps
+from include.ledger.intervals.pinned import Neighbours as Neighbours
+from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
 from include.ledger.models import (
     IntervalRange,
     IntervalRow,
@@ -21,27 +22,6 @@ from include.ledger.models import (
 from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
-
-
-@dataclass(frozen=True)
-class PinnedInterval:
-    """An interval with its offset ranges."""
-
-    id: int
-    pipeline: str
-    interval: Interval
-    ranges: tuple[OffsetRange, ...]
-    topic_ids: Mapping[str, str]
-    odd_timestamps: tuple[OddTimestamps, ...] = ()
-    """By topic partition, of those that have any."""
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """The nearest pinned intervals on both sides of an interval."""
-
-    before: PinnedInterval | None
-    after: PinnedInterval | None
 
 
 def pinned_of(ledger: Session, row: IntervalRow) -> PinnedInterval:
@@ -103,15 +83,6 @@ def neighbours_of(ledger: Session, pipeline: str, interval: Interval) -> Neighbo
         _first_of(ledger, every.where(IntervalRow.from_time < at).order_by(IntervalRow.from_time.desc())),
         _first_of(ledger, every.where(IntervalRow.from_time > at).order_by(IntervalRow.from_time)),
     )
-
-
-def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[PinnedInterval]:
-    """Return all pinned intervals of the pipeline, or the one that begins then, in order."""
-    with session() as ledger:
-        wanted = _of_pipeline(pipeline).order_by(IntervalRow.from_time)
-        if from_time is not None:
-            wanted = wanted.where(IntervalRow.from_time == from_time)
-        return [pinned_of(ledger, row) for row in ledger.scalars(wanted)]
 
 
 def write_interval(

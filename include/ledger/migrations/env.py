@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that `include.ledger.migrate` hands over."""
+"""Alembic's entry: runs on the connection that `include.ledger.database.migrate` hands over."""
 
 from alembic import context
 

@@ -11,15 +11,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
+from include.ledger.archive.committed import FLAGS as FLAGS
 from include.ledger.database import session
 from include.ledger.intervals.revisions import BuiltRevision, as_built
 from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVersion, Revision
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Limit
-
-FLAGS = "flags"
-"""Name of the query that raises flags."""
 
 
 @dataclass(frozen=True)

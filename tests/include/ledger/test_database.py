@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.ledger import database
+from include.ledger import connection
 from include.ledger.database import engine, lock, session
 from include.ledger.held_locks import held_lock
 from tests.conftest import REPOSITORY, Home, wait_for
@@ -27,8 +27,8 @@ SHORT = 2
 
 HOLDER = f"""
 import time
-from include.ledger import database
-database.IDLE_SECONDS = {SHORT}
+from include.ledger import connection, database
+connection.IDLE_SECONDS = {SHORT}
 with database.session() as ledger:
     database.lock(ledger, "held by a stopped process")
     print("held", flush=True)
@@ -38,9 +38,9 @@ with database.session() as ledger:
 
 @pytest.fixture
 def short(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(database, "LOCK_SECONDS", SHORT // 2)
-    monkeypatch.setattr(database, "STATEMENT_SECONDS", SHORT)
-    monkeypatch.setattr(database, "IDLE_SECONDS", SHORT)
+    monkeypatch.setattr(connection, "LOCK_SECONDS", SHORT // 2)
+    monkeypatch.setattr(connection, "STATEMENT_SECONDS", SHORT)
+    monkeypatch.setattr(connection, "IDLE_SECONDS", SHORT)
     engine().dispose()
     engine.cache_clear()
     yield
@@ -108,7 +108,7 @@ def test_both_sides_of_a_connection_notice_that_the_other_has_vanished(postgres:
         number = os.dup(connection.connection.dbapi_connection.fileno())  # type: ignore[attr-defined]
         with socket.socket(fileno=number) as client:
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * database.SILENT_SECONDS
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * connection.SILENT_SECONDS
         for name in ("tcp_user_timeout", "tcp_keepalives_idle", "client_connection_check_interval"):
             assert connection.scalar(text(f"SELECT setting::int FROM pg_settings WHERE name = '{name}'")) > 0
 

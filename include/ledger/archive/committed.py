@@ -1,0 +1,57 @@
+"""How far the archive and the other queries have committed, in plain SQL (`include/ledger/connection.py`)."""
+
+from __future__ import annotations
+
+from psycopg2.extensions import cursor
+
+from include.ledger.connection import reading
+from include.offsets import TopicPartition
+
+ARCHIVE = "archive"
+"""Name of the archive query; a speed query is named after its view."""
+
+FLAGS = "flags"
+"""Name of the flag query."""
+
+_POSITIONS = "SELECT query, topic, topic_partition, next_offset FROM positions WHERE pipeline = %s"
+
+_FIRST = """
+    SELECT p.topic, p.topic_partition, first.from_offset
+    FROM positions p
+    JOIN topics t ON t.pipeline = p.pipeline AND t.topic = p.topic
+    -- Stops at the first micro-batch of each topic partition, however many follow it.
+    JOIN LATERAL (
+        SELECT r.from_offset
+        FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id
+        WHERE b.pipeline = p.pipeline AND b.query = p.query
+            AND r.topic = p.topic AND r.topic_partition = p.topic_partition AND r.topic_id = t.topic_id
+        ORDER BY r.until_offset, r.from_offset
+        LIMIT 1
+    ) AS first ON TRUE
+    WHERE p.pipeline = %s AND p.query = 'archive'
+"""
+
+
+def committed_offsets(pipeline: str) -> dict[str, dict[TopicPartition, int]]:
+    """Return the next offset that each query will commit, per topic partition, by the query's name."""
+    with reading() as ledger:
+        ledger.execute(_POSITIONS, [pipeline])
+        found: dict[str, dict[TopicPartition, int]] = {}
+        for query, topic, partition, offset in ledger.fetchall():
+            found.setdefault(query, {})[TopicPartition(topic, partition)] = offset
+        return found
+
+
+def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
+    """Return where the archive of each topic partition begins: the pipeline's declared start, as it came out.
+
+    Of a topic that was deleted and created again: where its current incarnation begins.
+    """
+    with reading() as ledger:
+        return first_offsets(ledger, pipeline)
+
+
+def first_offsets(ledger: cursor, pipeline: str) -> dict[TopicPartition, int]:
+    """Return the same within a transaction."""
+    ledger.execute(_FIRST, [pipeline])
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in ledger.fetchall()}

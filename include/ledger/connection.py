@@ -1,0 +1,101 @@
+"""The connection to the ledger by the database's own driver, as all of Tidemark's connections to it are made.
+
+Commands that only read ask here in plain SQL: importing SQLAlchemy takes longer than their answers. What reads and
+writes, and whatever runs for longer than a command, goes through `include.ledger.database`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg2
+from psycopg2.errors import UndefinedColumn, UndefinedTable
+from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ, cursor
+
+from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.settings import settings
+
+LOCK_SECONDS = 60
+"""How long a statement waits for a lock that another transaction holds."""
+
+STATEMENT_SECONDS = 300
+"""How long a statement may take."""
+
+IDLE_SECONDS = 120
+"""How long a transaction may be open without a statement; it is ended then, and its locks are free."""
+
+SILENT_SECONDS = 30
+"""How long the other side of a connection may be silent although it is asked: then its host has vanished."""
+
+
+def driver_options() -> dict[str, Any]:
+    """Return what every connection is opened with; see the constants above."""
+    return {"connect_timeout": 10, "options": _server_options(), **_client_options()}
+
+
+def _server_options() -> str:
+    """Return what PostgreSQL applies to a connection; by the timeouts no process and no host blocks others for long."""
+    silent = SILENT_SECONDS * 1000
+    options = {
+        "timezone": "UTC",
+        # The ledger's few pages are in memory: at the default price of a random page, PostgreSQL reads a table of some
+        # thousand micro-batches whole where an index leads to twenty.
+        "random_page_cost": "1.1",
+        "lock_timeout": f"{LOCK_SECONDS}s",
+        "statement_timeout": f"{STATEMENT_SECONDS}s",
+        "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+        "tcp_keepalives_idle": f"{SILENT_SECONDS // 3}s",
+        "tcp_keepalives_interval": f"{SILENT_SECONDS // 6}s",
+        "tcp_keepalives_count": "4",
+        "tcp_user_timeout": f"{silent}ms",
+        # Also a statement that waits for a lock ends when its client is gone.
+        "client_connection_check_interval": f"{SILENT_SECONDS // 3}s",
+    }
+    return " ".join(f"-c {name}={value}" for name, value in options.items())
+
+
+def _client_options() -> dict[str, int]:
+    """Return the same for this side of the connection (libpq): a server that has vanished is noticed as soon."""
+    return {
+        "keepalives": 1,
+        "keepalives_idle": SILENT_SECONDS // 3,
+        "keepalives_interval": SILENT_SECONDS // 6,
+        "keepalives_count": 4,
+        "tcp_user_timeout": SILENT_SECONDS * 1000,
+    }
+
+
+@contextmanager
+def reading() -> Iterator[cursor]:
+    """Ask the ledger in one transaction that writes nothing; all its statements see one snapshot.
+
+    Raise ServiceUnreachable when PostgreSQL does not answer or goes away, TidemarkError when the ledger's tables are
+    of another version of the code.
+    """
+    try:
+        with closing(psycopg2.connect(settings().database_uri("ledger"), **driver_options())) as connection:
+            connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
+            with connection.cursor() as asked:
+                yield asked
+    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+        raise does_not_answer(error) from error
+    except (UndefinedTable, UndefinedColumn) as error:
+        raise of_another_version(error) from error
+
+
+def does_not_answer(error: BaseException) -> ServiceUnreachable:
+    """Return the error of a database that does not answer, with its address and without its password."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ServiceUnreachable(
+        f"PostgreSQL at {settings().database_host()}: {reason}", remedy="./tidemark status; ./tidemark up postgres"
+    )
+
+
+def of_another_version(error: BaseException) -> TidemarkError:
+    """Return the error of tables that another version of the code has made."""
+    return TidemarkError(
+        f"the ledger's tables are of another version of the code: {one_line(str(error))}",
+        remedy="./tidemark up postgres brings them to this one",
+    )

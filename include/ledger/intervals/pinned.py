@@ -1,0 +1,78 @@
+"""Pinned intervals as commands read them, in plain SQL (`include/ledger/connection.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from psycopg2.extensions import cursor
+
+from include.ledger.connection import reading
+from include.ledger.intervals.odd_timestamps import OddTimestamps
+from include.offsets import OffsetRange, TopicPartition
+from include.times import Interval
+
+
+@dataclass(frozen=True)
+class PinnedInterval:
+    """An interval with its offset ranges."""
+
+    id: int
+    pipeline: str
+    interval: Interval
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    odd_timestamps: tuple[OddTimestamps, ...] = ()
+    """By topic partition, of those that have any."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest pinned intervals on both sides of an interval."""
+
+    before: PinnedInterval | None
+    after: PinnedInterval | None
+
+
+_OF_PIPELINE = """
+    SELECT i.id, i.pipeline, i.from_time, i.to_time,
+        r.topic, r.topic_partition, r.topic_id, r.from_offset, r.until_offset,
+        r.odd_timestamps, r.first_odd_offset, r.first_odd_timestamp
+    FROM intervals i LEFT JOIN interval_ranges r ON r.interval_id = i.id
+    WHERE i.pipeline = %(pipeline)s AND {}
+    ORDER BY i.from_time, r.topic, r.topic_partition
+"""
+
+
+def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[PinnedInterval]:
+    """Return all pinned intervals of the pipeline, or the one that begins then, in order."""
+    condition = "TRUE" if from_time is None else "i.from_time = %(from_time)s"
+    with reading() as ledger:
+        return intervals_where(ledger, condition, pipeline=pipeline, from_time=from_time)
+
+
+def intervals_where(ledger: cursor, condition: str, **parameters: Any) -> list[PinnedInterval]:
+    """Return the intervals of `pipeline` (a parameter) that meet an SQL condition over `intervals i`, in order."""
+    ledger.execute(_OF_PIPELINE.format(condition), parameters)
+    return list(_intervals(ledger.fetchall()))
+
+
+def _intervals(rows: Iterable[tuple[Any, ...]]) -> Iterator[PinnedInterval]:
+    for (key, pipeline, from_time, to_time), group in groupby(rows, key=lambda row: row[:4]):
+        # An interval without any offsets has one row, of nulls.
+        ranges = [row[4:] for row in group if row[4] is not None]
+        yield PinnedInterval(
+            key,
+            pipeline,
+            Interval(from_time, to_time),
+            tuple(OffsetRange(TopicPartition(r[0], r[1]), r[3], r[4], r[2]) for r in ranges),
+            {r[0]: r[2] for r in ranges},
+            tuple(
+                OddTimestamps(TopicPartition(r[0], r[1]), *r[5:])
+                for r in ranges
+                if r[6] is not None and r[7] is not None
+            ),
+        )
