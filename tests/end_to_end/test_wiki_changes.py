@@ -18,8 +18,9 @@ import pytest
 
 from include.lake import SAFE_VALUE
 from include.producing.messages import nest_cameras
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.conftest import Home, end_of, iso, last_hours
 from tests.support import audit
+from tests.support.corpora import NAUGHTY
 from tests.support.event_server import made_up_changes
 
 pytestmark = pytest.mark.services
@@ -27,7 +28,6 @@ pytestmark = pytest.mark.services
 START = last_hours(3)
 HOUR = START + timedelta(hours=1)
 TOPIC = "wiki-changes"
-NAUGHTY = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
 STRANGE = [
     "\x00", "\x00\x1f", "\ud800", "\u2028", "", "../..", "null", "NULL", "__HIVE_DEFAULT_PARTITION__", "a=b", "%2F",
     "-", "<script>alert(1)</script>", "'; DROP TABLE x; --", "x" * 90_000, "é" * 127, "\ufeff", "\\", '"', "Ω≈ç√",
@@ -37,7 +37,7 @@ STRANGE = [
 def hostile(moment: datetime) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values that somebody may send, each for a reason."""
     base = made_up_changes(1, moment)[0]
-    strings = [*STRANGE, *(json.loads(NAUGHTY.read_text()) if NAUGHTY.is_file() else [])]
+    strings = [*STRANGE, *NAUGHTY]
     sent: list[tuple[bytes | None, bytes | None]] = [(None, None), (b"tombstone", None), (b"", b""), (None, b"[]")]
     for number, text in enumerate(strings):
         for field in ("server_name", "user", "title"):

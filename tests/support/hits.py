@@ -14,15 +14,9 @@ import psycopg2
 import pyarrow.parquet as pq
 
 from include.producing.messages import isp_hits
-from tests.conftest import REPOSITORY, Home, iso
+from tests.conftest import Home, iso
 from tests.support import audit
-
-CORPORA = REPOSITORY.parent / "shared" / "corpora"
-NAUGHTY: list[str] = (
-    json.loads((CORPORA / "naughty-strings.json").read_text())
-    if (CORPORA / "naughty-strings.json").is_file()
-    else ["", "null", "NaN", "a/b", "\0", "Ω≈ç√∫", "'; DROP TABLE users; --", "<script>", "\u202etest"]
-)
+from tests.support.corpora import JSON_CASES, NAUGHTY
 
 Window = tuple[str, int]
 """A zip code or provider, and the window's start in seconds since the epoch."""
@@ -44,10 +38,7 @@ def bad(start: datetime) -> list[bytes]:
     """Lines that are no hits, each of which must be in quarantine as it is."""
     lines = [b"", b" ", b"\xff\xfe", b"null", b"[]", b"{}", b'{"zipcode": "94103"', b"x" * 1_100_000]
     lines += [value for _, value in isp_hits.bad_messages(start, random.Random(1))]
-    if (CORPORA / "json").is_dir():
-        files = sorted((CORPORA / "json").iterdir())
-        lines += [path.read_bytes().replace(b"\n", b" ").rstrip(b"\r") for path in files]
-    return lines
+    return lines + [path.read_bytes().replace(b"\n", b" ").rstrip(b"\r") for path in JSON_CASES]
 
 
 def rows_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:

@@ -19,9 +19,9 @@ import pytest
 
 from include.intervals.verdict import Verdict
 from include.monitor.report import render_report
+from tests.support.corpora import NAUGHTY
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-NAUGHTY = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
 ZIP_CODES = ("94103", "10001", "60601", "73301", "98101", "02108", "33101", "80202", "30303", "97201")
 PARTITION = "date=2026-11-20/interval=2026-11-20T05"
 
@@ -288,10 +288,8 @@ def test_markup_is_text_when_a_value_is_markup() -> None:
 
 
 def test_page_keeps_its_structure_when_values_are_naughty_strings() -> None:
-    if not NAUGHTY.is_file():
-        pytest.skip("../shared/corpora/naughty-strings.json is not here")
     expected = [tag for tag, _ in Page(render_report(*hostile("plain"))).tags]
-    for value in json.loads(NAUGHTY.read_text(encoding="utf-8")):
+    for value in NAUGHTY:
         html = render_report(*hostile(value))
         html.encode("utf-8")
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]", html), repr(value)

@@ -18,9 +18,8 @@ from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.producing.event_stream import EventFacts
 from include.producing.generate import messages
 from include.producing.messages import wiki_changes
-from tests.conftest import REPOSITORY
+from tests.support.corpora import JSON_CASES
 
-CORPUS = REPOSITORY.parent / "shared" / "corpora" / "json"
 MOMENT = datetime(2026, 11, 20, 5, tzinfo=UTC)
 
 
@@ -83,9 +82,7 @@ def test_facts_are_none_where_the_data_does_not_say(data: str, facts: EventFacts
 
 
 def test_no_text_makes_the_description_raise() -> None:
-    if not CORPUS.is_dir():
-        pytest.skip(f"the corpus is not at {CORPUS.relative_to(REPOSITORY.parent)}")
-    for path in sorted(CORPUS.glob("*.json")):
+    for path in JSON_CASES:
         text = path.read_bytes().decode("utf-8", "replace")
         assert isinstance(wiki_changes.describe_event(text), EventFacts)
         assert isinstance(wiki_changes.describe_event(f'{{"meta": {text}, "timestamp": {text}}}'), EventFacts)

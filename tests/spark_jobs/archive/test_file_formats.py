@@ -26,13 +26,12 @@ from include.pipelines.spec import Archive, Pipeline, Text
 from include.pipelines.spec.file_formats import FILE_FORMATS, FileFormat
 from include.settings import settings
 from include.times import Interval
-from tests.conftest import REPOSITORY
+from tests.support.corpora import NAUGHTY
 
 pytestmark = pytest.mark.spark
 
 NOW = datetime(2026, 11, 20, 5, 30, tzinfo=UTC)
 START = NOW.replace(minute=0)
-CORPUS = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
 
 FLAT = """
     n INT, text STRING, flag BOOLEAN, tiny TINYINT, small SMALLINT, big BIGINT, single FLOAT, double DOUBLE,
@@ -50,7 +49,7 @@ TEXTS: list[str | None] = [
     '""', '"""', 'a"b', "'", ",", ",,", "\n", "\r", "\r\n", "a\nb", "a\rb", "a\r\nb", '\n"', '",\n', 'a,b\nc"d', "#a",
     "\0", "\0a", "a\0b", " \0 ", "\x1a", "\x1f", "\x7f", "\u0085", "\u2028", "\ufeff", "\ufeffa", "\ufffe", "\uffff",
     "\U0001f600", "=1+1", "{}", "[]", "x" * 100_000,
-    *(json.loads(CORPUS.read_text()) if CORPUS.is_file() else ()),
+    *NAUGHTY,
 ]  # fmt: skip
 TIMES = (
     "0001-01-01T00:00:00.000001Z", "1582-10-04T23:59:59.999999Z", "1582-10-15T00:00:00Z", "1899-12-31T23:59:59.5Z",

@@ -17,12 +17,11 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Json, SafeValue
 from include.producing.generate import messages
 from include.producing.messages import nest_cameras as producer
-from tests.conftest import REPOSITORY
+from tests.support.corpora import JSON_CASES
 
 pytestmark = pytest.mark.spark
 
 NOW = datetime(2026, 11, 20, 5, 30, tzinfo=UTC)
-CORPUS = REPOSITORY.parent / "shared" / "corpora" / "json"
 KAFKA_DDL = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
@@ -314,9 +313,7 @@ def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> Non
 
 def test_corpus_of_json_is_accepted_or_refused_as_it_says(spark: Any) -> None:
     """Each case as one field of a message: `y_` must decode, `n_` must not, nothing may vanish."""
-    if not CORPUS.is_dir():
-        pytest.skip(f"the corpus is not at {CORPUS.relative_to(REPOSITORY.parent)}")
-    files = sorted(CORPUS.glob("*.json"))
+    files = JSON_CASES
     # What is JSON but contains bytes no message may have, or depth no reader bears, is refused by choice.
     values = [b'{"unknown": ' + path.read_bytes() + b"}" for path in files]
     found = decoded(spark, values)

@@ -11,12 +11,12 @@ import pytest
 
 from include.pipelines import load_pipeline
 from tests.conftest import REPOSITORY
+from tests.support.corpora import NAUGHTY
 from tests.support.views import aggregated
 
 pytestmark = pytest.mark.spark
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "wiki_changes" / "messages.jsonl"
-NAUGHTY = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
 MOMENT = datetime(2026, 11, 20, 5, 10, tzinfo=UTC)
 KAFKA_DDL = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -93,12 +93,9 @@ def test_every_naughty_string_is_archived_as_it_is_or_quarantined_whole(spark: A
 
     from include.lake import SAFE_VALUE
 
-    if not NAUGHTY.is_file():
-        pytest.skip(f"the strings are not at {NAUGHTY.relative_to(REPOSITORY.parent)}")
-    texts = json.loads(NAUGHTY.read_text())
-    values = [change(**{field: text}) for text in texts]
+    values = [change(**{field: text}) for text in NAUGHTY]
     fates: Counter[str] = Counter()
-    for text, value, row in zip(texts, values, decoded(spark, values), strict=True):
+    for text, value, row in zip(NAUGHTY, values, decoded(spark, values), strict=True):
         fits = len(text.encode()) <= 255 if field == "user" else True
         fits = re.fullmatch(SAFE_VALUE, text) is not None if field == "server_name" else fits
         assert row.fate == ("archived" if fits else "quarantined"), text
