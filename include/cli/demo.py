@@ -37,6 +37,7 @@ def demo(
     print_facts(
         {
             "Airflow": f"{result.airflow}  (user {result.user}, password {result.password})",
+            "Pages": f"{result.airflow.rstrip('/')}/tidemark/  (with the same login)",
             "Report": report if "://" in report else f"file://{report}",
             "Records": _sum_of_fates(result.verdict["records"]),
             "Reconciled": _key_counts(result.verdict["reconciliation"]),

@@ -51,7 +51,7 @@ class ProgressNotes(threading.Thread):
     def _look(self) -> None:
         """Ask each query once, and note what is new."""
         try:
-            told = [each for name, query in self._running().items() if (each := _asked(name, query)) is not None]
+            told = [each for name, query in self._running().items() if (each := last_progress(name, query)) is not None]
             new = [each for each in told if self._noted.get(each.query) != each]
             if new:
                 progress.note(self._pipeline, new)
@@ -71,7 +71,8 @@ class ProgressNotes(threading.Thread):
         self.join(LAST.total_seconds())
 
 
-def _asked(name: str, query: StreamingQuery) -> QueryProgress | None:
+def last_progress(name: str, query: StreamingQuery) -> QueryProgress | None:
+    """Return what a query last told, also when it has ended; None when it told nothing yet."""
     told = query._jsq.lastProgress()
     return None if told is None else read_progress(name, json.loads(told.json()))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Literal
 
 from include import kafka
-from include.errors import TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.monitor.lag import Lag, queries_of
@@ -27,7 +27,10 @@ IDLE = 60.0
 """Seconds without a question after which nobody looks any more."""
 
 PATIENCE = 4.0
-"""Seconds that the first question waits for the first look."""
+"""Seconds after its first question for which a pipeline's first look is waited for."""
+
+_FRESH = 15.0
+"""Seconds for which a look counts as now."""
 
 _DESCRIBED = 60.0
 """Seconds for which the topics of a source are taken to be the same."""
@@ -62,7 +65,9 @@ class _Pipeline:
     """What is remembered of a pipeline between two looks."""
 
     declared: Pipeline
+    first_asked_at: float
     asked_at: float
+    looked_at: float = float("-inf")
     view: BrokerView = field(default_factory=BrokerView)
     topic_partitions: Sequence[TopicPartition] = ()
     described_at: float = -_DESCRIBED
@@ -78,18 +83,28 @@ class BrokerWatch:
         self._seen = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def view(self, pipeline: Pipeline) -> BrokerView:
-        """Return what was last seen; waits for a moment when nobody has asked for this pipeline before."""
+    def watch(self, pipelines: Iterable[Pipeline]) -> None:
+        """Begin to look at these pipelines, all at once; go on where that has begun."""
+        now = time.monotonic()
         with self._seen:
-            known = self._asked.setdefault(pipeline.name, _Pipeline(pipeline, 0.0))
-            known.asked_at = time.monotonic()
-            if self._thread is None or not self._thread.is_alive():
+            for each in pipelines:
+                known = self._asked.setdefault(each.name, _Pipeline(each, now, now))
+                if now - known.asked_at > IDLE:
+                    known.first_asked_at = now
+                known.asked_at = now
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="broker watch")
                 self._thread.start()
-            self._seen.wait_for(lambda: known.view.seen_at or known.view.error, PATIENCE)
-            if known.view == BrokerView():
-                return replace(known.view, error="Kafka has not answered yet")
-            return known.view
+
+    def view(self, pipeline: Pipeline) -> BrokerView:
+        """Return what was last seen; waits for a moment when nobody has asked for this pipeline before."""
+        self.watch([pipeline])
+        with self._seen:
+            known = self._asked[pipeline.name]
+            left = known.first_asked_at + PATIENCE - time.monotonic()
+            if self._seen.wait_for(lambda: time.monotonic() - known.looked_at < _FRESH, max(0.0, left)):
+                return known.view
+            return replace(known.view, error=known.view.error or "Kafka does not answer")
 
     def _run(self) -> None:
         while True:
@@ -99,25 +114,28 @@ class BrokerWatch:
                 if not wanted:
                     self._thread = None
                     return
-            for each in wanted:
-                view = _look(each)
-                with self._seen:
-                    each.view = view
-                    self._seen.notify_all()
+            self._look_at(wanted)
             time.sleep(max(0.5, EVERY - (time.monotonic() - began)))
 
-
-def _look(known: _Pipeline) -> BrokerView:
-    """Return the pipeline's topics as they are now; when they cannot be seen, what was seen last, with the reason."""
-    try:
-        return _seen_now(known)
-    except TidemarkError as error:
-        # The command lies on another line of the page.
-        return replace(known.view, error=str(error).split(" — ", 1)[0])
+    def _look_at(self, wanted: Iterable[_Pipeline]) -> None:
+        """Look at each; a service that is away for one is away for the rest of the round, and not waited for again."""
+        away = ""
+        for each in wanted:
+            try:
+                view = replace(each.view, error=away) if away else _seen_now(each)
+            except TidemarkError as error:
+                # What to do lies on another line of the page.
+                view = replace(each.view, error=error.message)
+                away = error.message if isinstance(error, ServiceUnreachable) else ""
+            except Exception as error:  # the thread's edge: it must go on, and the page say why nothing is seen
+                view = replace(each.view, error=one_line(str(error)) or type(error).__name__)
+            with self._seen:
+                each.view, each.looked_at = view, time.monotonic()
+                self._seen.notify_all()
 
 
 def _seen_now(known: _Pipeline) -> BrokerView:
-    if time.monotonic() - known.described_at > _DESCRIBED or not known.topic_partitions:
+    if time.monotonic() - known.described_at > (_DESCRIBED if known.topic_partitions else _DESCRIBED / 6):
         source = known.declared.source
         known.topic_partitions = source_topic_partitions(source, describe_source(source))
         known.described_at = time.monotonic()

@@ -107,8 +107,10 @@ def as_text(scrape: Scrape) -> bytes:
 
 def read(pipelines: Iterable[Pipeline]) -> Scrape:
     """Read everything that is exported."""
+    declared = list(pipelines)
+    broker_watch().watch(declared)
     try:
-        observed = [_observe(each) for each in pipelines]
+        observed = [_observe(each) for each in declared]
         names = {each.state.pipeline for each in observed}
         counts = [each for each in interval_counts() if each.pipeline in names]
         return Scrape(observed, counts, ledger_bytes(), _alerts(observed))

@@ -64,8 +64,9 @@ class StreamPage:
     log: DriverLog
 
 
-def streams_page(pipelines: Iterable[Pipeline]) -> StreamsPage:
+def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
     """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer."""
+    broker_watch().watch(pipelines)
     states = [_states.of(each) for each in pipelines]
     return StreamsPage(tuple(sorted(states, key=lambda each: (_ORDER[each.tone], each.pipeline))))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from include.errors import ServiceUnreachable
 from include.ledger.streams import progress
 from include.ledger.streams.progress import QueryProgress
-from spark_jobs.streaming.progress import ProgressNotes, read_progress
+from spark_jobs.streaming.progress import ProgressNotes, last_progress, read_progress
 
 TOLD: dict[str, Any] = {
     "batchId": 12,
@@ -65,3 +66,19 @@ def test_each_progress_is_noted_once_and_an_outage_costs_nothing_but_rows(monkey
     for _ in range(3):
         notes._look()
     assert noted == [READ]
+
+
+@pytest.mark.spark
+def test_progress_of_a_real_query_is_told_also_when_it_has_ended(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "lines.txt").write_text("a\nb\nc\n")
+    lines = spark.readStream.text((tmp_path / "in").as_uri()).groupBy("value").count()
+    writer = lines.writeStream.outputMode("update").format("noop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", (tmp_path / "checkpoint").as_uri()).start()
+    assert query.awaitTermination(60)
+    told = last_progress("counts", query)
+    assert told is not None
+    assert (told.query, told.batch_id, told.input_rows, told.state_rows) == ("counts", 0, 3, 3)
+    assert told.processing_rate > 0
+    assert {"addBatch", "walCommit"} <= told.parts.keys()
+    assert told.seconds >= told.parts["addBatch"] > 0
