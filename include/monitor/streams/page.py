@@ -50,6 +50,23 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class TopicPartitionLag:
+    """How far a query is behind in one topic partition."""
+
+    query: str
+    topic: str
+    partition: int
+    committed: int
+    end: int
+    lag: int
+
+    @classmethod
+    def of(cls, lag: Lag) -> TopicPartitionLag:
+        """Return what was measured, with its difference."""
+        return cls(lag.query, lag.topic, lag.partition, lag.committed, lag.end, lag.lag)
+
+
+@dataclass(frozen=True)
 class StreamPage:
     """One stream."""
 
@@ -59,7 +76,7 @@ class StreamPage:
     """Of the records that came into quarantine in the last hour."""
     restarts: tuple[Restart, ...]
     """Newest first."""
-    lags: tuple[Lag, ...]
+    lags: tuple[TopicPartitionLag, ...]
     lags_left_out: int
     log: DriverLog
 
@@ -81,7 +98,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
         recent_reasons(pipeline.name) if state.quarantined else (),
         tuple(_restarts(started, is_live=bool(state.holder))),
-        tuple(lags[:MOST_TOPIC_PARTITIONS]),
+        tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
         max(0, len(lags) - MOST_TOPIC_PARTITIONS),
         driver_log(started[0] if started else None),
     )
