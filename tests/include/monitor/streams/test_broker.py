@@ -46,7 +46,7 @@ def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_
     assert state.remedy == "./tidemark status; ./tidemark up kafka"
 
 
-def test_question_is_answered_at_once_when_the_broker_was_never_there(in_process: Home) -> None:
+def test_question_is_answered_within_moments_when_the_broker_was_never_seen(in_process: Home) -> None:
     view = BrokerWatch().view(load_pipeline("isp_hits"))
     assert view.error
     assert view.seen_at is None

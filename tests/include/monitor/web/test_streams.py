@@ -24,10 +24,10 @@ from include.monitor.streams.driver_log import LINES
 from include.monitor.web.alone import app_alone
 from include.pipelines import pipeline_names
 from tests.conftest import Home, end_of, wait_for
+from tests.support.corpora import NAUGHTY
 
 pytestmark = pytest.mark.services
 
-NAUGHTY = Path(__file__).resolve().parents[5] / "shared" / "corpora" / "naughty-strings.json"
 TOKEN = "t" * 43
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">\x1b[31m\u202e"
 NAME = "nest_cameras"
@@ -195,10 +195,9 @@ def test_page_follows_the_stream_and_shows_naughty_strings_as_texts(browser: Any
     assert "token" not in browser.current_url
     problems(browser)
     wait_for("the events", lambda: "Live" in shown(browser, "#connection"), 30)
-    strings = json.loads(NAUGHTY.read_text())
-    assert len(strings) >= 515
-    for start in range(0, len(strings), LINES // 2):
-        part = [each.replace("\n", " ").replace("\r", " ") for each in strings[start : start + LINES // 2]]
+    assert len(NAUGHTY) >= 515
+    for start in range(0, len(NAUGHTY), LINES // 2):
+        part = [each.replace("\n", " ").replace("\r", " ") for each in NAUGHTY[start : start + LINES // 2]]
         log.write_text("\n".join([*part, f"end of part {start}\n"]), errors="replace")
         wait_for("the log", lambda s=start: f"end of part {s}" in shown(browser, "#log"), 30)
         assert browser.execute_script("return document.querySelectorAll('#log *').length") == 0
