@@ -107,9 +107,9 @@ def consumer(**options: Any) -> Consumer:
     return Consumer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
 
 
-def producer(**options: str | bool | int) -> Producer:
+def producer(**options: Any) -> Producer:
     """Return an idempotent producer; the caller flushes it."""
-    defaults: dict[str, str | bool | int] = {
+    defaults: dict[str, Any] = {
         "enable.idempotence": True,
         "compression.type": "lz4",
         "message.timeout.ms": 60_000,

@@ -115,6 +115,7 @@ class _LineQueries(StreamQueries):
         until_caught_up: bool,
     ) -> None:
         super().__init__(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
+        self._targets = {view.name: targets_of(pipeline, view, lease) for view in pipeline.views}
         self._queries = [self._start_archive(), *(self._start_view(view) for view in pipeline.views)]
 
     def running(self) -> bool:
@@ -152,7 +153,14 @@ class _LineQueries(StreamQueries):
                 view.name,
                 batch,
                 lambda query_id, checkpoint: LineViewSink(
-                    self._pipeline, view, self._lease, self._generation, None, query_id, checkpoint
+                    self._pipeline,
+                    view,
+                    self._lease,
+                    self._generation,
+                    None,
+                    query_id,
+                    checkpoint,
+                    self._targets[view.name],
                 ).emit(batch, batch_id),
             )
 
@@ -162,7 +170,7 @@ class _LineQueries(StreamQueries):
         """Empty the places that the view is written to: keys of an older generation would stay there."""
         measures = [struct_of(view.columns)[name] for name in view.measures]
         nothing = empty_frame(self._spark, StructType([StructField("key", StringType()), *measures]))
-        for target in targets_of(self._pipeline, view):
+        for target in self._targets[view.name]:
             target.replace(nothing, self._generation.version(-1))
 
     def _on_commit(self, batch: BatchCommit, read: LinesRead) -> None:

@@ -2,7 +2,8 @@
 
 Key: JSON object of the view's key columns, sorted. Value: JSON object of its measures and `version`,
 the number of the micro-batch, growing over generations too. A replayed batch writes the same keys and
-values again.
+values again. Written by a producer that shuts out the one of an older driver (`include/kafka/fenced_producer.py`),
+so readers read committed records only.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView
-from spark_jobs.spark.kafka_source import write_topic
+from spark_jobs.spark.kafka_source import messages_of
 from spark_jobs.views.speed_topic import speed_values
 from spark_jobs.views.values import value_json
 
@@ -23,14 +25,18 @@ class CompactedTopicTarget:
     """Writes the last value of each changed key."""
 
     view: AdditiveView
+    producer: FencedProducer
 
     def write(self, values: DataFrame, version: int) -> None:
-        """Write the values."""
-        write_topic(values.select("key", value_json(self.view, version).alias("value")), self.view.speed.topic)
+        """Write the values. Raises AnotherWriter when a newer driver writes the topic."""
+        self._send(values.select("key", value_json(self.view, version).alias("value")))
 
     def replace(self, values: DataFrame, version: int) -> None:
         """Write all values of the view, and a deletion for each key of the topic that is not among them."""
         messages = values.select("key", value_json(self.view, version).alias("value"))
         gone = speed_values(values.sparkSession, self.view, version).select("key").join(values, "key", "left_anti")
         deletions = gone.select("key", F.lit(None).cast("string").alias("value"))
-        write_topic(messages.unionByName(deletions), self.view.speed.topic)
+        self._send(messages.unionByName(deletions))
+
+    def _send(self, messages: DataFrame) -> None:
+        self.producer.write(messages_of(messages.withColumn("topic", F.lit(self.view.speed.topic))))

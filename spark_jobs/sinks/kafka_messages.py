@@ -9,9 +9,10 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.errors import TidemarkError
+from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView, KafkaMessages, Pipeline
 from spark_jobs.decoding.records import transform
-from spark_jobs.spark.kafka_source import write_topic
+from spark_jobs.spark.kafka_source import messages_of
 from spark_jobs.views.values import key_columns, value_json
 
 
@@ -20,11 +21,13 @@ class KafkaMessagesTarget:
     """Writes the changed keys of a micro-batch as messages.
 
     At least once: a replayed micro-batch writes equal messages again, with the same `version` in the value.
+    Readers of committed records see nothing of a driver that lost its lease.
     """
 
     pipeline: Pipeline
     view: AdditiveView
     sink: KafkaMessages
+    producer: FencedProducer
 
     def write(self, values: DataFrame, version: int) -> None:
         """Write the values. Raises TidemarkError for an undeclared topic, or a null key for a compacted one."""
@@ -44,7 +47,7 @@ class KafkaMessagesTarget:
                 pipeline=self.pipeline.name,
             )
         if topics:
-            write_topic(messages)
+            self.producer.write(messages_of(messages))
         messages.unpersist()
 
     def replace(self, values: DataFrame, version: int) -> None:

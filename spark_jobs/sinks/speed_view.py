@@ -7,6 +7,7 @@ declared order, then the ledger. In a generation that began with a base, the sum
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
+from include.kafka.fenced_producer import FencedProducer
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
@@ -39,13 +41,14 @@ class Target(Protocol):
         """Replace everything that the place holds of the view by the values."""
 
 
-def targets_of(pipeline: Pipeline, view: AdditiveView) -> list[Target]:
-    """Return where the view goes: its compacted topic, then its further sinks."""
-    targets: list[Target] = [CompactedTopicTarget(view)]
+def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> list[Target]:
+    """Return where the view goes: its compacted topic, then its further sinks. Its topics share one producer."""
+    producer = FencedProducer(pipeline.name, view.name, lambda: writers.renew(lease))
+    targets: list[Target] = [CompactedTopicTarget(view, producer)]
     for sink in view.sinks:
         match sink:
             case KafkaMessages():
-                targets.append(KafkaMessagesTarget(pipeline, view, sink))
+                targets.append(KafkaMessagesTarget(pipeline, view, sink, producer))
             case JdbcTable():
                 targets.append(JdbcTableTarget(pipeline, view))
             case Console():
@@ -65,6 +68,8 @@ class SpeedViewSink:
     """Columns: key, the measures (`spark_jobs/streaming/speed_base.py`)."""
     query_id: str
     checkpoint: str
+    targets: Sequence[Target]
+    """Where the view goes (`targets_of`), the same for all micro-batches of a driver."""
 
     def emit(self, aggregates: DataFrame, batch_id: int) -> None:
         """Emit one micro-batch: to the sinks, then to the ledger. A crash in between repeats equal values."""
@@ -78,7 +83,8 @@ class SpeedViewSink:
         values = self._with_base(aggregates.select(key_json(self.view).alias("key"), *self.view.measures)).persist()
         emitted = values.count()
         if emitted:
-            for target in targets_of(self.pipeline, self.view):
+            crash_point("speed_counted")
+            for target in self.targets:
                 target.write(values, version)
                 crash_point("speed_written")
         values.unpersist()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import kafka
+from include.kafka.fenced_producer import Message
 from include.kafka.record_batches import sample_batch
 from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
@@ -125,13 +127,11 @@ def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -
     return spark.read.format("kafka").options(**options).load()
 
 
-def write_topic(messages: DataFrame, topic: str = "") -> None:
-    """Write messages to a topic, or to the ones that they name. Columns: key, value, and topic unless it is given.
-
-    A null value deletes the key of a compacted topic.
-    """
-    writer = messages.write.format("kafka").options(**_client_options())
-    (writer.option("topic", topic) if topic else writer).save()
+def messages_of(messages: DataFrame) -> Iterator[Message]:
+    """Yield messages to the driver, a Spark partition at a time. Columns: topic, key, value."""
+    as_bytes = [F.col(name).cast("BINARY") for name in ("key", "value")]
+    for topic, key, value in messages.select("topic", *as_bytes).toLocalIterator(prefetchPartitions=True):
+        yield topic, None if key is None else bytes(key), None if value is None else bytes(value)
 
 
 def write_stream(messages: DataFrame, topic: str) -> DataStreamWriter:

@@ -23,7 +23,7 @@ from include.streams.start import StreamStart, begin, check_retention
 from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.sinks.landing import LandingSink
-from spark_jobs.sinks.speed_view import SpeedViewSink
+from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
 from spark_jobs.spark.failures import is_unresolved, translate
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
@@ -95,7 +95,11 @@ class _Queries(StreamQueries):
             else None
         )
         # Bases first: they hold what is archived before the archive query begins.
-        self._bases = {v.name: load_base(spark, pipeline, v, lease, self._generation) for v in pipeline.views}
+        self._targets = {v.name: targets_of(pipeline, v, lease) for v in pipeline.views}
+        self._bases = {
+            v.name: load_base(spark, pipeline, v, lease, self._generation, self._targets[v.name])
+            for v in pipeline.views
+        }
         self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
         self._begins = {query: start.note(pipeline, query) for query in self._names}
         self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
@@ -170,7 +174,14 @@ class _Queries(StreamQueries):
                 view.name,
                 batch,
                 lambda query_id, checkpoint: SpeedViewSink(
-                    self._pipeline, view, self._lease, self._generation, self._bases[view.name], query_id, checkpoint
+                    self._pipeline,
+                    view,
+                    self._lease,
+                    self._generation,
+                    self._bases[view.name],
+                    query_id,
+                    checkpoint,
+                    self._targets[view.name],
                 ).emit(batch, batch_id),
             )
 

@@ -7,6 +7,8 @@ what an older generation dropped as late.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 
 from include import lake
@@ -22,14 +24,19 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from spark_jobs.archive.reader import EVER, read_archived_by_event_time
 from spark_jobs.decoding.records import load_references
-from spark_jobs.sinks.speed_view import targets_of
+from spark_jobs.sinks.speed_view import Target
 from spark_jobs.spark.log import log_of
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.values import key_json
 
 
 def load_base(
-    spark: SparkSession, pipeline: Pipeline, view: AdditiveView, lease: writers.Lease, generation: StreamGeneration
+    spark: SparkSession,
+    pipeline: Pipeline,
+    view: AdditiveView,
+    lease: writers.Lease,
+    generation: StreamGeneration,
+    targets: Sequence[Target],
 ) -> DataFrame | None:
     """The view's base in this generation, made when the view first starts in it; None when it began without one.
 
@@ -49,7 +56,7 @@ def load_base(
         aggregated = _aggregate(spark, pipeline, view)
         aggregated.coalesce(1).write.parquet(location)
         crash_point("base_written")
-        for target in targets_of(pipeline, view):
+        for target in targets:
             target.replace(_read(spark, location), generation.version(-1))
         crash_point("base_emitted")
         _commit(pipeline, view, lease, query_id, generation)

@@ -84,15 +84,16 @@ class Queries:
     def speed(self, view: AdditiveView, number: int) -> DataStreamWriter:
         """A speed query: decoding, state, the compacted topic and the view's further sinks."""
         from spark_jobs.decoding.records import archive_rows, decode
-        from spark_jobs.sinks.speed_view import SpeedViewSink
+        from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
         from spark_jobs.views.aggregate import aggregate_stream
 
         forget(self._pipeline.name)
         checkpoint = lake.uri("bench", f"{view.name}-{number}")
+        targets = targets_of(self._pipeline, view, self._lease)
 
         def emit(batch: DataFrame, batch_id: int) -> None:
             sink = SpeedViewSink(
-                self._pipeline, view, self._lease, self._generation, None, query_id_of(batch), checkpoint
+                self._pipeline, view, self._lease, self._generation, None, query_id_of(batch), checkpoint, targets
             )
             sink.emit(batch, batch_id)
 

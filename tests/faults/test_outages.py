@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.conftest import iso, wait_for
 from tests.faults.conftest import Rig
+from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
@@ -64,6 +65,29 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
     assert "nothing was committed" in errors
     assert committed(rig) == 300
     rig.catch_up()
+    rig.audit()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["speed_counted", "topic_written", "topic_checked"])
+def test_zombie_overwrites_no_value_of_its_successor_when_it_wakes_inside_emit(
+    rig: Rig, ending: Ending, moment: str
+) -> None:
+    # Without Spark, in seconds: tests/include/kafka/test_fenced_producer.py.
+    rig.produce(300)
+    zombie = ending(rig.started(TIDEMARK_PAUSE_AT=moment))
+    driver = rig.driver_of(zombie)
+    wait_for("the driver to sleep inside emit", lambda: driver.status() == psutil.STATUS_STOPPED)
+    # The successor repeats the zombie's micro-batch, then counts more for the same keys.
+    rig.catch_up()
+    rig.produce(300)
+    rig.catch_up()
+    newest = audit.last_values(rig.home.kafka, "nest-camera-stats")
+    assert newest
+    os.kill(driver.pid, signal.SIGCONT)
+    _, errors = zombie.communicate(timeout=120)
+    assert zombie.returncode == 5, errors
+    assert audit.last_values(rig.home.kafka, "nest-camera-stats") == newest
     rig.audit()
 
 

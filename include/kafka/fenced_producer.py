@@ -1,0 +1,163 @@
+"""A producer that a newer one of the same transactional id shuts out: what an older one writes, nobody reads.
+
+A driver can stop anywhere: between its last check of the lease and the broker's receipt of what it writes. So the
+broker itself must refuse it, and does by the epoch of a transactional id, which each new producer raises. In this
+order:
+
+1. the producer raises the epoch of its id;
+2. the lease is checked: only its holder goes on, so epochs rise in the order of fencing tokens;
+3. a transaction is written; the lease is checked again; the transaction is committed.
+
+A driver that lost the lease after the check of step 3 meets a higher epoch, or is still the only one that writes.
+Readers that read committed records never see the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from include.crash_points import crash_point
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
+from include.kafka.client import TIMEOUT, producer, reaching_kafka
+
+Message = tuple[str, bytes | None, bytes | None]
+"""Topic, key and value. A null value deletes the key of a compacted topic."""
+
+MESSAGES = 50_000
+"""The most messages of a transaction: more take several, each repeated as a whole."""
+
+_PATIENCE = 60.0
+"""Seconds in which the messages of a transaction are confirmed; then the broker aborts it."""
+
+_ATTEMPTS = 3
+
+_LOG = logging.getLogger("tidemark.kafka")
+_LOG.addHandler(logging.NullHandler())
+_LOG.propagate = False
+"""Takes what the client would write to standard error: the call that failed reports it."""
+
+_FENCED = {
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+}
+
+
+@dataclass
+class FencedProducer:
+    """Writes messages of one query; not for several threads at once."""
+
+    pipeline: str
+    query: str
+    check_lease: Callable[[], object]
+    """Raises AnotherWriter when this driver's lease is over."""
+    _producer: Producer | None = field(default=None, init=False)
+
+    @property
+    def transactional_id(self) -> str:
+        """The same for every driver of the query, whatever its host."""
+        return f"tidemark-{self.pipeline}-{self.query}"
+
+    def write(self, messages: Iterable[Message]) -> int:
+        """Write the messages and return how many, once they are committed.
+
+        Keys go to the topic partitions that Java's producers, Spark's among them, choose for them.
+        Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
+        """
+        count = 0
+        # Each chunk is taken before its transaction begins: computing it may take longer than one may last.
+        for chunk in _chunks(messages):
+            self._write_chunk(chunk)
+            count += len(chunk)
+        return count
+
+    def _write_chunk(self, chunk: Sequence[Message]) -> None:
+        """Write one transaction; again with a new producer where the broker ended the last one's."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with reaching_kafka():
+                    self._transact(chunk)
+                return
+            except KafkaException as error:
+                self._give_up()
+                refused: KafkaError = error.args[0]
+                if attempt == _ATTEMPTS or not (refused.fatal() or refused.txn_requires_abort()):
+                    raise self._refusal(refused) from error
+                # Shut out by a newer driver, or by the broker after a pause: who holds the lease may go on.
+                self.check_lease()
+            except BaseException:
+                # A transaction left open would hold back every reader until the broker ends it.
+                self._give_up()
+                raise
+
+    def _transact(self, chunk: Sequence[Message]) -> None:
+        sender = self._producer or self._open()
+        sender.begin_transaction()
+        for topic, key, value in chunk:
+            sender.produce(topic, value, key)
+            sender.poll(0)
+        if waiting := sender.flush(_PATIENCE):
+            raise ServiceUnreachable(
+                f"Kafka did not confirm {waiting} messages of {self.query} within {_PATIENCE:.0f} s",
+                remedy="./tidemark status",
+                pipeline=self.pipeline,
+            )
+        crash_point("topic_written")
+        self.check_lease()
+        crash_point("topic_checked")
+        sender.commit_transaction(TIMEOUT)
+        crash_point("topic_committed")
+
+    def _open(self) -> Producer:
+        milliseconds = int(_PATIENCE * 1000)
+        opened = producer(
+            **{
+                "transactional.id": self.transactional_id,
+                "transaction.timeout.ms": milliseconds,
+                "message.timeout.ms": milliseconds,
+                "partitioner": "murmur2_random",
+                "queue.buffering.max.messages": 2 * MESSAGES,
+                "logger": _LOG,
+            }
+        )
+        self._producer = opened
+        opened.init_transactions(TIMEOUT)
+        crash_point("topic_fenced")
+        self.check_lease()
+        return opened
+
+    def _give_up(self) -> None:
+        """Abort what is open, as far as the broker lets us, and forget the producer."""
+        given_up, self._producer = self._producer, None
+        if given_up is not None:
+            with suppress(KafkaException):
+                given_up.purge()
+                given_up.abort_transaction(TIMEOUT)
+
+    def _refusal(self, refused: KafkaError) -> TidemarkError:
+        if refused.code() in _FENCED:
+            return AnotherWriter(
+                f"another producer with the transactional id {self.transactional_id} shuts out this driver of "
+                f"{self.query}: nothing was committed",
+                remedy="end the program that uses this id; then start the stream again",
+                pipeline=self.pipeline,
+            )
+        return TidemarkError(
+            f"Kafka refuses what {self.query} writes in transactions of {self.transactional_id}: {refused.str()}",
+            remedy="the stream's user must be allowed to write its topics, and to write and describe this "
+            "transactional id",
+            pipeline=self.pipeline,
+        )
+
+
+def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    following = iter(messages)
+    while chunk := list(islice(following, MESSAGES)):
+        yield chunk

@@ -1,0 +1,172 @@
+"""Writing a speed view's topics: a driver that sleeps in the middle of it overwrites nothing when it wakes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from include import kafka
+from include.errors import AnotherWriter, TidemarkError
+from include.kafka import fenced_producer
+from include.kafka.fenced_producer import FencedProducer, Message
+from include.ledger.streams import writers
+from tests.conftest import REPOSITORY, Home, end_of, wait_for
+from tests.support import audit
+
+pytestmark = pytest.mark.services
+
+NUMBERS = itertools.count()
+LEASE = "2"
+KEYS = [f"key-{number}" for number in range(20)]
+
+SLEEPER = """
+import sys
+from include.errors import TidemarkError
+from include.kafka.fenced_producer import FencedProducer
+from include.ledger.streams import writers
+
+topic, keys = sys.argv[1], sys.argv[2:]
+lease = writers.acquire(topic)
+producer = FencedProducer(topic, "view", lambda: writers.renew(lease))
+try:
+    producer.write((topic, key.encode(), b'{"of": "older"}') for key in keys)
+except TidemarkError as error:
+    sys.exit(f"{error.exit_code} {error}")
+"""
+"""A driver, without Spark."""
+
+
+def messages(topic: str, of: str, keys: list[str] = KEYS) -> Iterator[Message]:
+    return ((topic, key.encode(), f'{{"of": "{of}"}}'.encode()) for key in keys)
+
+
+@pytest.fixture
+def topic(in_process: Home) -> str:
+    name = f"fenced-{os.getpid()}-{next(NUMBERS)}"
+    kafka.create_topic(name, 3, compacted=True)
+    return name
+
+
+@contextmanager
+def sleeping(home: Home, topic: str, moment: str) -> Iterator[psutil.Popen]:
+    """A driver that stopped itself at the moment, so long ago that its lease has run out."""
+    environment = home.environment(TIDEMARK_PAUSE_AT=moment, TIDEMARK_LEASE_SECONDS=LEASE)
+    command = [sys.executable, "-c", SLEEPER, topic, *KEYS]
+    process = psutil.Popen(command, env=environment, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for("the driver to sleep", lambda: process.poll() is not None or _is_stopped(process), 60)
+        assert process.poll() is None, process.communicate()
+        yield process
+    finally:
+        end_of(process)
+
+
+def _is_stopped(process: psutil.Popen) -> bool:
+    # A stopped thread does not stop the process at once.
+    return bool(process.status() == psutil.STATUS_STOPPED)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("topic_fenced", marks=pytest.mark.slow),
+        pytest.param("topic_written", marks=pytest.mark.slow),
+        "topic_checked",
+    ],
+)
+def test_sleeper_overwrites_nothing_when_it_wakes_while_a_newer_driver_writes(
+    in_process: Home, topic: str, moment: str
+) -> None:
+    with sleeping(in_process, topic, moment) as sleeper:
+        lease = writers.acquire(topic)
+        newer = FencedProducer(topic, "view", lambda: writers.renew(lease))
+        assert newer.write(messages(topic, "newer")) == len(KEYS)
+        os.kill(sleeper.pid, signal.SIGCONT)
+        _, said = sleeper.communicate(timeout=60)
+    assert said.startswith(f"5 {topic}: this driver's lease is over"), said
+    assert {value["of"] for value in audit.last_values(in_process.kafka, topic).values()} == {"newer"}
+    # Nothing that the older one wrote can be read at all, and nothing holds readers back.
+    newer.write(messages(topic, "newest"))
+    writers.release(lease)
+    read = [record.value for record in audit.read_topic(in_process.kafka, topic).values()]
+    assert sorted(set(read)) == [b'{"of": "newer"}', b'{"of": "newest"}']
+    assert len(read) == 2 * len(KEYS)
+
+
+def test_holder_of_the_lease_writes_its_messages_once_when_an_older_one_has_raised_the_epoch(
+    in_process: Home, topic: str
+) -> None:
+    lost = iter([AnotherWriter("this driver's lease is over")])
+
+    def over() -> None:
+        raise next(lost)
+
+    holder = FencedProducer(topic, "view", lambda: None)
+    holder.write(messages(topic, "first"))
+    with pytest.raises(AnotherWriter, match="lease is over"):
+        FencedProducer(topic, "view", over).write(messages(topic, "zombie"))
+    holder.write(messages(topic, "second"))
+    read = [record.value for record in audit.read_topic(in_process.kafka, topic).values()]
+    assert [read.count(f'{{"of": "{of}"}}'.encode()) for of in ("first", "second", "zombie")] == [20, 20, 0]
+
+
+def test_driver_gives_up_with_exit_code_5_when_a_stranger_holds_its_id_for_ever(in_process: Home, topic: str) -> None:
+    strangers: list[FencedProducer] = []
+
+    def usurp() -> None:
+        strangers.append(FencedProducer(topic, "view", lambda: None))
+        strangers[-1].write(messages(topic, "stranger"))
+
+    driver = FencedProducer(topic, "view", usurp)
+    with pytest.raises(AnotherWriter, match=f"transactional id tidemark-{topic}-view shuts out this driver of view"):
+        driver.write(messages(topic, "driver"))
+    assert {value["of"] for value in audit.last_values(in_process.kafka, topic).values()} == {"stranger"}
+
+
+def test_every_chunk_is_committed_by_a_transaction_of_its_own_after_the_lease_was_checked(
+    in_process: Home, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fenced_producer, "MESSAGES", 8)
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(len(audit.read_topic(in_process.kafka, topic)))
+        if len(checks) == 4:
+            raise AnotherWriter("this driver's lease is over")
+
+    with pytest.raises(AnotherWriter):
+        FencedProducer(topic, "view", check).write(messages(topic, "one"))
+    # At the first check the producer was opened; the third chunk is not committed.
+    assert checks == [0, 0, 8, 16]
+    assert len(audit.read_topic(in_process.kafka, topic)) == 16
+
+
+def test_message_that_is_too_large_is_refused_with_the_broker_s_words_and_holds_back_no_reader(
+    in_process: Home, topic: str
+) -> None:
+    producer = FencedProducer(topic, "view", lambda: None)
+    with pytest.raises(TidemarkError, match=r"Kafka refuses what view writes .*too large"):
+        producer.write([(topic, b"a", b"{}"), (topic, b"b", b"x" * 2_000_000)])
+    producer.write([(topic, b"c", b"{}")])
+    assert audit.last_values(in_process.kafka, topic) == {"c": {}}
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    # Of Kafka's own tests (UtilsTest.testMurmur2).
+    [("21", -973932308), ("foobar", -790332482), ("a-little-bit-long-string", -985981536)],
+)
+def test_key_goes_to_the_topic_partition_that_java_s_producers_choose(
+    in_process: Home, topic: str, key: str, hashed: int
+) -> None:
+    FencedProducer(topic, "view", lambda: None).write(messages(topic, "one", [key]))
+    [(_, partition, _)] = audit.read_topic(in_process.kafka, topic)
+    assert partition == (hashed & 0x7FFFFFFF) % 3
