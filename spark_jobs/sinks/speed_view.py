@@ -28,6 +28,7 @@ from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
 from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
 from spark_jobs.spark.checkpoint import read_batch
+from spark_jobs.views.stored_base import DAY, StoredBase, day_of
 from spark_jobs.views.values import key_json
 
 
@@ -64,8 +65,7 @@ class SpeedViewSink:
     view: AdditiveView
     lease: writers.Lease
     generation: StreamGeneration
-    base: DataFrame | None
-    """Columns: key, the measures (`spark_jobs/streaming/speed_base.py`)."""
+    base: StoredBase | None
     query_id: str
     checkpoint: str
     targets: Sequence[Target]
@@ -80,8 +80,7 @@ class SpeedViewSink:
             # Emitted before, but Spark has lost its own commit of it and needs the batch's state written.
             aggregates.write.format("noop").mode("overwrite").save()
             return
-        values = self._with_base(aggregates.select(key_json(self.view).alias("key"), *self.view.measures)).persist()
-        emitted = values.count()
+        values, emitted = self._values(aggregates)
         if emitted:
             crash_point("speed_counted")
             for target in self.targets:
@@ -109,17 +108,15 @@ class SpeedViewSink:
             self.lease, replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
         )
 
-    def _with_base(self, state: DataFrame) -> DataFrame:
+    def _values(self, aggregates: DataFrame) -> tuple[DataFrame, int]:
+        """Return the values to emit, kept in memory, and their number. Columns: key, the measures."""
+        keyed: list[Column | str] = [key_json(self.view).alias("key"), *self.view.measures]
         if self.base is None:
-            return state
-        below = self.base.select("key", *(F.col(name).alias(f"base_{name}") for name in self.view.measures))
-        added = [
-            (F.coalesce(name, _zero(state, name)) + F.coalesce(f"base_{name}", _zero(state, name))).alias(name)
-            for name in self.view.measures
-        ]
-        # In complete mode the keys of the base count too; in update mode only changed keys are written.
-        return state.join(below, "key", "full" if self.view.mode == "complete" else "left").select("key", *added)
-
-
-def _zero(state: DataFrame, measure: str) -> Column:
-    return F.lit(0).cast(state.schema[measure].dataType)
+            state = aggregates.select(*keyed).persist()
+            return state, state.count()
+        state = aggregates.select(*keyed, day_of(self.view)).persist()
+        [(days,)] = state.agg(F.collect_set(DAY)).collect()
+        values = self.base.added_to(state, days).persist()
+        emitted = values.count()
+        state.unpersist()
+        return values, emitted

@@ -27,6 +27,7 @@ from spark_jobs.decoding.records import load_references
 from spark_jobs.sinks.speed_view import Target
 from spark_jobs.spark.log import log_of
 from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.stored_base import StoredBase, day_of
 from spark_jobs.views.values import key_json
 
 
@@ -37,10 +38,10 @@ def load_base(
     lease: writers.Lease,
     generation: StreamGeneration,
     targets: Sequence[Target],
-) -> DataFrame | None:
+) -> StoredBase | None:
     """The view's base in this generation, made when the view first starts in it; None when it began without one.
 
-    Columns: key, the measures. Nothing of it counts until its row is in the ledger, so a crash before
+    Nothing of it counts until its row is in the ledger, so a crash before
     that makes it again. The archive query must not run yet: what is archived now is what lies below.
     """
     query_id = f"base-{pipeline.name}-{view.name}-g{generation.number}"
@@ -53,11 +54,10 @@ def load_base(
         location = _location(generation, view, token)
         log_of(pipeline.name, view.name).info("computed from the archive")
         lake.delete(location)
-        aggregated = _aggregate(spark, pipeline, view)
-        aggregated.coalesce(1).write.parquet(location)
+        StoredBase.write(_aggregate(spark, pipeline, view), location)
         crash_point("base_written")
         for target in targets:
-            target.replace(_read(spark, location), generation.version(-1))
+            target.replace(StoredBase(spark, view, location).every(), generation.version(-1))
         crash_point("base_emitted")
         _commit(pipeline, view, lease, query_id, generation)
     location = _location(generation, view, token)
@@ -67,7 +67,7 @@ def load_base(
             remedy=f'./tidemark new-generation {pipeline.name} --reason "…"',
             pipeline=pipeline.name,
         )
-    return _read(spark, location).persist()
+    return StoredBase(spark, view, location)
 
 
 def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> str:
@@ -75,14 +75,10 @@ def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> s
     return f"{checkpoint_uri(generation, view.name)}.base-{token}"
 
 
-def _read(spark: SparkSession, location: str) -> DataFrame:
-    return spark.read.parquet(location)
-
-
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> DataFrame:
     rows = read_archived_by_event_time(spark, pipeline, *EVER)
     aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
-    return aggregated.select(key_json(view).alias("key"), *view.measures)
+    return aggregated.select(key_json(view).alias("key"), *view.measures, day_of(view))
 
 
 def _commit(

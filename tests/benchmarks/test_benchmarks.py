@@ -40,9 +40,12 @@ def test_archive_benchmark_lands_every_record_and_reports_a_ratio() -> None:
 
 @pytest.mark.slow
 def test_micro_batch_benchmark_compares_drivers_with_few_and_many_micro_batches_behind_them() -> None:
-    found = batches.run(past=(2, 30), measured=6, rounds=1)
-    assert len(found["milliseconds"]["young"]) == len(found["milliseconds"]["old"]) == 1
-    assert [target.measured for target in batches.targets(found)] == [found["cost_ratio"]["median"]]
+    found = batches.run(past=(2, 30), measured=6, rounds=1, history=(100, 2000))
+    after = found["speed_view_in_a_new_generation"]
+    for each in (found, after):
+        assert len(each["milliseconds"]["young"]) == len(each["milliseconds"]["old"]) == 1
+    ratios = [each["cost_ratio"]["median"] for each in (found, after)]
+    assert [target.measured for target in batches.targets(found)] == ratios
 
 
 @pytest.mark.slow
