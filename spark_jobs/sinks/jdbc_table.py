@@ -1,8 +1,9 @@
 """A speed view's rows in a PostgreSQL table: one row per key, upserted in one transaction per micro-batch.
 
 The table stands in the database `serving` and is called `<pipeline>_<view>`: the key's columns (a window as
-`window_start` and `window_end`), the measures, and `version`. The same transaction moves the view's marker in
-`tidemark_versions`, so a micro-batch that is replayed, or one of a driver that lost its lease, changes nothing.
+`window_start` and `window_end`), the measures, and `version`. A null in a key is a value of its own. The same
+transaction moves the view's marker in `tidemark_versions`, so a micro-batch that is replayed, or one of a driver that
+lost its lease, changes nothing.
 """
 
 from __future__ import annotations
@@ -111,21 +112,44 @@ class JdbcTableTarget:
         return cursor.fetchone() is not None
 
     def _create(self, cursor: Any, columns: Sequence[str], types: Sequence[str]) -> None:
-        cursor.execute("SELECT to_regclass('tidemark_versions'), to_regclass(%s)", (self.table,))
-        if None not in cursor.fetchone():
+        cursor.execute(
+            "SELECT to_regclass('tidemark_versions'), to_regclass(%(table)s), "
+            "(SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%(table)s) AND contype = 'p')",
+            {"table": self.table},
+        )
+        markers, table, primary_key = cursor.fetchone()
+        if markers and table and not primary_key:
             return
         # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
         cursor.execute(_MARKERS)
         key = [name for name in columns if name not in self.view.measures]
+        if primary_key:
+            self._let_nulls_in(cursor, key, primary_key)
+            return
         cursor.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, version bigint NOT NULL, PRIMARY KEY ({}))").format(
+            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({}, version bigint NOT NULL, {})").format(
                 sql.Identifier(self.table),
                 sql.SQL(", ").join(
-                    sql.SQL("{} {} NOT NULL").format(sql.Identifier(name), sql.SQL(kind))
+                    sql.SQL("{} {} {}").format(
+                        sql.Identifier(name), sql.SQL(kind), sql.SQL("" if name in key else "NOT NULL")
+                    )
                     for name, kind in zip(columns, types, strict=True)
                 ),
-                sql.SQL(", ").join(map(sql.Identifier, key)),
+                _unique(key),
+            )
+        )
+
+    def _let_nulls_in(self, cursor: Any, key: Sequence[str], primary_key: str) -> None:
+        """Give a table that was made with a primary key, which takes no nulls, the key that tables have now."""
+        cursor.execute(
+            sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}, {}, ADD {}").format(
+                sql.Identifier(self.table),
+                sql.Identifier(primary_key),
+                sql.SQL(", ").join(
+                    sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(sql.Identifier(name)) for name in key
+                ),
+                _unique(key),
             )
         )
 
@@ -157,14 +181,16 @@ class JdbcTableTarget:
     def _flat(self) -> list[Column]:
         """Return the values of `_columns`, out of key and measures."""
         declared = struct_of(self.view.columns)
-        flat = []
+        flat: list[Column] = []
         for name, column in zip(self.view.key, key_columns(self.view, F.col("key")), strict=True):
             kind = declared[name].dataType
-            parts = [column[part] for part in kind.names] if isinstance(kind, StructType) else [column]
-            for part in parts:
-                # A primary key holds no nulls.
-                flat.append(F.coalesce(part, F.lit("")) if kind.simpleString() == "string" else part)
+            flat += [column[part] for part in kind.names] if isinstance(kind, StructType) else [column]
         return [each.alias(f"c{n}") for n, each in enumerate([*flat, *(F.col(name) for name in self.view.measures)])]
+
+
+def _unique(key: Sequence[str]) -> sql.Composable:
+    # Not a primary key, which takes no nulls.
+    return sql.SQL("UNIQUE NULLS NOT DISTINCT ({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
 
 
 def _storable(value: object) -> object:

@@ -1,0 +1,83 @@
+"""A speed view's rows in PostgreSQL: keys with nulls in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+from pyspark.sql import functions as F
+
+from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView
+from include.settings import settings
+from spark_jobs.sinks.jdbc_table import JdbcTableTarget
+from spark_jobs.spark.frames import frame_of
+from spark_jobs.views.values import key_json
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+COLUMNS = "name STRING, number INT, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT"
+
+
+def target(name: str) -> JdbcTableTarget:
+    pipeline = load_pipeline("isp_hits")
+    view: AdditiveView = replace(
+        pipeline.views[0], name=name, key=("name", "number", "window"), measures=("hits",), columns=COLUMNS
+    )
+    return JdbcTableTarget(pipeline, view)
+
+
+def values(spark: Any, view: AdditiveView, rows: list[tuple[str | None, int | None, int]]) -> Any:
+    plain = frame_of(spark, [(*row, START) for row in rows], "name STRING, number INT, hits BIGINT, at TIMESTAMP")
+    ended = F.col("at") + F.lit(timedelta(hours=1))
+    window = F.struct(F.col("at").alias("start"), ended.alias("end")).alias("window")
+    return plain.select("name", "number", window, "hits").select(key_json(view).alias("key"), "hits")
+
+
+def in_serving(statement: sql.Composable) -> list[tuple[Any, ...]]:
+    address = settings().database("serving").set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = psycopg2.connect(address)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        connection.close()
+
+
+def stored(table: str) -> set[tuple[Any, ...]]:
+    query = sql.SQL("SELECT name, number, hits FROM {}").format(sql.Identifier(table))
+    rows = in_serving(query)
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+def test_null_in_a_key_is_a_value_of_its_own_beside_the_empty_text(in_process: Home, spark: Any) -> None:
+    to = target("nulls")
+    to.write(values(spark, to.view, [(None, 1, 10), ("", 1, 20), ("a", None, 30), (None, None, 40)]), 0)
+    to.write(values(spark, to.view, [(None, 1, 11), ("a", None, 31)]), 1)
+    assert stored(to.table) == {(None, 1, 11), ("", 1, 20), ("a", None, 31), (None, None, 40)}
+    to.replace(values(spark, to.view, [(None, None, 1)]), 2)
+    assert stored(to.table) == {(None, None, 1)}
+
+
+def test_table_of_before_takes_nulls_too_and_keeps_its_rows(in_process: Home, spark: Any) -> None:
+    to = target("with_primary_key")
+    in_serving(
+        sql.SQL(
+            "CREATE TABLE {} (name text NOT NULL, number integer NOT NULL, window_start timestamptz NOT NULL, "
+            "window_end timestamptz NOT NULL, hits bigint NOT NULL, version bigint NOT NULL, "
+            "PRIMARY KEY (name, number, window_start, window_end))"
+        ).format(sql.Identifier(to.table))
+    )
+    row = sql.SQL("INSERT INTO {} VALUES ('a', 1, '2026-11-20T05:00:00Z', '2026-11-20T06:00:00Z', 5, 0)")
+    in_serving(row.format(sql.Identifier(to.table)))
+    for version in (1, 2):
+        to.write(values(spark, to.view, [("a", 1, 5 + version), (None, 1, version)]), version)
+        assert stored(to.table) == {("a", 1, 5 + version), (None, 1, version)}
