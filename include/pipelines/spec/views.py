@@ -7,8 +7,23 @@ from datetime import timedelta
 from typing import Literal
 
 from include.errors import UsageError
+from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.names import TOPIC
 from include.times import in_words, parse_duration
+
+_SUMMED_EXACTLY = {
+    "TINYINT",
+    "BYTE",
+    "SMALLINT",
+    "SHORT",
+    "INT",
+    "INTEGER",
+    "BIGINT",
+    "LONG",
+    "DECIMAL",
+    "DEC",
+    "NUMERIC",
+}
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,7 @@ class AdditiveView:
     """Name of the transform: those rows, and the column of their windows, to one row per key."""
     key: tuple[str, ...]
     measures: tuple[str, ...]
+    """Whole numbers or decimals: the sum of others depends on the order in which they are added."""
     columns: str
     """DDL of key and measures."""
     window: str
@@ -140,3 +156,13 @@ class AdditiveView:
     sinks: tuple[Sink, ...] = ()
     """Where each micro-batch goes besides, out of the same read."""
     description: str = ""
+
+    def __post_init__(self) -> None:
+        kinds = {field.name: field.kind for field in fields_of(self.columns)}
+        for name in self.measures:
+            if kinds.get(name) not in _SUMMED_EXACTLY:
+                raise UsageError(
+                    f"measure {name} of the view {self.name} is {kinds.get(name, 'not among its columns')}: "
+                    "stream and interval add in different orders, and would not agree to the last digit",
+                    remedy=f"declare it as DECIMAL or BIGINT, and let {self.aggregate} cast before it sums",
+                )
