@@ -6,7 +6,7 @@ order:
 
 1. the producer raises the epoch of its id;
 2. the lease is checked: only its holder goes on, so epochs rise in the order of fencing tokens;
-3. a transaction is written; the lease is checked again; the transaction is committed.
+3. a transaction is written; the lease is checked again; the transaction is committed, and visible to readers.
 
 A driver that lost the lease after the check of step 3 meets a higher epoch, or is still the only one that writes.
 Readers that read committed records never see the rest.
@@ -15,16 +15,18 @@ Readers that read committed records never see the rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
-from include.kafka.client import TIMEOUT, producer, reaching_kafka
+from include.kafka.client import TIMEOUT, consumer, producer, reaching_kafka
 
 Message = tuple[str, bytes | None, bytes | None]
 """Topic, key and value. A null value deletes the key of a compacted topic."""
@@ -59,14 +61,15 @@ class FencedProducer:
     check_lease: Callable[[], object]
     """Raises AnotherWriter when this driver's lease is over."""
     _producer: Producer | None = field(default=None, init=False)
+    _reader: Consumer | None = field(default=None, init=False)
 
     @property
     def transactional_id(self) -> str:
         """The same for every driver of the query, whatever its host."""
         return f"tidemark-{self.pipeline}-{self.query}"
 
-    def write(self, messages: Iterable[Message]) -> int:
-        """Write the messages and return how many, once they are committed.
+    def write(self, messages: Iterable[Message], headers: Mapping[str, bytes] | None = None) -> int:
+        """Write the messages, each with the headers, and return how many, once they are committed.
 
         Keys go to the topic partitions that Java's producers, Spark's among them, choose for them.
         Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
@@ -74,16 +77,16 @@ class FencedProducer:
         count = 0
         # Each chunk is taken before its transaction begins: computing it may take longer than one may last.
         for chunk in _chunks(messages):
-            self._write_chunk(chunk)
+            self._write_chunk(chunk, headers)
             count += len(chunk)
         return count
 
-    def _write_chunk(self, chunk: Sequence[Message]) -> None:
+    def _write_chunk(self, chunk: Sequence[Message], headers: Mapping[str, bytes] | None) -> None:
         """Write one transaction; again with a new producer where the broker ended the last one's."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with reaching_kafka():
-                    self._transact(chunk)
+                    self._transact(chunk, headers)
                 return
             except KafkaException as error:
                 self._give_up()
@@ -97,11 +100,17 @@ class FencedProducer:
                 self._give_up()
                 raise
 
-    def _transact(self, chunk: Sequence[Message]) -> None:
+    def _transact(self, chunk: Sequence[Message], headers: Mapping[str, bytes] | None) -> None:
         sender = self._producer or self._open()
         sender.begin_transaction()
+        ends: dict[tuple[str, int], int] = {}
+
+        def note(_: KafkaError | None, delivered: KafkaMessage) -> None:
+            # In the order of their offsets; of a message that was refused the commit tells.
+            ends[delivered.topic(), delivered.partition()] = delivered.offset()
+
         for topic, key, value in chunk:
-            sender.produce(topic, value, key)
+            sender.produce(topic, value, key, headers=headers, on_delivery=note)
             sender.poll(0)
         if waiting := sender.flush(_PATIENCE):
             raise ServiceUnreachable(
@@ -112,8 +121,9 @@ class FencedProducer:
         crash_point("topic_written")
         self.check_lease()
         crash_point("topic_checked")
-        sender.commit_transaction(TIMEOUT)
+        sender.commit_transaction(_PATIENCE)
         crash_point("topic_committed")
+        self._wait_for_readers(ends)
 
     def _open(self) -> Producer:
         milliseconds = int(_PATIENCE * 1000)
@@ -128,10 +138,30 @@ class FencedProducer:
             }
         )
         self._producer = opened
-        opened.init_transactions(TIMEOUT)
+        opened.init_transactions(_PATIENCE)
         crash_point("topic_fenced")
         self.check_lease()
         return opened
+
+    def _wait_for_readers(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Wait until readers of committed records can see the offsets, by topic and topic partition.
+
+        A commit is decided before its markers are in the log. Whoever learns from the ledger that a micro-batch is
+        committed must find its values. Not for ever: an open transaction of another program may hold the readers back.
+        """
+        reader = self._reader = self._reader or consumer()
+
+        def is_visible(at: tuple[str, int]) -> bool:
+            _, stable = reader.get_watermark_offsets(TopicPartition(*at), timeout=TIMEOUT)
+            return bool(stable > ends[at])
+
+        for at in ends:
+            Retrying(
+                retry=retry_if_not_result(bool),
+                stop=stop_after_delay(TIMEOUT),
+                wait=wait_fixed(0.005),
+                retry_error_callback=lambda _: None,
+            )(is_visible, at)
 
     def _give_up(self) -> None:
         """Abort what is open, as far as the broker lets us, and forget the producer."""

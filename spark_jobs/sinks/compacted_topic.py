@@ -8,6 +8,7 @@ so readers read committed records only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView
 from spark_jobs.spark.kafka_source import messages_of
-from spark_jobs.views.speed_topic import speed_values
+from spark_jobs.views.speed_topic import VERSION, speed_values
 from spark_jobs.views.values import value_json
 
 
@@ -36,7 +37,8 @@ class CompactedTopicTarget:
         messages = values.select("key", value_json(self.view, version).alias("value"))
         gone = speed_values(values.sparkSession, self.view, version).select("key").join(values, "key", "left_anti")
         deletions = gone.select("key", F.lit(None).cast("string").alias("value"))
-        self._send(messages.unionByName(deletions))
+        self._send(messages)
+        self._send(deletions, {VERSION: str(version).encode()})
 
-    def _send(self, messages: DataFrame) -> None:
-        self.producer.write(messages_of(messages.withColumn("topic", F.lit(self.view.speed.topic))))
+    def _send(self, messages: DataFrame, headers: Mapping[str, bytes] | None = None) -> None:
+        self.producer.write(messages_of(messages.withColumn("topic", F.lit(self.view.speed.topic))), headers)

@@ -115,7 +115,7 @@ def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
 def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -> DataFrame:
     """Return the records of a compacted topic as it is now: all, or those written at a time or later.
 
-    Columns: Spark's Kafka columns. Raises ServiceUnreachable.
+    Columns: Spark's Kafka columns with headers. Raises ServiceUnreachable.
     """
     if since is not None:
         bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
@@ -123,8 +123,7 @@ def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -
         firsts = {tp: end if (at := offsets[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
         return read_ranges(spark, [OffsetRange(tp, first, bounds[tp][1]) for tp, first in firsts.items()])
     options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
-    options["kafka.isolation.level"] = "read_committed"
-    return spark.read.format("kafka").options(**options).load()
+    return spark.read.format("kafka").options(**options, **_FIXED).load()
 
 
 def messages_of(messages: DataFrame) -> Iterator[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
@@ -14,6 +14,11 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
+
+VERSION = "version"
+"""The header of a deletion that names its version: it has no value to do so."""
+
+_NO_VERSION = -1
 
 _CLOCKS_APART = timedelta(hours=1)
 """How far the clocks of PostgreSQL and of Spark drivers may differ."""
@@ -34,18 +39,29 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
 
     Only values written at `since` or later count, and none of a micro-batch that the ledger does not know yet. A
     deletion, or text that is no value of the view, counts as a last value with null measures: readers get that too.
+    Where topic partitions were added, values of a key lie in two of them: the one with the larger version is the last.
     """
     declared = struct_of(view.columns)
     schema = StructType([*(declared[name] for name in view.measures)]).add("version", LongType())
     values = read_topic(spark, view.speed.topic, since).select(
         F.col("key").cast("string").alias("key"),
+        "partition",
         "offset",
+        _version_in(F.col("headers")).alias("deleted_by"),
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
-    committed = values.where(F.coalesce(F.col("value.version"), F.lit(-1)) <= last_batch)
+    version = F.coalesce(F.col("value.version"), F.col("deleted_by"), F.lit(_NO_VERSION)).alias("version")
+    committed = values.select("key", "partition", "offset", "value", version).where(F.col("version") <= last_batch)
     # Wrapped, because max_by skips nulls and would return the value before a deletion.
-    last = committed.groupBy("key").agg(F.max_by(F.struct("value"), "offset")["value"].alias("value"))
+    lasts = committed.groupBy("key", "partition").agg(F.max_by(F.struct("value", "version"), "offset").alias("last"))
+    last = lasts.groupBy("key").agg(F.max_by("last", "last.version")["value"].alias("value"))
     return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
+
+
+def _version_in(headers: Column) -> Column:
+    """Return the version that a message's headers name, as those of deletions do; null when they name none."""
+    named = F.try_element_at(F.filter(headers, lambda each: each["key"] == VERSION), F.lit(1))
+    return named["value"].cast("string").try_cast("BIGINT")
 
 
 def with_window(view: AdditiveView, values: DataFrame) -> DataFrame:

@@ -149,6 +149,15 @@ def test_every_chunk_is_committed_by_a_transaction_of_its_own_after_the_lease_wa
     assert len(audit.read_topic(in_process.kafka, topic)) == 16
 
 
+def test_messages_can_be_read_as_soon_as_they_count_as_written(in_process: Home, topic: str) -> None:
+    producer = FencedProducer(topic, "view", lambda: None)
+    partitions = kafka.topic_partitions_of(kafka.describe_topics([topic]).values())
+    for _ in range(20):
+        producer.write(messages(topic, "one"))
+        # The end for readers of committed records is the log's end: the transactions' markers are there too.
+        assert kafka.offset_bounds(partitions) == kafka.offset_bounds(partitions, "read_uncommitted")
+
+
 def test_message_that_is_too_large_is_refused_with_the_broker_s_words_and_holds_back_no_reader(
     in_process: Home, topic: str
 ) -> None:
