@@ -31,7 +31,17 @@ def housekeeping(
     if as_json:
         print_json(done)
         return
-    columns = ["pipeline", "landing files", "compacted files", "revisions", "orphans", "files deleted", "bytes deleted"]
+    columns = [
+        "pipeline",
+        "landing files",
+        "compacted files",
+        "revisions",
+        "orphans",
+        "files deleted",
+        "bytes deleted",
+        "old generations",
+        "old logs",
+    ]
     rows = [
         [
             each["pipeline"],
@@ -41,6 +51,8 @@ def housekeeping(
             len(each["orphans"]),
             each["deleted"]["files"],
             each["deleted"]["bytes"],
+            each["generations"]["generations"],
+            each["logs"]["files"],
         ]
         for each in done
     ]

@@ -1,4 +1,4 @@
-"""Housekeeping of a pipeline: landing that tables have replaced, old revisions, closed days, leftovers.
+"""Housekeeping of a pipeline: landing that tables have replaced, old revisions and generations, closed days, leftovers.
 
 What readers rely on is changed in the ledger first and deleted afterwards; a run that was killed in between is
 finished by the next. Nothing that the catalog points at and nothing that is not older than its time is touched.
@@ -14,6 +14,7 @@ from include import catalog
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
+from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.lake.revision_files import damage_of
 from include.ledger import inventory
@@ -45,6 +46,8 @@ def keep_house(
         crash_point("housekeeping_marked")
         sweep_landing(pipeline, times, done)
         sweep_tables(pipeline, times, pointed_at, done)
+        sweep_checkpoints(pipeline, times, done)
+        sweep_logs(pipeline, times, done)
     if not dry_run and (folders := driver_folders.sweep()):
         progress(f"removed the temporary folders of {len(folders)} Spark drivers that were killed")
     for line in done.kept:

@@ -34,6 +34,10 @@ class Done:
     landing: dict[str, int] = field(default_factory=lambda: {"micro_batches": 0, "files": 0, "bytes": 0})
     compacted: dict[str, int] = field(default_factory=lambda: {"days": 0, "files": 0, "rows": 0})
     revisions: dict[str, int] = field(default_factory=lambda: {"revisions": 0, "bytes": 0})
+    generations: dict[str, int] = field(default_factory=lambda: {"generations": 0, "files": 0, "bytes": 0})
+    """Checkpoints of older generations."""
+    logs: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
+    """Logs of drivers that ended."""
     deleted: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
     """Bytes and files that left the disk, whatever the reason."""
     orphans: list[str] = field(default_factory=list)

@@ -10,12 +10,14 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from include import lake
+from include.airflow.drivers import this_host
 from include.errors import AnotherWriter
 from include.housekeeping.run import alone, keep_house
 from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.intervals.states import RETIRED
 from include.ledger.models import Attempt, Revision
+from include.ledger.streams import generations, launches, writers
 from include.pipelines import load_pipeline
 from include.settings import settings
 from tests.conftest import Home
@@ -147,3 +149,65 @@ def test_rows_of_a_replay_stay_while_it_is_under_way_and_go_when_it_was_killed(p
     assert path.exists()
     assert keep_house(pipeline, dry_run=False, older_than="0s", progress=quiet)["orphans"] != []
     assert not path.exists()
+
+
+def test_checkpoints_of_older_generations_and_logs_of_earlier_drivers_go_when_they_are_old(postgres: Home) -> None:
+    lease = writers.acquire("gps_positions")
+    for reason in ("first", "second"):
+        generations.open_generation(lease, started_by="test", reason=reason)
+    writers.release(lease)
+    launches.note_intent("a" * 32, "gps_positions", this_host(), str(log_of("gps_positions-aaaaaaaa")))
+
+    old, newest = datetime.now(UTC) - timedelta(days=8), datetime.now(UTC)
+    kept = [
+        checkpoint("gps_positions", "g2", old),
+        checkpoint("gps_positions", "g10", old),
+        checkpoint("gps_positions", "other", old),
+        checkpoint("gps", "g0", old),
+        aged(log_of("gps_positions-aaaaaaaa"), old),
+        aged(log_of("gps_positions-bbbbbbbb"), newest),
+        aged(log_of("gps_positions_lines-cccccccc"), old),
+    ]
+    gone = [
+        checkpoint("gps_positions", "g0", old),
+        checkpoint("gps_positions", "g1", old),
+        aged(log_of("gps_positions-dddddddd"), old),
+    ]
+    pipeline = load_pipeline("gps_positions")
+    for dry_run in (True, False):
+        done = keep_house(pipeline, dry_run=dry_run)
+        assert done["generations"] == {"generations": 2, "files": 2, "bytes": 12}
+        assert done["logs"] == {"files": 1, "bytes": 6}
+        assert done["deleted"] == {"files": 3, "bytes": 18}
+        assert [path.exists() for path in gone] == 3 * [dry_run]
+    assert [path for path in kept if not path.exists()] == []
+    assert keep_house(pipeline, dry_run=False)["deleted"] == {"files": 0, "bytes": 0}
+
+
+def test_checkpoints_of_an_older_generation_stay_while_they_are_new(postgres: Home) -> None:
+    lease = writers.acquire("auction_bids")
+    for reason in ("first", "second"):
+        generations.open_generation(lease, started_by="test", reason=reason)
+    writers.release(lease)
+    kept = checkpoint("auction_bids", "g1", datetime.now(UTC))
+    assert keep_house(load_pipeline("auction_bids"), dry_run=False)["generations"]["generations"] == 0
+    assert kept.exists()
+
+
+def checkpoint(pipeline: str, generation: str, changed: datetime) -> Path:
+    """A file of a checkpoint."""
+    return aged(
+        Path(lake.filesystem(lake.uri("checkpoints", pipeline, generation, "archive", "offsets", "0"))[1]), changed
+    )
+
+
+def log_of(name: str) -> Path:
+    return settings().home / "logs" / "streams" / f"{name}.log"
+
+
+def aged(path: Path, changed: datetime) -> Path:
+    """A file of six bytes that was changed then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"offset")
+    os.utime(path, (changed.timestamp(), changed.timestamp()))
+    return path

@@ -1,0 +1,58 @@
+"""What older generations of a stream leave: checkpoints that nothing reads any more, and logs of drivers that ended."""
+
+from __future__ import annotations
+
+import re
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+from include import lake
+from include.housekeeping.sweep import Done, Times
+from include.ledger.streams import generations, launches
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+
+_GENERATION = re.compile(r"g(\d+)")
+
+
+def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
+    """Delete the checkpoints and bases of generations before the current one, when nothing has changed there lately.
+
+    A stream never returns to an older generation.
+    """
+    current = generations.current(pipeline.name)
+    below = lake.uri("checkpoints", pipeline.name)
+    for folder in lake.list_entries(below, recursive=False):
+        number = _GENERATION.fullmatch(folder.name)
+        if current is None or number is None or int(number[1]) >= current.number:
+            continue
+        location = f"{below}/{folder.name}"
+        entries = [entry for entry in lake.list_entries(location) if not entry.is_folder]
+        if any(entry.modified is not None and entry.modified >= times.revisions for entry in entries):
+            continue
+        done.generations["generations"] += 1
+        for counts in (done.generations, done.deleted):
+            counts["files"] += len(entries)
+            counts["bytes"] += sum(entry.bytes for entry in entries)
+        if not done.dry_run:
+            lake.delete(location)
+
+
+def sweep_logs(pipeline: Pipeline, times: Times, done: Done) -> None:
+    """Delete the logs of drivers on this host that were silent for long, but never that of the newest."""
+    name = re.compile(rf"{re.escape(pipeline.name)}-[0-9a-f]{{8}}\.log")
+    newest = launches.last(pipeline.name)
+    kept = newest.log if newest and newest.host.startswith(f"{socket.gethostname()}/") else ""
+    folder = settings().home / "logs" / "streams"
+    for log in sorted(folder.glob("*.log")) if folder.is_dir() else []:
+        if name.fullmatch(log.name) and str(log) != kept and _changed(log) < times.revisions:
+            for counts in (done.logs, done.deleted):
+                counts["files"] += 1
+                counts["bytes"] += log.stat().st_size
+            if not done.dry_run:
+                log.unlink()
+
+
+def _changed(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
