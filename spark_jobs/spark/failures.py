@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from include import errors, lake
 from include.errors import (
+    AnotherWriter,
     OffsetsLost,
     ReconciliationFailed,
     ServiceUnreachable,
@@ -198,6 +199,15 @@ def _offsets_lost(thrown: Thrown) -> TidemarkError | None:
     return OffsetsLost(one_line(thrown.message), remedy="see `./tidemark ranges` and the topic's retention")
 
 
+def _checkpoint_shared(thrown: Thrown) -> TidemarkError | None:
+    if thrown.condition != "CONCURRENT_STREAM_LOG_UPDATE":
+        return None
+    return AnotherWriter(
+        "another driver has written the checkpoint of this one: nothing was committed",
+        remedy="nothing to do if another driver took over; else start the stream again",
+    )
+
+
 def _disk_full(thrown: Thrown) -> TidemarkError | None:
     # Of these very classes, not of one below: parsers throw such, with what they parsed.
     by_system = thrown.kinds[0] in ("java.io.IOException", "java.nio.file.FileSystemException")
@@ -220,6 +230,7 @@ _MEANINGS = (
     _failed_fast,
     _schema_unresolved,
     _offsets_lost,
+    _checkpoint_shared,
     _disk_full,
     _service_unreachable,
 )

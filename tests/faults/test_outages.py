@@ -75,7 +75,7 @@ def test_zombie_overwrites_no_value_of_its_successor_when_it_wakes_inside_emit(
 ) -> None:
     # Without Spark, in seconds: tests/include/kafka/test_fenced_producer.py.
     rig.produce(300)
-    zombie = ending(rig.started(TIDEMARK_PAUSE_AT=moment))
+    zombie = ending(rig.started("--until-caught-up", TIDEMARK_PAUSE_AT=moment))
     driver = rig.driver_of(zombie)
     wait_for("the driver to sleep inside emit", lambda: driver.status() == psutil.STATUS_STOPPED)
     # The successor repeats the zombie's micro-batch, then counts more for the same keys.
@@ -86,8 +86,8 @@ def test_zombie_overwrites_no_value_of_its_successor_when_it_wakes_inside_emit(
     assert newest
     os.kill(driver.pid, signal.SIGCONT)
     _, errors = zombie.communicate(timeout=120)
-    assert zombie.returncode == 5, errors
     assert audit.last_values(rig.home.kafka, "nest-camera-stats") == newest
+    assert zombie.returncode == 5, errors
     rig.audit()
 
 

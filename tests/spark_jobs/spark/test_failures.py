@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from include.errors import OffsetsLost, ReconciliationFailed, ServiceUnreachable
+from include.errors import AnotherWriter, OffsetsLost, ReconciliationFailed, ServiceUnreachable
 from include.settings import settings
 
 pytestmark = pytest.mark.spark
@@ -127,6 +127,17 @@ def test_offsets_that_kafka_no_longer_holds_are_lost(spark: Any) -> None:
     gone = jvm.org.apache.kafka.clients.consumer.OffsetOutOfRangeException("gone", jvm.java.util.HashMap())
     failed = Py4JJavaError("reading", jvm.java.lang.RuntimeException("a task failed", gone))
     assert isinstance(translate(failed), OffsetsLost)
+
+
+def test_checkpoint_that_another_driver_writes_is_its_writers(spark: Any) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    from spark_jobs.spark.failures import translate
+
+    conflict = spark._jvm.org.apache.spark.sql.errors.QueryExecutionErrors.concurrentStreamLogUpdate(1)
+    meaning = translate(Py4JJavaError("committing", conflict))
+    assert isinstance(meaning, AnotherWriter)
+    assert meaning.exit_code == 5
 
 
 def test_full_disk_is_no_records_fault(spark: Any) -> None:
