@@ -114,7 +114,27 @@ def _result(table: str, result: Any) -> ExpectationResult:
         bool(result.success) and not _raised(result),
         str(observed if observed is not None else ""),
         int(details.get("unexpected_count") or 0),
+        *_measured(config.kwargs, details),
+        details.get("element_count"),
     )
+
+
+def _measured(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """Return what an expectation measured, and the least and the greatest value with which it is met.
+
+    An expectation over rows measures the share of them that met it.
+    """
+    if details.get("unexpected_percent") is not None:
+        percent = details.get("unexpected_percent_nonmissing")
+        share = 1 - (details["unexpected_percent"] if percent is None else percent) / 100
+        return share, float(arguments.get("mostly", 1.0)), 1.0
+    exactly = arguments.get("value")
+    low, high = (exactly if exactly is not None else arguments.get(name) for name in ("min_value", "max_value"))
+    return _number(details.get("observed_value")), _number(low), _number(high)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def in_words(kind: str, arguments: dict[str, Any]) -> str:

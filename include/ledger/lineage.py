@@ -126,12 +126,13 @@ def interval_of_attempt(attempt: int) -> IntervalHistory:
             row.state,
             row.pinned_by,
             row.pinned_at,
-            tuple(_fates(each) for each in ranges),
+            tuple(fates_of(each) for each in ranges),
             (row.verdict or {}).get("report", ""),
         )
 
 
-def _fates(row: IntervalRange) -> RangeFates:
+def fates_of(row: IntervalRange) -> RangeFates:
+    """Return the range of a ledger row with its fates."""
     return RangeFates(
         row.topic,
         row.topic_id,

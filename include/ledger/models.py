@@ -179,6 +179,7 @@ class LandingFileRow(Base):
             postgresql_using="gist",
             postgresql_where=text("fate = 'archived'"),
         ),
+        Index("ix_landing_files_quarantined", "micro_batch_id", postgresql_where=text("fate = 'quarantined'")),
         {"comment": "What each committed micro-batch has in which file of landing or quarantine"},
     )
 
@@ -293,6 +294,37 @@ class Build(Base):
     published_at: Mapped[datetime | None] = mapped_column(
         comment="When they were all made, or a later build was found published instead"
     )
+    matched: Mapped[int | None] = mapped_column(comment="Reconciliation: sides that agree; a copy from the findings")
+    pending: Mapped[int | None] = mapped_column(comment="Reconciliation: differences that other intervals explain")
+    late: Mapped[int | None] = mapped_column(comment="Reconciliation: rows that arrived after their window was closed")
+    unexplained: Mapped[int | None] = mapped_column(comment="Reconciliation: differences that nothing explains")
+    passed: Mapped[bool | None] = mapped_column(comment="Whether its checkpoint passed; null: not judged")
+
+
+class ExpectationRow(Base):
+    """What one expectation found in a build."""
+
+    __tablename__ = "expectation_results"
+    __table_args__ = (
+        Index("ix_expectation_results_table", "table_name", "build_id"),
+        {"comment": "What each expectation found in each build; a copy from the findings, for questions over time"},
+    )
+
+    build_id: Mapped[int] = mapped_column(
+        ForeignKey("builds.id", ondelete="CASCADE"), primary_key=True, comment="The build"
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, comment="Its place in the suite, from 0")
+    table_name: Mapped[str] = mapped_column(comment="Table in the catalog database lake")
+    expectation: Mapped[str] = mapped_column(comment="Type of the expectation, as Great Expectations names it")
+    column_name: Mapped[str] = mapped_column(comment="Its columns; empty for one about the whole table")
+    words: Mapped[str] = mapped_column(comment="The expectation as a sentence")
+    success: Mapped[bool] = mapped_column(comment="Whether it was met")
+    observed: Mapped[str] = mapped_column(comment="What it observed, as text")
+    value: Mapped[float | None] = mapped_column(comment="What it observed as a number; of rows: the share that met it")
+    low: Mapped[float | None] = mapped_column(comment="The least value with which it is met")
+    high: Mapped[float | None] = mapped_column(comment="The greatest value with which it is met")
+    unexpected_count: Mapped[int] = mapped_column(comment="Rows that did not meet it")
+    checked: Mapped[int | None] = mapped_column(comment="Rows that it looked at; null: not told")
 
 
 class Revision(Base):
@@ -391,6 +423,19 @@ class QuarantineNote(Base):
     reason: Mapped[str] = mapped_column(comment="Why it was discarded, or the reason code that the replay found")
     detail: Mapped[str] = mapped_column(default="", comment="What the replay found in detail")
     decoder_version: Mapped[str] = mapped_column(default="", comment="Version of the decoding code of the replay")
+
+
+class QuarantineCount(Base):
+    """How many records came into quarantine in an hour."""
+
+    __tablename__ = "quarantine_counts"
+    __table_args__ = {"comment": "Records that came into quarantine, by the hour of their commit and by reason"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    hour: Mapped[datetime] = mapped_column(primary_key=True, comment="Start of the hour of the commit")
+    reason: Mapped[str] = mapped_column(primary_key=True, comment="Reason code")
+    records: Mapped[int] = mapped_column(comment="How many records")
+    last_batch: Mapped[int] = mapped_column(comment="The last micro-batch that brought one of them")
 
 
 class DivertedRecord(Base):

@@ -5,6 +5,7 @@ Folders that earlier code wrote are called `outcome=…`: of these only the path
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -83,6 +84,16 @@ def move_quarantined(
         lake.delete_file(lake.uri(path))
     rows = sum(file.rows for file in files if file.fate == Fate.QUARANTINED)
     return [*kept, LandingFile(Fate.QUARANTINED, lake.below_lake(target), rows, lake.size(target))]
+
+
+def reasons_of(files: Sequence[LandingFile]) -> dict[str, int]:
+    """Return how many records of the batch's quarantine file have which reason code."""
+    counted: Counter[str] = Counter()
+    for file in files:
+        if file.fate == Fate.QUARANTINED:
+            with lake.open_parquet(lake.uri(file.path)) as parquet:
+                counted.update(parquet.read(columns=["reason"])["reason"].to_pylist())
+    return dict(counted)
 
 
 def _utc(low: object, high: object) -> tuple[datetime, datetime]:

@@ -22,7 +22,7 @@ from include.offsets import Fates
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from include.versions import decoder_version
-from spark_jobs.archive.landing_folder import move_quarantined, read_back, write_landing
+from spark_jobs.archive.landing_folder import move_quarantined, read_back, reasons_of, write_landing
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.checkpoint import read_line_batch
 
@@ -73,6 +73,7 @@ class LineLandingSink:
             rows=sum(file.rows for file in files),
             seconds=time.monotonic() - started,
             decoder_version=decoder_version(self.pipeline.code),
+            reasons=reasons_of(files),
         )
         lines.commit(self.lease, batch, read)
         crash_point("batch_committed")

@@ -23,7 +23,7 @@ from include.offsets import Coordinates, Fate, Fates, OffsetRange, TopicPartitio
 from include.pipelines.spec import Pipeline
 from include.versions import decoder_version
 from spark_jobs.archive.delta import append_batch
-from spark_jobs.archive.landing_folder import move_quarantined, read_back, records_of, write_landing
+from spark_jobs.archive.landing_folder import move_quarantined, read_back, reasons_of, records_of, write_landing
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
 from spark_jobs.decoding.records import decode
 from spark_jobs.spark.checkpoint import read_batch
@@ -95,6 +95,7 @@ class LandingSink:
             seconds=time.monotonic() - started,
             decoder_version=decoder_version(self.pipeline.name),
             diverted=diverted,
+            reasons=reasons_of(files),
         )
         micro_batches.commit(self.lease, batch)
         crash_point("batch_committed")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from include.crash_points import crash_point
@@ -14,7 +15,7 @@ from include.errors import TidemarkError
 from include.ledger.archive.landing_files import LandingFile, row_of
 from include.ledger.archive.positions import ARCHIVE, check_topics, position_rows, positions, stored_topics
 from include.ledger.database import session
-from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position
+from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position, QuarantineCount
 from include.ledger.streams import writers
 from include.offsets import Coordinates, Fates, OffsetRange, TopicPartition
 from include.topics import TopicIdentity
@@ -54,6 +55,8 @@ class BatchCommit:
     decoder_version: str | None = None
     diverted: Mapping[Coordinates, str] = field(default_factory=dict)
     """Records taken out because they made the batch throw, and what they threw."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Quarantined records by reason code."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,17 @@ def write(ledger: Session, token: int, batch: BatchCommit, *, records: int = 0) 
     ledger.add(row)
     ledger.flush()
     ledger.add_all(row_of(file, row.id) for file in batch.files)
+    _count_reasons(ledger, batch, row.id)
     return row
+
+
+def _count_reasons(ledger: Session, batch: BatchCommit, micro_batch: int) -> None:
+    hour = func.date_trunc("hour", func.now())
+    for reason, records in sorted(batch.reasons.items()):
+        values = {"pipeline": batch.pipeline, "hour": hour, "reason": reason, "records": records}
+        added = insert(QuarantineCount).values(**values, last_batch=micro_batch)
+        together = {"records": QuarantineCount.records + added.excluded.records, "last_batch": micro_batch}
+        ledger.execute(added.on_conflict_do_update(index_elements=["pipeline", "hour", "reason"], set_=together))
 
 
 def _write_diverted(ledger: Session, batch: BatchCommit, micro_batch: int) -> None:

@@ -7,11 +7,11 @@ the latest is what is registered, in whatever order they are published.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session, object_session
 
 from include.errors import AnotherWriter
 from include.ledger.database import session
@@ -20,7 +20,7 @@ from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findi
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import BuiltRevision, as_built, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
-from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Repin, Revision
+from include.ledger.models import Attempt, Build, ExpectationRow, IntervalRange, IntervalRow, Repin, Revision
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,22 @@ def _note_fates(ledger: Session, pinned: PinnedInterval, findings: BuildFindings
 
 def _keep(attempt: Attempt, build: Build, findings: Findings) -> None:
     build.findings = attempt.verdict = findings.as_json()
+    if findings.build is not None:
+        for name, count in asdict(findings.build.reconciliation).items():
+            setattr(build, name, count)
+    if findings.validation is not None:
+        build.passed = findings.validation.success
+        _keep_expectations(object_session(build), build, findings.validation)
+
+
+def _keep_expectations(ledger: Session | None, build: Build, validation: Validation) -> None:
+    """Copy what expectations found into rows: a chart over a month of builds would read a month of findings."""
+    assert ledger is not None
+    ledger.execute(delete(ExpectationRow).where(ExpectationRow.build_id == build.id))
+    for number, each in enumerate(validation.expectations):
+        found = asdict(each)
+        names = {"table_name": found.pop("table"), "column_name": found.pop("column")}
+        ledger.add(ExpectationRow(build_id=build.id, number=number, **names, **found))
 
 
 def is_published(build: int) -> bool:

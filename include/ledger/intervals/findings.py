@@ -69,6 +69,14 @@ class ExpectationResult:
     success: bool
     observed: str
     unexpected_count: int
+    value: float | None = None
+    """What it observed as a number; of an expectation over rows, the share that met it."""
+    low: float | None = None
+    """The least value with which it is met."""
+    high: float | None = None
+    """The greatest value with which it is met."""
+    checked: int | None = None
+    """Rows that it looked at."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from include.ledger.quarantine.decisions import (
     is_being_decided,
     record_discards,
 )
-from include.ledger.quarantine.records import Origin, QuarantineFile, RecordKey, files
+from include.ledger.quarantine.records import Origin, QuarantineFile, RecordKey, files, latest_batches
 from include.ledger.quarantine.replays import (
     REPLAY,
     LandedReplay,
@@ -39,6 +39,7 @@ __all__ = [
     "diverted",
     "files",
     "is_being_decided",
+    "latest_batches",
     "next_replay",
     "pinned_fates",
     "record_discards",

@@ -75,19 +75,23 @@ def is_being_decided(pipeline: str) -> bool:
         return not is_free
 
 
-def decisions(pipeline: str) -> Decisions:
-    """Return everything decided about the pipeline's quarantined records."""
+def decisions(pipeline: str, offsets: Collection[int] | None = None) -> Decisions:
+    """Return what was decided about the pipeline's quarantined records: all, or those at some offsets."""
     with session() as ledger:
-        return decisions_of(ledger, pipeline)
+        return decisions_of(ledger, pipeline, offsets)
 
 
-def decisions_of(ledger: Session, pipeline: str) -> Decisions:
+def decisions_of(ledger: Session, pipeline: str, offsets: Collection[int] | None = None) -> Decisions:
     """Return the same, as a transaction sees it."""
     replayed = (
         select(Replay, IntervalRow)
         .join(IntervalRow, IntervalRow.id == Replay.interval_id, isouter=True)
         .where(Replay.pipeline == pipeline)
     )
+    notes = select(QuarantineNote).where(QuarantineNote.pipeline == pipeline).order_by(QuarantineNote.id)
+    if offsets is not None:
+        replayed = replayed.where(Replay.record_offset.in_(list(offsets)))
+        notes = notes.where(QuarantineNote.record_offset.in_(list(offsets)))
     replays = {
         key_of(row): Replayed(
             row.fate, row.replayed_at, row.replayed_by, Interval(into.from_time, into.to_time) if into else None
@@ -96,7 +100,6 @@ def decisions_of(ledger: Session, pipeline: str) -> Decisions:
     }
     discards: dict[RecordKey, Note] = {}
     failures: dict[RecordKey, Note] = {}
-    notes = select(QuarantineNote).where(QuarantineNote.pipeline == pipeline).order_by(QuarantineNote.id)
     for row in ledger.scalars(notes):
         note = Note(row.noted_at, row.noted_by, row.reason, row.detail, row.decoder_version)
         (discards if row.kind == "discarded" else failures)[key_of(row)] = note

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
+from include.ledger.archive.positions import overlaps
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
@@ -56,10 +57,12 @@ class QuarantineFile:
         return origins[at] if at < len(origins) else Origin(offset + 1, "", None)
 
 
-def files(pipeline: str, within: OffsetRange | None = None) -> list[QuarantineFile]:
+def files(
+    pipeline: str, within: OffsetRange | None = None, batches: Collection[int] | None = None
+) -> list[QuarantineFile]:
     """Return the quarantine files of committed micro-batches, oldest first.
 
-    `within`: only those that may hold its offsets.
+    `within`: only those that may hold its offsets; `batches`: only those of these micro-batches.
     """
     wanted = (
         select(
@@ -84,9 +87,10 @@ def files(pipeline: str, within: OffsetRange | None = None) -> list[QuarantineFi
         wanted = wanted.where(
             MicroBatchRange.topic == tp.topic,
             MicroBatchRange.topic_partition == tp.partition,
-            MicroBatchRange.from_offset < within.until_offset,
-            MicroBatchRange.until_offset > within.from_offset,
+            overlaps(MicroBatchRange, within),
         )
+    if batches is not None:
+        wanted = wanted.where(LandingFileRow.micro_batch_id.in_(list(batches)))
     by_path: dict[str, dict[TopicPartition, set[Origin]]] = {}
     with session() as ledger:
         for path, version, topic, partition, until, topic_id in ledger.execute(wanted):
@@ -96,3 +100,21 @@ def files(pipeline: str, within: OffsetRange | None = None) -> list[QuarantineFi
         QuarantineFile(path, {tp: sorted(each, key=lambda o: o.until_offset) for tp, each in origins.items()})
         for path, origins in by_path.items()
     ]
+
+
+def latest_batches_query(pipeline: str, until: int | None, most: int) -> Select:
+    """Return the query over the last micro-batches with a quarantine file, up to one of them; latest first."""
+    wanted = (
+        select(LandingFileRow.micro_batch_id)
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .where(MicroBatch.pipeline == pipeline, LandingFileRow.fate == Fate.QUARANTINED)
+        .order_by(LandingFileRow.micro_batch_id.desc())
+        .limit(most)
+    )
+    return wanted if until is None else wanted.where(LandingFileRow.micro_batch_id <= until)
+
+
+def latest_batches(pipeline: str, until: int | None, most: int) -> list[int]:
+    """Return the last micro-batches with a quarantine file, up to one of them; latest first."""
+    with session() as ledger:
+        return list(ledger.scalars(latest_batches_query(pipeline, until, most)))

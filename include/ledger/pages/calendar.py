@@ -1,0 +1,160 @@
+"""The calendar of intervals: what became of each, for each table, over a stretch of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, func, select, true
+from sqlalchemy.orm import Session
+
+from include.ledger.database import session
+from include.ledger.intervals.states import RevisionState
+from include.ledger.models import Attempt, Build, IntervalRow, Revision
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What is registered of an interval in one table."""
+
+    partitions: int
+    rows: int
+    late_partitions: int
+    """Table partitions of an earlier date than the interval's."""
+
+
+@dataclass(frozen=True)
+class KnownInterval:
+    """A pinned interval with its latest attempt and its latest build; None where there is none yet."""
+
+    pipeline: str
+    from_time: datetime
+    to_time: datetime
+    state: str
+    attempt: int | None
+    is_under_way: bool
+    exit_code: int | None
+    run_by: str | None
+    unexplained: int | None
+    late: int | None
+    passed: bool | None
+    is_built: bool
+    is_published: bool
+    """Whether the latest build was."""
+    delivered: dict[str, Delivered]
+    """By table, of those with a registered revision."""
+
+
+def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) -> list[KnownInterval]:
+    """Return the intervals of the pipelines that begin in `[since, until)`, in the order of pipeline and time.
+
+    One snapshot: an interval that is published meanwhile is shown as before or as after it.
+    """
+    with session() as ledger:
+        ledger.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+        rows = ledger.execute(intervals_query(pipelines, since, until)).all()
+        delivered = _delivered(ledger, pipelines, since, until)
+    return [
+        KnownInterval(
+            row.pipeline,
+            row.from_time,
+            row.to_time,
+            row.state,
+            row.attempt,
+            row.attempt is not None and row.ended_at is None,
+            row.exit_code,
+            row.run_by,
+            row.unexplained,
+            row.late,
+            row.passed,
+            row.build is not None,
+            row.published_at is not None,
+            delivered.get(row.id, {}),
+        )
+        for row in rows
+    ]
+
+
+def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) -> Select:
+    """Return the query over intervals with the latest attempt and the latest build of each."""
+    attempt = (
+        select(Attempt.id, Attempt.ended_at, Attempt.exit_code, Attempt.run_by)
+        .where(Attempt.interval_id == IntervalRow.id)
+        .order_by(Attempt.id.desc())
+        .limit(1)
+        .lateral()
+    )
+    build = (
+        select(Build.id, Build.unexplained, Build.late, Build.passed, Build.published_at)
+        .where(Build.interval_id == IntervalRow.id)
+        .order_by(Build.id.desc())
+        .limit(1)
+        .lateral()
+    )
+    return (
+        select(
+            IntervalRow.id,
+            IntervalRow.pipeline,
+            IntervalRow.from_time,
+            IntervalRow.to_time,
+            IntervalRow.state,
+            attempt.c.id.label("attempt"),
+            attempt.c.ended_at,
+            attempt.c.exit_code,
+            attempt.c.run_by,
+            build.c.id.label("build"),
+            build.c.unexplained,
+            build.c.late,
+            build.c.passed,
+            build.c.published_at,
+        )
+        .select_from(IntervalRow)
+        .join(attempt, true(), isouter=True)
+        .join(build, true(), isouter=True)
+        .where(IntervalRow.pipeline.in_(list(pipelines)), IntervalRow.from_time >= since, IntervalRow.from_time < until)
+        .order_by(IntervalRow.pipeline, IntervalRow.from_time)
+    )
+
+
+def delivered_query(pipelines: Sequence[str], since: datetime, until: datetime) -> Select:
+    """Return the query over what is registered, by interval and table."""
+    date = func.substring(Revision.table_partition, r"(?:^|/)date=(\d{4}-\d\d-\d\d)(?:/|$)")
+    own_date = func.to_char(func.timezone("UTC", IntervalRow.from_time), "YYYY-MM-DD")
+    return (
+        select(
+            Revision.interval_id,
+            Revision.table_name,
+            func.count(),
+            func.sum(Revision.rows),
+            func.count().filter(date < own_date),
+        )
+        .join(IntervalRow, IntervalRow.id == Revision.interval_id)
+        .where(
+            IntervalRow.pipeline.in_(list(pipelines)),
+            IntervalRow.from_time >= since,
+            IntervalRow.from_time < until,
+            Revision.state == RevisionState.REGISTERED,
+        )
+        .group_by(Revision.interval_id, Revision.table_name)
+    )
+
+
+def _delivered(
+    ledger: Session, pipelines: Sequence[str], since: datetime, until: datetime
+) -> dict[int, dict[str, Delivered]]:
+    found: dict[int, dict[str, Delivered]] = {}
+    for interval, table, partitions, rows, late in ledger.execute(delivered_query(pipelines, since, until)):
+        found.setdefault(interval, {})[table] = Delivered(partitions, int(rows), late)
+    return found
+
+
+def pinned_time(pipelines: Sequence[str]) -> dict[str, tuple[datetime, datetime]]:
+    """Return, by pipeline, where its first pinned interval begins and its last one ends."""
+    wanted = (
+        select(IntervalRow.pipeline, func.min(IntervalRow.from_time), func.max(IntervalRow.to_time))
+        .where(IntervalRow.pipeline.in_(list(pipelines)))
+        .group_by(IntervalRow.pipeline)
+    )
+    with session() as ledger:
+        return {pipeline: (first, last) for pipeline, first, last in ledger.execute(wanted)}
