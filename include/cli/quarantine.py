@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections import Counter
 from enum import StrEnum
 from itertools import islice
@@ -17,12 +15,9 @@ from include import quarantine
 from include.cli import AsJson, PipelineName
 from include.cli.output import console, print_facts, print_json, print_table
 from include.errors import UsageError
-from include.ledger.quarantine import decisions
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection
-from include.spark.run import run_job
-from include.spark.submission import submission
 from include.user import user_at_host
 
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
@@ -129,19 +124,10 @@ def replay(
     """
     declared = load_pipeline(pipeline)
     selection = Selection.of(declared, topic, partition, offset, reason)
-    decided = decisions(declared.name)
-    chosen = quarantine.select(declared.name, selection)
-    if not quarantine.pending(chosen, decided, selection):
-        print_json(quarantine.initial_counts(chosen, decided))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        named = {"--topic": topic, "--partition": partition, "--offset": offset, "--reason": reason}
-        selectors = [part for name, value in named.items() if value is not None for part in (name, str(value))]
-        arguments = ["--pipeline", declared.name, "--by", user_at_host(), "--result", str(result), *selectors]
-        if code := run_job(submission("replay_quarantine", *arguments, name=f"replay {declared.name}")):
-            raise typer.Exit(code)
-        print_json(json.loads(result.read_text()))
+    code, counts = quarantine.replay(declared, selection, by=user_at_host())
+    if code:
+        raise typer.Exit(code)
+    print_json(counts)
 
 
 def discard(

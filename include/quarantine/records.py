@@ -122,6 +122,57 @@ def records(
                 yield {**row, **known, **became}
 
 
+def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[str, Any]]:
+    """Return the first quarantined records of a range with the keys of `records`, in the order of offsets."""
+    tp = within.topic_partition
+    rows = [
+        (row, _key(row, file))
+        for file in ledger_quarantine.files(pipeline, within)
+        for row in _read(file, _SHOWN)
+        if (row["kafka_topic"], row["kafka_partition"]) == (tp.topic, tp.partition)
+        and within.from_offset <= row["kafka_offset"] < within.until_offset
+    ]
+    first = sorted(rows, key=lambda each: each[1].offset)[:most]
+    return _with_decisions(pipeline, first)
+
+
+def latest_records(
+    pipeline: str, selection: Selection, *, until: int | None, most: int, files: int = 50
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Return the latest quarantined records with the keys of `records`, and the micro-batch to go on from.
+
+    `until`: those of micro-batches up to this one. At most `files` of them are read at once; None: there are no more.
+    """
+    batches = ledger_quarantine.latest_batches(pipeline, until, files + 1)
+    chosen: list[tuple[dict[str, Any], RecordKey]] = []
+    seen: set[RecordKey] = set()
+    for batch in batches[:files]:
+        for file in ledger_quarantine.files(pipeline, batches=[batch]):
+            for row in _read(file, _SHOWN):
+                key = _key(row, file)
+                if selection.holds(row) and key.topic_id and key not in seen:
+                    seen.add(key)
+                    chosen.append((row, key))
+        if len(chosen) >= most:
+            # A compacted file holds other micro-batches, too; those come again with their own.
+            following = batches.index(batch) + 1
+            return _with_decisions(pipeline, chosen), batches[following] if following < len(batches) else None
+    return _with_decisions(pipeline, chosen), batches[files] if len(batches) > files else None
+
+
+def _with_decisions(pipeline: str, rows: list[tuple[dict[str, Any], RecordKey]]) -> list[dict[str, Any]]:
+    decided = ledger_quarantine.decisions(pipeline, {key.offset for _, key in rows})
+    return [
+        {
+            **row,
+            "kafka_timestamp": format_time(row["kafka_timestamp"]),
+            "topic_id": key.topic_id,
+            **_became(key, decided),
+        }
+        for row, key in rows
+    ]
+
+
 def _read(file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
     with lake.open_parquet(lake.uri(file.path)) as opened:
         rows: list[dict[str, Any]] = opened.read(columns=columns).to_pylist()
@@ -187,6 +238,12 @@ def initial_counts(chosen: list[Quarantined], decided: Decisions, tried: int = 0
         "still_failing": 0,
         "already_replayed": already,
     }
+
+
+def check_there(pipeline: str, selection: Selection) -> None:
+    """Raise UsageError when a selection names a record that is not in quarantine."""
+    if selection.range is not None and not records_within(pipeline, selection.range, 1):
+        raise _not_there(pipeline, selection.range)
 
 
 def discard(pipeline: str, selection: Selection, *, reason: str, by: str) -> dict[str, int]:

@@ -1,0 +1,33 @@
+"""The quarantine: its records and what became of each, one record whole, discarding, and launching a replay."""
+
+from include.quarantine.launch import replay
+from include.quarantine.records import (
+    Quarantined,
+    Selection,
+    check_there,
+    discard,
+    find,
+    initial_counts,
+    latest_records,
+    pending,
+    printable,
+    records,
+    records_within,
+    select,
+)
+
+__all__ = [
+    "Quarantined",
+    "Selection",
+    "check_there",
+    "discard",
+    "find",
+    "initial_counts",
+    "latest_records",
+    "pending",
+    "printable",
+    "records",
+    "records_within",
+    "replay",
+    "select",
+]
