@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException as AnyHttpError
 from starlette.staticfiles import StaticFiles
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.monitor.web import streams
+from include.monitor.web import intervals, quarantine, streams, tables
 from include.monitor.web.pages import HEADERS, STATIC, page, wants_json
 from include.monitor.web.rights import NotKnown, Rights
 
-ROUTERS: tuple[APIRouter, ...] = (streams.router,)
+ROUTERS: tuple[APIRouter, ...] = (streams.router, intervals.router, tables.router, quarantine.router)
 """Of all pages; a module with a new one adds its router here."""
 
 
@@ -56,7 +56,8 @@ async def with_headers(request: Request, answer_to: Callable[[Request], Awaitabl
     """Add the policy to an answer. Only files whose address changes with their content may be kept."""
     is_file = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     answer = await answer_to(request)
-    answer.headers.update(HEADERS)
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
     answer.headers["Cache-Control"] = "private, max-age=86400" if is_file else "no-store"
     return answer
 

@@ -1,0 +1,224 @@
+"""The calendar strips: a cell for each interval of a table, and what needs somebody's attention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+
+from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time
+from include.monitor.history import remedies
+from include.monitor.history.remedies import Advice
+from include.monitor.text import number, quantity
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+DAYS = 30
+MOST_ATTENTION = 50
+"""Intervals that are named one by one; the others are counted."""
+
+
+class CellState(StrEnum):
+    """What became of an interval in a table; the first ones need attention."""
+
+    FAILED = "failed"
+    MISSING = "missing"
+    DUE = "due"
+    PINNED = "pinned"
+    BUILT = "built"
+    RECONCILED = "reconciled"
+    REGISTERED = "registered"
+    NONE = "none"
+
+
+MEANINGS: Mapping[CellState, str] = {
+    CellState.FAILED: "its last attempt ended with an error",
+    CellState.MISSING: "between pinned intervals, and never built",
+    CellState.DUE: "has passed, and nothing has pinned it yet",
+    CellState.PINNED: "its offset ranges are in the ledger, an attempt has begun",
+    CellState.BUILT: "its files are written",
+    CellState.RECONCILED: "archive, Kafka and speed views agree; it waits for its checkpoint",
+    CellState.REGISTERED: "validated, and visible in the catalog",
+    CellState.NONE: "before the first pinned interval",
+}
+
+RED = (CellState.FAILED, CellState.MISSING, CellState.DUE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An interval of a table."""
+
+    label: str
+    """As the interval's page is named; empty for a time that holds nothing."""
+    state: CellState
+    rows: int | None
+    """Registered rows."""
+    late: int
+    """Rows that arrived after their window was closed, and table partitions of an earlier date."""
+
+    @property
+    def words(self) -> str:
+        """What the cell says to somebody who cannot see it."""
+        rows = "" if self.rows is None else f", {quantity(self.rows, 'row')}"
+        late = f", {quantity(self.late, 'late addition')}" if self.late else ""
+        return f"{self.label} {self.state.value}{rows}{late}"
+
+
+@dataclass(frozen=True)
+class Day:
+    """The intervals of a day."""
+
+    date: date
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The calendar of a table."""
+
+    pipeline: str
+    table: str
+    days: tuple[Day, ...]
+    """Latest first."""
+    counts: Mapping[str, int]
+    """Intervals by state."""
+    late: int
+    """Intervals with late additions."""
+
+    @property
+    def summary(self) -> str:
+        """How many intervals are in which state."""
+        counted = ", ".join(f"{number(count)} {state}" for state, count in self.counts.items() if state != "none")
+        late = f"; late additions in {number(self.late)}" if self.late else ""
+        return f"{counted or 'nothing is pinned'}{late}"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An interval that somebody should see to."""
+
+    pipeline: str
+    label: str
+    state: CellState
+    advice: Advice
+    is_registered: bool
+    """Whether an earlier attempt's tables stay registered."""
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The intervals page."""
+
+    since: datetime
+    until: datetime
+    attention: tuple[Attention, ...]
+    """Failures first, each kind with the latest first."""
+    attention_left_out: int
+    strips: tuple[Strip, ...]
+    """Those with red cells first."""
+    meanings: Mapping[str, str]
+
+
+def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = DAYS) -> Calendar:
+    """Return the calendar of the pipelines over the last days, failures first."""
+    until = now.astimezone(UTC)
+    since = until.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days - 1)
+    names = [pipeline.name for pipeline in pipelines]
+    known: dict[str, dict[datetime, KnownInterval]] = {name: {} for name in names}
+    for each in known_intervals(names, since, until):
+        known[each.pipeline][each.from_time] = each
+    pinned = pinned_time(names)
+    strips: list[Strip] = []
+    attention: list[Attention] = []
+    for pipeline in pipelines:
+        begun = pinned.get(pipeline.name)
+        times = list(_times(pipeline, since, until))
+        states = {time: interval_state(known[pipeline.name].get(time.from_time), time, begun) for time in times}
+        attention += _attention(pipeline.name, states, known[pipeline.name])
+        strips += [_strip(pipeline.name, table, states, known[pipeline.name]) for table in pipeline.tables]
+    attention.sort(key=lambda each: each.label, reverse=True)
+    attention.sort(key=lambda each: RED.index(each.state))
+    strips.sort(key=lambda strip: -sum(strip.counts.get(state.value, 0) for state in RED))
+    meanings = {state.value: words for state, words in MEANINGS.items()}
+    left_out = max(len(attention) - MOST_ATTENTION, 0)
+    return Calendar(since, until, tuple(attention[:MOST_ATTENTION]), left_out, tuple(strips), meanings)
+
+
+def _times(pipeline: Pipeline, since: datetime, until: datetime) -> Iterable[Interval]:
+    begin, every = since, pipeline.schedule.every
+    while begin + every <= until:
+        yield Interval(begin, begin + every)
+        begin += every
+
+
+def interval_state(known: KnownInterval | None, time: Interval, pinned: tuple[datetime, datetime] | None) -> CellState:
+    """Return what became of an interval; `pinned` is the time from the first pinned interval to the last one's end."""
+    if known is None:
+        if pinned is None or time.from_time < pinned[0]:
+            return CellState.NONE
+        return CellState.DUE if time.from_time >= pinned[1] else CellState.MISSING
+    if known.attempt is None and known.state == "pinned":
+        return CellState.MISSING
+    if known.is_under_way:
+        return _under_way(known)
+    if known.exit_code or known.state == "failed":
+        return CellState.FAILED
+    return CellState.REGISTERED if known.state == "registered" else _under_way(known)
+
+
+def _under_way(known: KnownInterval) -> CellState:
+    if known.state == "registered":
+        return CellState.REGISTERED
+    if not known.is_built or known.is_published:
+        return CellState.PINNED
+    if known.unexplained:
+        return CellState.FAILED
+    return CellState.BUILT if known.unexplained is None else CellState.RECONCILED
+
+
+def _strip(
+    pipeline: str, table: str, states: Mapping[Interval, CellState], known: Mapping[datetime, KnownInterval]
+) -> Strip:
+    days: dict[date, list[Cell]] = {}
+    for time, state in states.items():
+        days.setdefault(time.from_time.date(), []).append(_cell(table, time, state, known.get(time.from_time)))
+    cells = [cell for of_day in days.values() for cell in of_day]
+    counted = Counter(cell.state for cell in cells)
+    return Strip(
+        pipeline,
+        table,
+        tuple(Day(day, tuple(of_day)) for day, of_day in sorted(days.items(), reverse=True)),
+        {state.value: counted[state] for state in CellState if counted[state]},
+        sum(1 for cell in cells if cell.late),
+    )
+
+
+def _cell(table: str, time: Interval, state: CellState, known: KnownInterval | None) -> Cell:
+    if known is None:
+        return Cell(time.label if state is not CellState.NONE else "", state, None, 0)
+    delivered = known.delivered.get(table)
+    if delivered is None:
+        return Cell(time.label, state, 0 if state is CellState.REGISTERED else None, 0)
+    return Cell(time.label, state, delivered.rows, delivered.late_partitions + (known.late or 0))
+
+
+def _attention(
+    pipeline: str, states: Mapping[Interval, CellState], known: Mapping[datetime, KnownInterval]
+) -> Iterable[Attention]:
+    for time, state in states.items():
+        if state not in RED:
+            continue
+        interval = known.get(time.from_time)
+        advice = advice_for(pipeline, time, state, interval)
+        yield Attention(pipeline, time.label, state, advice, bool(interval and interval.delivered))
+
+
+def advice_for(pipeline: str, time: Interval, state: CellState, known: KnownInterval | None) -> Advice:
+    """Return what a state that needs attention means, and what to do about it."""
+    if state is CellState.FAILED:
+        code = known.exit_code if known else None
+        return remedies.of_failure(pipeline, time, code or (3 if known and known.unexplained else 1))
+    return (remedies.of_missing if state is CellState.MISSING else remedies.of_due)(pipeline, time)

@@ -1,0 +1,232 @@
+"""From an interval down to a file, a range of offsets and one record, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.compute as pc
+from pyarrow import ArrowInvalid
+
+from include import lake, quarantine
+from include.ledger.lineage import RangeFates
+from include.ledger.pages import calendar as calendar_pages
+from include.ledger.pages import interval as pages
+from include.ledger.pages.interval import AttemptFacts, BatchPart, RevisionFacts
+from include.monitor.history.calendar import MEANINGS, RED, CellState, advice_for, interval_state
+from include.monitor.history.remedies import Advice, run_command
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines.spec import IDENTITY, Pipeline
+from include.times import Interval
+
+MOST_ROWS = 20
+MOST_QUARANTINED = 100
+
+
+@dataclass(frozen=True)
+class IntervalPage:
+    """An interval."""
+
+    pipeline: str
+    label: str
+    interval: Interval
+    state: CellState
+    meaning: str
+    advice: Advice | None
+    """Of one that needs attention."""
+    command: str
+    """That runs it again."""
+    pinned_at: datetime
+    pinned_by: str
+    repinned: tuple[datetime, ...]
+    attempts: tuple[AttemptFacts, ...]
+    tables: Mapping[str, tuple[RevisionFacts, ...]]
+    ranges: tuple[RangeFates, ...]
+    verdict: Mapping[str, Any]
+    before: str
+    """Label of the pinned interval before it; empty for the first."""
+    after: str
+    topic_ids: Mapping[str, str]
+
+
+def interval_of(pipeline: Pipeline, label: str) -> Interval | None:
+    """Return the interval of the schedule that a label names; None for anything else."""
+    for form in ("%Y-%m-%dT%H", "%Y-%m-%dT%H%M%S"):
+        try:
+            begin = datetime.strptime(label, form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        interval = Interval(begin, begin + pipeline.schedule.every)
+        return interval if interval.label == label else None
+    return None
+
+
+def read_interval(pipeline: Pipeline, label: str) -> IntervalPage | None:
+    """Return the page of a pinned interval; None when none of that label is pinned."""
+    named = interval_of(pipeline, label)
+    found = pages.whole_interval(pipeline.name, named.from_time) if named else None
+    if found is None:
+        return None
+    (known,) = calendar_pages.known_intervals([pipeline.name], found.interval.from_time, found.interval.to_time)[:1]
+    state = interval_state(known, found.interval, None)
+    tables: dict[str, list[RevisionFacts]] = {table: [] for table in pipeline.tables}
+    for each in found.revisions:
+        tables.setdefault(each.table, []).append(each)
+    return IntervalPage(
+        pipeline.name,
+        label,
+        found.interval,
+        state,
+        MEANINGS[state],
+        advice_for(pipeline.name, found.interval, state, known) if state in RED else None,
+        run_command(pipeline.name, found.interval),
+        found.pinned_at,
+        found.pinned_by,
+        found.repinned,
+        found.attempts,
+        {table: tuple(of_table) for table, of_table in tables.items()},
+        found.ranges,
+        found.verdict,
+        found.before.label if found.before else "",
+        found.after.label if found.after else "",
+        {each.topic: each.topic_id for each in found.ranges},
+    )
+
+
+@dataclass(frozen=True)
+class FilePage:
+    """A file of a revision."""
+
+    pipeline: str
+    label: str
+    revision: RevisionFacts
+    name: str
+    facts: Mapping[str, Any]
+    location: str
+    is_there: bool
+    ranges: tuple[RangeFates, ...]
+    """Pinned ranges that its rows may come from, by the bounds noted when it was built."""
+
+
+def read_file(page: IntervalPage, table: str, partition: str, revision: str, name: str) -> FilePage | None:
+    """Return the page of a file; None when the interval has no such one."""
+    for each in page.tables.get(table, ()):
+        if (each.partition, each.revision) == (partition, revision) and name in each.files:
+            facts, location = each.files[name], f"{each.location}/{name}"
+            ranges = tuple(found for found in page.ranges if _may_hold(facts, found))
+            return FilePage(page.pipeline, page.label, each, name, facts, location, lake.exists(location), ranges)
+    return None
+
+
+def _may_hold(facts: Mapping[str, Any], found: RangeFates) -> bool:
+    """Return whether a file with these noted bounds may hold a row of the range; a view's rows come from all."""
+    topics, partitions, offsets = (facts.get(name) for name in IDENTITY[:3])
+    return (
+        (not topics or topics[0] <= found.topic <= topics[1])
+        and (not partitions or partitions[0] <= found.partition <= partitions[1])
+        and (not offsets or (offsets[0] < found.until_offset and offsets[1] >= found.from_offset))
+        and found.from_offset < found.until_offset
+    )
+
+
+@dataclass(frozen=True)
+class RangePage:
+    """A pinned range."""
+
+    pipeline: str
+    label: str
+    range: RangeFates
+    batches: tuple[BatchPart, ...]
+    batches_left_out: bool
+    quarantined: tuple[Mapping[str, Any], ...]
+    """Its first records in quarantine."""
+
+
+def read_range(page: IntervalPage, topic_partition: TopicPartition) -> RangePage | None:
+    """Return the page of a pinned range; None when the interval has none of that topic partition."""
+    found = _range(page, topic_partition)
+    if found is None:
+        return None
+    within = OffsetRange(topic_partition, found.from_offset, found.until_offset, found.topic_id)
+    batches = pages.batches_of(page.pipeline, within)
+    records = quarantine.records_within(page.pipeline, within, MOST_QUARANTINED)
+    left_out = len(batches) > pages.MOST_BATCHES
+    return RangePage(page.pipeline, page.label, found, tuple(batches[: pages.MOST_BATCHES]), left_out, tuple(records))
+
+
+def _range(page: IntervalPage, topic_partition: TopicPartition) -> RangeFates | None:
+    wanted = (topic_partition.topic, topic_partition.partition)
+    return next((each for each in page.ranges if (each.topic, each.partition) == wanted), None)
+
+
+@dataclass(frozen=True)
+class RecordPage:
+    """A record."""
+
+    pipeline: str
+    label: str
+    range: RangeFates
+    offset: int
+    fate: str
+    """archived, empty, quarantined or gap; in words where the ledger counts fates without naming offsets."""
+    words: str
+    batch: BatchPart | None
+    """The micro-batch that committed it."""
+    table: str
+    rows: tuple[Mapping[str, Any], ...]
+    """Its first rows in the registered archive table."""
+    file: str
+    """Where they lie."""
+    quarantined: Mapping[str, Any] | None
+    """What became of it in quarantine."""
+
+
+def read_record(
+    pipeline: Pipeline, page: IntervalPage, topic_partition: TopicPartition, offset: int
+) -> RecordPage | None:
+    """Return the page of a record; None when its offset does not lie in the interval."""
+    found = _range(page, topic_partition)
+    if found is None or not found.from_offset <= offset < found.until_offset:
+        return None
+    within = OffsetRange(topic_partition, offset, offset + 1, found.topic_id)
+    batch = next(iter(pages.batches_of(page.pipeline, within)), None)
+    kept = next(iter(quarantine.records_within(page.pipeline, within, 1)), None)
+    file, rows = ("", ()) if kept else _rows(page.tables.get(pipeline.table, ()), within)
+    fate, words = _fate(batch, has_rows=bool(rows), is_quarantined=kept is not None)
+    return RecordPage(page.pipeline, page.label, found, offset, fate, words, batch, pipeline.table, rows, file, kept)
+
+
+def _fate(batch: BatchPart | None, *, has_rows: bool, is_quarantined: bool) -> tuple[str, str]:
+    if is_quarantined:
+        return "quarantined", "it is kept whole in quarantine"
+    if has_rows:
+        return "archived", "it has rows in the registered archive table"
+    if batch is None:
+        return "unknown", "no micro-batch of the archive has committed it: the stream is behind, or it was lost"
+    possible = [name for name in ("archived", "empty", "gaps") if getattr(batch, name)]
+    if len(possible) == 1:
+        return possible[0].removesuffix("s"), "every other record of its micro-batch in this range has this fate, too"
+    words = "its micro-batch has several fates, and none of the files that can be read here holds a row of it"
+    return " or ".join(possible).replace("gaps", "gap") or "unknown", words
+
+
+def _rows(revisions: Sequence[RevisionFacts], within: OffsetRange) -> tuple[str, tuple[Mapping[str, Any], ...]]:
+    """Return the first rows of a record in the registered Parquet files, and the file."""
+    tp, offset = within.topic_partition, within.from_offset
+    for revision in revisions:
+        for name, facts in revision.files.items() if revision.state == "registered" else ():
+            low, high = facts.get(IDENTITY[2]) or (0, -1)
+            if not (low <= offset <= high) or not name.endswith(".parquet"):
+                continue
+            try:
+                with lake.open_parquet(f"{revision.location}/{name}") as opened:
+                    table = opened.read()
+            except (OSError, ArrowInvalid):
+                continue
+            is_it = pc.and_(pc.equal(table[IDENTITY[0]], tp.topic), pc.equal(table[IDENTITY[1]], tp.partition))
+            rows = table.filter(pc.and_(is_it, pc.equal(table[IDENTITY[2]], offset))).slice(0, MOST_ROWS).to_pylist()
+            if rows:
+                return f"{revision.location}/{name}", tuple(rows)
+    return "", ()

@@ -1,0 +1,68 @@
+"""What to do about an interval that is not registered, by the exit code of its last attempt."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from include.errors import (
+    AnotherWriter,
+    ArchiveBehind,
+    OffsetsLost,
+    ReconciliationFailed,
+    ServiceUnreachable,
+    ValidationFailed,
+    error_class,
+)
+from include.times import Interval, format_time
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a state means, what to do, and the command for it."""
+
+    meaning: str
+    remedy: str
+    command: str
+
+
+_REMEDIES = {
+    ValidationFailed.exit_code: "read which expectation failed on the interval's page; mend the source or the suite",
+    ReconciliationFailed.exit_code: "read the unexplained differences on the interval's page, and what doctor finds",
+    OffsetsLost.exit_code: "see which offsets are gone; accept the loss or adopt the new topic, with a reason",
+    AnotherWriter.exit_code: "wait until the other writer has ended, then run the interval again",
+    ServiceUnreachable.exit_code: "see which service does not answer and start it, then run the interval again",
+    ArchiveBehind.exit_code: "see that the stream runs and catches up, then run the interval again",
+}
+
+
+def run_command(pipeline: str, interval: Interval) -> str:
+    """Return the command that runs an interval."""
+    times = f"--from {format_time(interval.from_time)} --to {format_time(interval.to_time)}"
+    return f"./tidemark interval {shlex.quote(pipeline)} {times}"
+
+
+def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:
+    """Return what the exit code of an attempt means, what to do, and the command that begins it."""
+    first = {
+        ReconciliationFailed.exit_code: "./tidemark doctor",
+        OffsetsLost.exit_code: f"./tidemark ranges {shlex.quote(pipeline)}",
+        ServiceUnreachable.exit_code: "./tidemark status",
+        ArchiveBehind.exit_code: f"./tidemark lag {shlex.quote(pipeline)}",
+    }
+    remedy = _REMEDIES.get(exit_code, "read the log of its task, then run the interval again")
+    command = first.get(exit_code, run_command(pipeline, interval))
+    return Advice(f"exit code {exit_code}: {error_class(exit_code).meaning}", remedy, command)
+
+
+def of_missing(pipeline: str, interval: Interval) -> Advice:
+    """Return what to do about an interval that nobody has built."""
+    return Advice(
+        "never built: its records are in the archive, and in no table", "build it", run_command(pipeline, interval)
+    )
+
+
+def of_due(pipeline: str, interval: Interval) -> Advice:
+    """Return what to do about an interval that has passed and is not pinned yet."""
+    meaning = "it has passed, and nothing has pinned it yet: its DAG is paused, waits or has not run"
+    return Advice(meaning, f"see the DAG interval__{pipeline} in Airflow, or build it", run_command(pipeline, interval))

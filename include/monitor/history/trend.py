@@ -1,0 +1,288 @@
+"""The page of a table: what each interval delivered, against what is usual for its hour of the day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+
+from include.ledger.pages import trend as ledger
+from include.ledger.pages.trend import ExpectationFacts, FateTotals, IntervalFacts, RegisteredFacts
+from include.monitor.history.plot import Mark, Series, Trend
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+DAYS = 30
+FEWEST = 3
+"""Values of an hour of the day from which on it has something usual."""
+SPREADS = 3.0
+"""So many spreads from the median a value is unusual."""
+_NORMAL = 1.4826
+"""Median absolute deviation to standard deviation, of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An interval of the table."""
+
+    label: str
+    from_time: datetime
+    state: str
+    rows: int | None
+    """Registered rows; None before any registration."""
+    usual: float | None
+    """Median of the same hour of the day; None where there are too few."""
+    spread: float | None
+    is_unusual: bool
+    freshness: float | None
+    """Seconds from the interval's end to its first registration."""
+    fates: FateTotals | None
+    late: int | None
+    pending: int | None
+    unexplained: int | None
+    code_version: str
+    failed_expectations: int
+
+
+@dataclass(frozen=True)
+class ExpectationHistory:
+    """An expectation over the intervals."""
+
+    words: str
+    expectation: str
+    column: str
+    judged: int
+    met: int
+    last: str
+    """What it observed last."""
+    trend: Trend
+
+    @property
+    def pass_rate(self) -> str:
+        """Share of intervals in which it was met, in percent; never rounded up to all."""
+        percent = 100 * self.met / self.judged
+        return "100 %" if self.met == self.judged else f"{min(percent, 99.9):.1f} %"
+
+
+@dataclass(frozen=True)
+class TablePage:
+    """The page of a table."""
+
+    table: str
+    pipeline: str
+    since: datetime
+    until: datetime
+    newest: datetime | None
+    """End of the newest registered interval."""
+    points: tuple[Point, ...]
+    trends: tuple[Trend, ...]
+    expectations: tuple[ExpectationHistory, ...]
+    """Those that failed most first."""
+    unusual: int
+    unexplained: int
+
+
+def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAYS) -> TablePage:
+    """Return the page of a table over the last days."""
+    since = now - timedelta(days=days)
+    builds = ledger.built_intervals(pipeline.name, since, now)
+    registered = ledger.registered_rows(table, pipeline.name, since, now)
+    fates = ledger.fates(pipeline.name, since, now)
+    found = ledger.expectations(table, [each.build for each in builds])
+    usual = usual_rows([(each.from_time, registered[each.id].rows) for each in builds if each.id in registered])
+    failed: dict[int, int] = {}
+    for each in found:
+        failed[each.build] = failed.get(each.build, 0) + (not each.success)
+    points = tuple(_point(each, registered.get(each.id), fates.get(each.id), usual, failed) for each in builds)
+    marks = _code_changes(points)
+    ends = [each.to_time for each in builds if each.id in registered]
+    trends = (*_trends(points, marks), _quarantine(pipeline.name, points, since, now))
+    expectations = _expectations(found, builds, marks)
+    unusual, unexplained = sum(p.is_unusual for p in points), sum(p.unexplained or 0 for p in points)
+    newest = max(ends, default=None)
+    return TablePage(table, pipeline.name, since, now, newest, points, trends, expectations, unusual, unexplained)
+
+
+def usual_rows(rows: Sequence[tuple[datetime, int]]) -> dict[int, tuple[float, float]]:
+    """Return, by hour of the day, median and spread of rows; hours with fewer than `FEWEST` values are left out.
+
+    The spread is the median absolute deviation, scaled to a standard deviation: one bad day does not move it.
+    """
+    by_hour: dict[int, list[int]] = {}
+    for time, count in rows:
+        by_hour.setdefault(time.hour, []).append(count)
+    found = {}
+    for hour, counts in by_hour.items():
+        if len(counts) >= FEWEST:
+            middle = median(counts)
+            found[hour] = middle, _NORMAL * median(abs(count - middle) for count in counts)
+    return found
+
+
+def _point(
+    each: IntervalFacts,
+    registered: RegisteredFacts | None,
+    fates: FateTotals | None,
+    usual: dict[int, tuple[float, float]],
+    failed: dict[int, int],
+) -> Point:
+    middle, spread = usual.get(each.from_time.hour, (None, None))
+    rows = registered.rows if registered else None
+    freshness = None
+    if registered and registered.first_registered_at:
+        freshness = (registered.first_registered_at - each.to_time).total_seconds()
+    far = middle is not None and spread is not None and rows is not None and abs(rows - middle) > SPREADS * spread
+    return Point(
+        Interval(each.from_time, each.to_time).label,
+        each.from_time,
+        each.state,
+        rows,
+        middle,
+        spread,
+        far,
+        freshness,
+        fates,
+        each.late,
+        each.pending,
+        each.unexplained,
+        registered.code_version if registered else "",
+        failed.get(each.build, 0),
+    )
+
+
+def _code_changes(points: Sequence[Point]) -> tuple[Mark, ...]:
+    marks, before = [], ""
+    for place, point in enumerate(points):
+        if point.code_version and before not in ("", point.code_version):
+            marks.append(Mark(place, f"{point.label}: code {before} became {point.code_version}"))
+        before = point.code_version or before
+    return tuple(marks)
+
+
+def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ...]:
+    def values(name: str) -> tuple[float | None, ...]:
+        return tuple(getattr(point, name) for point in points)
+
+    def of_fate(name: str) -> Series:
+        return Series(name, tuple(getattr(point.fates, name) if point.fates else None for point in points))
+
+    around = [
+        (None, None)
+        if p.usual is None or p.spread is None
+        else (p.usual - p.spread * SPREADS, p.usual + p.spread * SPREADS)
+        for p in points
+    ]
+    low, high = tuple(None if a is None else max(a, 0.0) for a, _ in around), tuple(b for _, b in around)
+    unusual = sum(point.is_unusual for point in points)
+    unexplained = sum(point.unexplained or 0 for point in points)
+    usual = f"The band is the median of the same hour of the day, {SPREADS:.0f} spreads up and down."
+    return (
+        Trend(
+            "rows",
+            "Rows per interval",
+            "rows",
+            f"{usual} {unusual} of {len(points)} intervals lie outside of it.",
+            "lines",
+            (Series("registered", values("rows")), Series("usual", values("usual"))),
+            low,
+            high,
+            marks=marks,
+            tone="bad" if unusual else "",
+        ),
+        Trend(
+            "unexplained",
+            "Unexplained differences",
+            "differences",
+            "Between archive, Kafka and speed views. It has to be 0: any other interval is not registered.",
+            "lines",
+            (Series("unexplained", values("unexplained")),),
+            bounds=(0.0,),
+            marks=marks,
+            tone="bad" if unexplained else "",
+        ),
+        Trend(
+            "freshness",
+            "Freshness",
+            "seconds from the interval's end to its first registration",
+            "A backfill is late by its nature.",
+            "lines",
+            (Series("freshness", values("freshness")),),
+            marks=marks,
+        ),
+        Trend(
+            "fates",
+            "Fate of every offset",
+            "offsets of the pipeline",
+            "",
+            "stack",
+            tuple(of_fate(name) for name in ("archived", "empty", "quarantined", "gaps")),
+            marks=marks,
+        ),
+        Trend(
+            "late",
+            "Late rows",
+            "rows that arrived after their window was closed",
+            "The batch view counts them, the speed view cannot.",
+            "lines",
+            (Series("late", values("late")), Series("pending", values("pending"))),
+            marks=marks,
+        ),
+    )
+
+
+def _quarantine(pipeline: str, points: Sequence[Point], since: datetime, until: datetime) -> Trend:
+    places = {point.from_time.replace(minute=0, second=0, microsecond=0): n for n, point in enumerate(points)}
+    counts: dict[str, list[float | None]] = {}
+    for each in ledger.quarantine_by_hour(pipeline, since, until):
+        place = places.get(each.hour)
+        if place is not None:
+            of_reason = counts.setdefault(each.reason, [None] * len(points))
+            of_reason[place] = (of_reason[place] or 0) + each.records
+    # Six tones can be told apart; the rarest reasons share the last one.
+    ordered = sorted(counts.items(), key=lambda item: -sum(value or 0 for value in item[1]))
+    series = [Series(reason, tuple(values)) for reason, values in ordered[:5]]
+    if rest := [values for _, values in ordered[5:]]:
+        series.append(Series("others", tuple(sum(v or 0 for v in column) for column in zip(*rest, strict=True))))
+    note = "By the hour in which they came into quarantine."
+    return Trend("quarantine", "Quarantine by reason", "records", note, "stack", tuple(series))
+
+
+def _expectations(
+    found: Sequence[ExpectationFacts], builds: Sequence[IntervalFacts], marks: tuple[Mark, ...]
+) -> tuple[ExpectationHistory, ...]:
+    places = {each.build: place for place, each in enumerate(builds)}
+    by_expectation: dict[tuple[str, str, str], list[ExpectationFacts]] = {}
+    for each in found:
+        # The row count is another number in every interval: one expectation all the same.
+        words = each.words if each.low is None or each.low != each.high else ""
+        by_expectation.setdefault((each.expectation, each.column, words), []).append(each)
+    histories = [
+        _expectation(f"expectation-{n}", facts, places, marks) for n, facts in enumerate(by_expectation.values())
+    ]
+    return tuple(sorted(histories, key=lambda each: each.met - each.judged))
+
+
+def _expectation(
+    key: str, facts: Sequence[ExpectationFacts], places: dict[int, int], marks: tuple[Mark, ...]
+) -> ExpectationHistory:
+    values: list[float | None] = [None] * len(places)
+    for each in facts:
+        values[places[each.build]] = each.value
+    met = sum(each.success for each in facts)
+    last = max(facts, key=lambda each: places[each.build])
+    is_share = (last.checked or 0) > 0 and last.value is not None and 0 <= last.value <= 1
+    unit = "share of rows that met it" if is_share else "observed"
+    bounds = tuple(sorted({bound for bound in (last.low, last.high) if bound is not None}))
+    trend = Trend(
+        key,
+        last.words,
+        unit,
+        "",
+        "lines",
+        (Series("observed", tuple(values)),),
+        bounds=bounds,
+        marks=marks,
+        tone="bad" if met < len(facts) else "",
+    )
+    return ExpectationHistory(last.words, last.expectation, last.column, len(facts), met, last.observed, trend)

@@ -1,0 +1,113 @@
+"""The intervals: the calendar, and from an interval down to a file, a range of offsets and a record."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from include import lake
+from include.monitor.history.calendar import DAYS, read_calendar
+from include.monitor.history.drill import (
+    FilePage,
+    IntervalPage,
+    RangePage,
+    RecordPage,
+    read_file,
+    read_interval,
+    read_range,
+    read_record,
+)
+from include.monitor.web.pages import page
+from include.monitor.web.rights import CurrentVisitor, ReadablePipeline, readable
+from include.offsets import TopicPartition
+from include.pipelines.spec import Pipeline
+
+router = APIRouter()
+
+Days = Annotated[int, Query(ge=1, le=92)]
+Offset = Annotated[int, Query(ge=0, lt=2**63)]
+Partition = Annotated[int, Query(ge=0, lt=2**31)]
+
+
+@router.get("/intervals")
+def calendar(request: Request, visitor: CurrentVisitor, days: Days = DAYS, pipeline: str = "") -> Response:
+    """The calendar of all pipelines, or of one."""
+    shown = [each for each in readable(visitor) if pipeline in ("", each.name)]
+    return page(request, "intervals.html", read_calendar(shown, now=datetime.now(UTC), days=days))
+
+
+@router.get("/intervals/{pipeline}/{label}")
+def interval(request: Request, pipeline: ReadablePipeline, label: str) -> Response:
+    """One interval with its tables, files and ranges."""
+    return page(request, "interval.html", _interval(pipeline, label))
+
+
+@router.get("/intervals/{pipeline}/{label}/verdict")
+def verdict(pipeline: ReadablePipeline, label: str) -> Response:
+    """The verdict of its last attempt, as JSON."""
+    return JSONResponse(dict(_interval(pipeline, label).verdict))
+
+
+@router.get("/intervals/{pipeline}/{label}/report")
+def report(pipeline: ReadablePipeline, label: str) -> Response:
+    """The page that its last attempt wrote into the lake, as it lies there."""
+    found = _interval(pipeline, label)
+    location = lake.uri("reports", pipeline.name, f"{found.interval.label}.html")
+    if not lake.exists(location):
+        raise HTTPException(404, f"no attempt of {found.interval} has written a report yet")
+    written = lake.read_text(location)
+    # It is complete in itself: its one style is allowed by its hash, and nothing else is.
+    digest = base64.b64encode(hashlib.sha256(_style_of(written).encode()).digest()).decode()
+    policy = f"sandbox; default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return HTMLResponse(written, headers={"Content-Security-Policy": policy})
+
+
+def _style_of(html: str) -> str:
+    return html.partition("<style>")[2].partition("</style>")[0]
+
+
+@router.get("/intervals/{pipeline}/{label}/file")
+def file(
+    request: Request, pipeline: ReadablePipeline, label: str, table: str, partition: str, revision: str, name: str
+) -> Response:
+    """One file of a revision."""
+    found: FilePage | None = read_file(_interval(pipeline, label), table, partition, revision, name)
+    if found is None:
+        raise HTTPException(404, f"{table} {partition} has no file {name} in revision {revision}")
+    return page(request, "file.html", found)
+
+
+@router.get("/intervals/{pipeline}/{label}/range")
+def offset_range(
+    request: Request, pipeline: ReadablePipeline, label: str, topic: str, partition: Partition
+) -> Response:
+    """One pinned range, with the micro-batches that hold it."""
+    found: RangePage | None = read_range(_interval(pipeline, label), TopicPartition(topic, partition))
+    if found is None:
+        raise HTTPException(404, f"{label} of {pipeline.name} is not pinned to {topic}-{partition}")
+    return page(request, "range.html", found)
+
+
+@router.get("/intervals/{pipeline}/{label}/record")
+def record(
+    request: Request, pipeline: ReadablePipeline, label: str, topic: str, partition: Partition, offset: Offset
+) -> Response:
+    """One record: its fate, its rows, or why it is in quarantine."""
+    found: RecordPage | None = read_record(
+        pipeline, _interval(pipeline, label), TopicPartition(topic, partition), offset
+    )
+    if found is None:
+        raise HTTPException(404, f"offset {offset} of {topic}-{partition} does not lie in {label}")
+    return page(request, "record.html", found)
+
+
+def _interval(pipeline: Pipeline, label: str) -> IntervalPage:
+    found = read_interval(pipeline, label)
+    if found is None:
+        raise HTTPException(404, f"no interval of {pipeline.name} is pinned at {label}")
+    return found

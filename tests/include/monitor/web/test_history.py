@@ -1,0 +1,345 @@
+"""Intervals, tables and quarantine on the web pages: over a real ledger and lake, and in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from include.ledger import quarantine as ledger_quarantine
+from include.ledger.database import session
+from include.ledger.intervals import attempts
+from include.ledger.models import ExpectationRow, QuarantineCount
+from include.monitor.live_page import serving
+from include.monitor.web.alone import app_alone
+from include.pipelines import load_pipeline
+from tests.conftest import REPOSITORY, Home, last_hours, wait_for
+from tests.support.pages_world import PER_HOUR, BadRecord, World
+
+pytestmark = pytest.mark.services
+
+TOKEN = "t" * 43
+NAME = "isp_hits"
+START = last_hours(8)
+NAUGHTY = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\u202e\x07"
+AXE = REPOSITORY / "tests" / "support" / "vendor" / "axe.min.js"
+TO_BE_DISCARDED = 1
+
+
+def naughty_strings() -> list[str]:
+    return json.loads(NAUGHTY.read_text()) if NAUGHTY.exists() else [HOSTILE]
+
+
+@pytest.fixture(scope="module")
+def world(postgres: Home) -> World:
+    """Hours 0 to 2 registered, 3 rejected by its checkpoint, 4 never built, 5 under way; the later ones due."""
+    made = World(load_pipeline(NAME), START)
+    strings = naughty_strings()
+    headers = [("header", text.encode("utf-8", "surrogatepass")) for text in strings]
+    bad = [
+        BadRecord(HOSTILE.encode() + bytes(range(256)), headers=headers, detail=HOSTILE),
+        BadRecord(b"to be discarded", reason="missing_field"),
+        BadRecord(None, key=None, reason="missing_field", detail="no value"),
+    ]
+    for hour in range(6):
+        made.stream(bad if hour == 0 else ())
+    made.run(0, bad=len(bad), late=2)
+    made.run(1)
+    made.run(2, code="v2")
+    made.run(3, passed=False)
+    attempts.begin_attempt(made.pin(5), run_by="airflow test", code_version="v2", source="kafka")
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(world: World) -> Iterator[str]:
+    with serving(app_alone(TOKEN, "eve@host"), 0) as served:
+        yield served.rstrip("/")
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=address, timeout=60, follow_redirects=True) as client:
+        client.get("/", params={"token": TOKEN})
+        yield client
+
+
+def label(world: World, hour: int) -> str:
+    return world.interval(hour).label
+
+
+def record_at(world: World, offset: int) -> dict[str, Any]:
+    return {"topic": world.topic, "partition": 0, "offset": offset}
+
+
+def test_calendar_shows_every_state_failures_first(client: httpx.Client, world: World) -> None:
+    data = client.get("/intervals?format=json").json()
+    strip = next(each for each in data["strips"] if each["table"] == NAME)
+    cells = {cell["label"]: cell for day in strip["days"] for cell in day["cells"]}
+    states = [cells[label(world, hour)]["state"] for hour in range(7)]
+    assert states == ["registered", "registered", "registered", "failed", "missing", "pinned", "due"]
+    assert (cells[label(world, 0)]["late"], cells[label(world, 1)]["late"]) == (2, 0)
+    assert cells[label(world, 1)]["rows"] == PER_HOUR
+    assert [each["state"] for each in data["attention"]] == ["failed", "missing", "due", "due"]
+    failed = data["attention"][0]["advice"]
+    assert "validation failed" in failed["meaning"]
+    assert failed["command"].startswith(f"./tidemark interval {NAME} --from ")
+    assert data["strips"][0]["pipeline"] == NAME
+
+
+def test_interval_leads_to_file_range_and_record_and_back(client: httpx.Client, world: World) -> None:
+    place = f"/intervals/{NAME}/{label(world, 1)}"
+    found = client.get(f"{place}?format=json").json()
+    assert (found["state"], found["advice"], found["before"]) == ("registered", None, label(world, 0))
+    (revision,) = found["tables"][NAME]
+    named = {"table": NAME, "partition": revision["partition"], "revision": revision["revision"]}
+    file = client.get(f"{place}/file", params={**named, "name": "part-0.parquet", "format": "json"}).json()
+    assert file["is_there"]
+    assert [each["from_offset"] for each in file["ranges"]] == [PER_HOUR]
+    offsets = client.get(f"{place}/range", params={"topic": world.topic, "partition": 0, "format": "json"}).json()
+    assert [(each["from_offset"], each["until_offset"]) for each in offsets["batches"]] == [(PER_HOUR, 2 * PER_HOUR)]
+    record = client.get(f"{place}/record", params={**record_at(world, PER_HOUR + 3), "format": "json"}).json()
+    assert record["fate"] == "archived"
+    assert record["rows"][0]["words"] == f"row of offset {PER_HOUR + 3}"
+    other = f"/intervals/{NAME}/{label(world, 0)}/record"
+    bad = client.get(other, params={**record_at(world, 0), "format": "json"}).json()
+    assert (bad["fate"], bad["quarantined"]["reason"]) == ("quarantined", "malformed_json")
+    assert client.get(f"{place}/record", params=record_at(world, 0)).status_code == 404
+    for wrong in (f"/intervals/{NAME}/2020-01-01T00", f"/intervals/{NAME}/nonsense", f"{place}/file?table=x"):
+        assert client.get(wrong).status_code in (404, 422)
+
+
+def test_failed_interval_says_what_it_means_and_its_verdict_is_served(client: httpx.Client, world: World) -> None:
+    place = f"/intervals/{NAME}/{label(world, 3)}"
+    page = client.get(place).text
+    assert "exit code 2: validation failed, nothing was registered" in page
+    assert "What to do: read which expectation failed" in page
+    assert client.get(f"{place}/verdict").json() == {"validation": {"success": False}}
+    assert client.get(f"{place}/report").status_code == 404
+
+
+def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code(client: httpx.Client, world: World) -> None:
+    data = client.get(f"/tables/{NAME}?format=json").json()
+    assert [point["rows"] for point in data["points"]] == [PER_HOUR - 3, PER_HOUR, PER_HOUR, None]
+    assert [point["failed_expectations"] for point in data["points"]] == [0, 0, 0, 1]
+    trends = {each["key"]: each for each in data["trends"]}
+    assert [mark["place"] for mark in trends["rows"]["marks"]] == [2]
+    assert trends["unexplained"]["series"][0]["values"] == [0, 0, 0, 0]
+    (expectation,) = data["expectations"]
+    assert (expectation["judged"], expectation["met"], expectation["trend"]["bounds"]) == (4, 3, [0.9])
+    assert expectation["trend"]["series"][0]["values"][-1] == 0.5
+    page = client.get(f"/tables/{NAME}").text
+    assert "75.0 %" in page
+    assert client.get("/tables/nothing").status_code == 404
+
+
+def test_what_expectations_observed_is_kept_of_passed_ones_too(world: World) -> None:
+    with session() as ledger:
+        rows = ledger.scalars(select(ExpectationRow).where(ExpectationRow.table_name == NAME)).all()
+    assert sorted((row.success, row.value, row.low) for row in rows) == [
+        (False, 0.5, 0.9), (True, 0.95, 0.9), (True, 0.96, 0.9), (True, 0.97, 0.9)
+    ]  # fmt: skip
+
+
+def test_quarantine_is_counted_by_reason_in_the_commit(client: httpx.Client, world: World) -> None:
+    with session() as ledger:
+        rows = ledger.scalars(select(QuarantineCount).where(QuarantineCount.pipeline == NAME)).all()
+    assert {(row.reason, row.records) for row in rows} == {("malformed_json", 1), ("missing_field", 2)}
+    data = client.get(f"/quarantine/{NAME}?format=json").json()
+    assert {each["reason"]: each["records"] for each in data["totals"]} == {"malformed_json": 1, "missing_field": 2}
+    assert [each["kafka_offset"] for each in data["records"]] == [0, 1, 2]
+    only = client.get(f"/quarantine/{NAME}", params={"reason": "malformed_json", "format": "json"}).json()
+    assert [each["kafka_offset"] for each in only["records"]] == [0]
+
+
+def test_record_in_quarantine_is_shown_and_downloaded_whole(client: httpx.Client, world: World) -> None:
+    value = HOSTILE.encode() + bytes(range(256))
+    data = client.get(f"/quarantine/{NAME}/record", params={**record_at(world, 0), "format": "json"}).json()
+    assert data["value"]["size"] == len(value)
+    assert bytes.fromhex("".join(line[1] for line in data["value"]["lines"])) == value
+    assert "\\x1b" in data["value"]["text"]
+    assert "\\u202e" in data["value"]["text"]
+    download = client.get(f"/quarantine/{NAME}/download", params=record_at(world, 0))
+    assert download.content == value
+    assert download.headers["content-type"] == "application/octet-stream"
+    assert download.headers["content-disposition"].startswith("attachment")
+    assert client.get(f"/quarantine/{NAME}/download", params=record_at(world, 2)).status_code == 404
+    assert client.get(f"/quarantine/{NAME}/record", params=record_at(world, 5)).status_code == 404
+
+
+class Structure(HTMLParser):
+    """The elements and attribute names of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, tuple(name for name, _ in attrs)))
+
+
+def test_naughty_strings_stay_text(client: httpx.Client, world: World) -> None:
+    page = client.get(f"/quarantine/{NAME}/record", params=record_at(world, 0)).text
+    tags = [tag for tag, _ in Structure(page).found]
+    assert (tags.count("script"), tags.count("img"), tags.count("iframe"), tags.count("svg")) == (1, 0, 0, 0)
+    assert not any(name.startswith("on") for _, names in Structure(page).found for name in names)
+    assert re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page) is None
+    data = client.get(f"/quarantine/{NAME}/record", params={**record_at(world, 0), "format": "json"}).json()
+    assert len(data["headers"]) == len(naughty_strings())
+
+
+def test_decision_needs_the_form_of_this_site(client: httpx.Client, world: World) -> None:
+    place = f"/quarantine/{NAME}/discard"
+    form = {**{name: str(value) for name, value in record_at(world, 2).items()}, "why": "a test"}
+    client.get(f"/quarantine/{NAME}")
+    assert client.post(place, data=form).status_code == 422
+    assert client.post(place, data={**form, "form": "another"}).status_code == 403
+    token = client.cookies["tidemark_form"]
+    other = {"Origin": "http://evil.example"}
+    assert client.post(place, data={**form, "form": token}, headers=other).status_code == 403
+    assert client.post(place, data={**form, "form": token, "why": " "}).status_code == 422
+    everything = {"why": "a test", "form": token}
+    assert client.post(place, data=everything).status_code == 422
+    assert client.get(place, params=form).status_code == 405
+    assert {each.offset for each in ledger_quarantine.decisions(NAME).discards} <= {TO_BE_DISCARDED}
+
+
+def texts(browser: Any, selector: str) -> list[str]:
+    script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+    return list(browser.execute_script(script, selector))
+
+
+def follow(browser: Any, selector: str) -> None:
+    """Click the first element of a selector and wait for another page."""
+    before = browser.current_url
+    browser.execute_script("document.querySelector(arguments[0]).click()", selector)
+    wait_for("another page", lambda: browser.current_url != before, 30)
+
+
+def complaints(browser: Any) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Any:
+    browser.get(f"{address}/?token={TOKEN}")
+    complaints(browser)
+    return browser
+
+
+def every_page(world: World) -> list[str]:
+    interval = f"/intervals/{NAME}/{label(world, 0)}"
+    at = f"topic={world.topic}&partition=0"
+    revision = f"table={NAME}&partition=date%3D{START:%Y-%m-%d}%2Finterval%3D{label(world, 0)}&revision=r1"
+    return [
+        "/intervals",
+        interval,
+        f"/intervals/{NAME}/{label(world, 3)}",
+        f"{interval}/file?{revision}&name=part-0.parquet",
+        f"{interval}/range?{at}",
+        f"{interval}/record?{at}&offset=0",
+        f"{interval}/record?{at}&offset=5",
+        f"/tables/{NAME}",
+        f"/quarantine/{NAME}",
+        f"/quarantine/{NAME}/record?{at}&offset=0",
+    ]
+
+
+@pytest.mark.browser
+def test_click_path_leads_from_the_calendar_to_a_record_and_back(page: Any, address: str, world: World) -> None:
+    page.get(f"{address}/intervals")
+    follow(page, f"#strip-{NAME} ~ .days a[href$='{label(world, 0)}']")
+    assert page.current_url.endswith(f"/intervals/{NAME}/{label(world, 0)}")
+    follow(page, "a[href*='/file?']")
+    assert texts(page, "h1") == ["part-0.parquet"]
+    follow(page, "a[href*='/range?']")
+    follow(page, "form button")
+    assert "quarantined" in texts(page, ".lead")[0]
+    follow(page, "a[href*='/quarantine/']")
+    assert texts(page, "h1") == [f"{world.topic}-0 offset 0"]
+    assert "owned" not in page.title
+    for _ in range(3):
+        page.back()
+    assert texts(page, "h1") == ["part-0.parquet"]
+    follow(page, ".crumbs a:nth-of-type(2)")
+    assert page.current_url.endswith(label(world, 0))
+    assert complaints(page) == []
+
+
+@pytest.mark.browser
+def test_record_is_discarded_by_the_button_as_by_the_command(page: Any, address: str, world: World) -> None:
+    page.get(f"{address}/quarantine/{NAME}/record?topic={world.topic}&partition=0&offset={TO_BE_DISCARDED}")
+    page.execute_script("document.querySelector('input[name=why]').value = 'a <b>test</b>'")
+    page.execute_script("document.querySelector('form[action$=discard] button').click()")
+    wait_for("the decision", lambda: texts(page, ".state strong") == ["discarded"], 30)
+    assert "a <b>test</b>" in texts(page, ".state")[0]
+    (note,) = ledger_quarantine.decisions(NAME).discards.values()
+    assert (note.noted_by, note.reason) == ("eve@host", "a <b>test</b>")
+    assert complaints(page) == []
+
+
+@pytest.mark.browser
+def test_no_page_complains_runs_data_or_is_wider_than_a_telephone(page: Any, address: str, world: World) -> None:
+    page.set_window_size(375, 800)
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        for path in every_page(world):
+            page.get(address + path)
+            assert texts(page, "h1") != [], path
+            wide = page.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+            assert wide[0] <= 375, f"{path}: {wide}"
+            assert "owned" not in page.title
+            assert complaints(page) == [], path
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.set_window_size(1200, 900)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_by_axe(page: Any, address: str, world: World, scheme: str) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    run = (
+        "const done = arguments[arguments.length - 1];"
+        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then((found) => done("
+        "found.violations.map((v) => v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.html + n.failureSummary))))"
+    )
+    page.set_script_timeout(120)
+    for path in every_page(world):
+        page.get(address + path)
+        page.execute_cdp_cmd("Runtime.evaluate", {"expression": AXE.read_text()})
+        assert page.execute_async_script(run) == [], path
+
+
+@pytest.mark.browser
+def test_calendar_is_reached_and_moved_in_by_keyboard(page: Any, address: str, world: World) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.get(f"{address}/intervals")
+    stops = page.execute_script(
+        "return [...document.querySelectorAll('.strip')].filter((e) => e.querySelector('.days a')).map("
+        "(e) => e.querySelectorAll('.days a[tabindex=\"0\"]').length)"
+    )
+    assert set(stops) == {1}
+    page.execute_script("document.querySelector(\"#strip-isp_hits ~ .days a[tabindex='0']\").focus()")
+    first = page.switch_to.active_element
+    row = page.execute_script("return [...arguments[0].parentElement.querySelectorAll('a')].length", first)
+    moves = Keys.ARROW_RIGHT if row > 1 else Keys.ARROW_DOWN
+    first.send_keys(moves)
+    now = page.switch_to.active_element
+    assert now.get_attribute("href") != first.get_attribute("href")
+    before = page.current_url
+    now.send_keys(Keys.ENTER)
+    wait_for("the interval", lambda: page.current_url != before, 30)
+    assert f"/intervals/{NAME}/" in page.current_url
