@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
@@ -29,10 +28,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings, as `./tidemark doctor` prints them; secrets are masked in any text form."""
 
-    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", extra="ignore", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     home: Path = Field(REPOSITORY / ".tidemark", description="state and logs of the embedded services")
     lake: str = Field("", description="URI of the lake; default: <home>/lake")
@@ -50,6 +49,13 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
     max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_environment(cls, given: dict[str, Any]) -> dict[str, Any]:
+        # Pydantic's own settings do this and much more, and would double what a command imports.
+        values = {name: os.environ.get(f"TIDEMARK_{name.upper()}") for name in cls.model_fields}
+        return {name: value for name, value in values.items() if value is not None} | given
 
     @field_validator("home")
     @classmethod

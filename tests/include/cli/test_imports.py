@@ -16,7 +16,10 @@ from include.cli import VERBS
 from include.cli.__main__ import app
 from tests.conftest import REPOSITORY, Home
 
-HEAVY = {"airflow", "alembic", "fastapi", "great_expectations", "httpx", "jinja2", "pandas", "pyspark", "sqlalchemy"}
+HEAVY = {
+    "airflow", "alembic", "fastapi", "great_expectations", "httpx", "jinja2", "pandas", "pydantic_settings", "pyspark",
+    "sqlalchemy",
+}  # fmt: skip
 """Libraries that take longer to import than a command that only reads may take in all."""
 
 ASK = """
@@ -54,7 +57,7 @@ def libraries(modules: set[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "also_not"),
     [
-        (["--help"], {"confluent_kafka", "psycopg2", "pyarrow", "pydantic_settings", "rich"}),
+        (["--help"], {"confluent_kafka", "psycopg2", "pyarrow", "pydantic", "rich"}),
         (["pipelines"], {"confluent_kafka", "psycopg2", "pyarrow"}),
         (["ranges", "nest_cameras"], {"confluent_kafka", "pyarrow"}),
         (["lag", "nest_cameras"], {"prometheus_client", "pyarrow"}),
