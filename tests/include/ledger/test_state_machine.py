@@ -1,0 +1,90 @@
+"""The ledger's promises under any order of actions and any failure between two statements; on a real PostgreSQL.
+
+    ./tidemark test -m slow tests/include/ledger/test_state_machine.py
+
+`STEPS` and `SEED` in the environment change the long run; the same seed takes the same steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from include.ledger.archive import micro_batches
+from include.ledger.intervals import builds
+from include.ledger.streams import writers
+from tests.conftest import Home, settings_of
+from tests.support.ledger_machine import LedgerMachine, StreamMachine
+from tests.support.ledger_stream_rules import StreamRules
+
+pytestmark = pytest.mark.services
+
+STEPS = int(os.environ.get("STEPS", "10000"))
+SEED = int(os.environ.get("SEED", "20261123"))
+AT_ONCE = 50
+"""Steps of one pipeline."""
+
+QUICK = settings(
+    deadline=None,
+    database=None,
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_clock(postgres: Home) -> Iterator[None]:
+    """Leases run out when a rule says so, not by the time that a step takes."""
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="3600"):
+        yield
+
+
+def run(machine: type[StreamRules], examples: int, steps: int) -> None:
+    """Take the same steps each time."""
+    chosen = settings(QUICK, max_examples=examples, stateful_step_count=steps)
+    run_state_machine_as_test(seed(SEED)(type(machine.__name__, (machine,), {})), settings=chosen)
+
+
+def test_every_promise_holds_whatever_fails_between_two_statements() -> None:
+    run(LedgerMachine, 12, 25)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_promise_holds_over_ten_thousand_steps() -> None:
+    run(LedgerMachine, STEPS // AT_ONCE, AT_ONCE)
+
+
+def test_two_writers_are_found_when_commits_do_not_check_the_fencing_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "check", lambda ledger, lease: None)
+    with pytest.raises(AssertionError, match="one_writer"):
+        run(StreamMachine, 100, 25)
+
+
+def test_doubled_offsets_are_found_when_commits_do_not_check_that_ranges_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: Callable[..., None] = micro_batches._move_position
+
+    def without_check(ledger, batch, micro_batch_id, position, each):  # type: ignore[no-untyped-def]
+        if position is not None:
+            position.next_offset = each.from_offset
+        moved(ledger, batch, micro_batch_id, position, each)
+
+    monkeypatch.setattr(micro_batches, "_move_position", without_check)
+    with pytest.raises(AssertionError, match="every_offset_one_fate"):
+        run(StreamMachine, 100, 25)
+
+
+def test_stale_builds_are_found_when_a_build_does_not_discard_what_its_attempt_built_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(builds, "_unpublished", lambda ledger, attempt: [])
+    with pytest.raises(AssertionError, match="latest_build_counts"):
+        run(LedgerMachine, 100, 25)
