@@ -18,7 +18,7 @@ import spark_jobs.publication.publish_build
 import spark_jobs.publication.register
 import spark_jobs.repair_catalog
 from include.doctor.disagreement import Disagreement
-from include.ledger.intervals import locks
+from include.ledger import held_locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.revisions import BuiltRevision
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -50,7 +50,7 @@ def put_in_place(patch: pytest.MonkeyPatch, world: World, reach: Callable[[str],
     )
     replace(spark_jobs.publication.register, crash_point=reach)
     # Whoever finds an interval taken is refused at once: one thread runs at a time, and would wait for itself.
-    replace(locks, _take=lambda connection, lock, patience, why: bool(connection.scalar(select(lock))))
+    replace(held_locks, _take=lambda connection, lock, patience, waiting_for: bool(connection.scalar(select(lock))))
 
 
 def repair_catalog(world: World, found: Sequence[Disagreement]) -> None:

@@ -50,8 +50,7 @@ class StreamRules(RuleBasedStateMachine):
         self.drivers = (Driver(), Driver())
         self.may_register = False
         self.before: Seen | None = None
-        url = settings().database("ledger").set(drivername="postgresql")
-        self.connection = psycopg2.connect(url.render_as_string(hide_password=False))
+        self.connection = psycopg2.connect(settings().database_uri("ledger"))
         self.connection.autocommit = True
         self.cursor = self.connection.cursor()
         self.faults = Faults(engine(), self.cursor)
