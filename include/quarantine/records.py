@@ -14,6 +14,9 @@ from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.times import format_time
 
+_AT_ONCE = 10
+"""Micro-batches whose files are asked for at once."""
+
 _SHOWN = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "reason", "detail"]
 
 
@@ -146,16 +149,17 @@ def latest_records(
     batches = ledger_quarantine.latest_batches(pipeline, until, files + 1)
     chosen: list[tuple[dict[str, Any], RecordKey]] = []
     seen: set[RecordKey] = set()
-    for batch in batches[:files]:
-        for file in ledger_quarantine.files(pipeline, batches=[batch]):
+    for begin in range(0, min(len(batches), files), _AT_ONCE):
+        at_once = batches[begin : min(begin + _AT_ONCE, files)]
+        # A compacted file holds other micro-batches, too; those come again with their own.
+        for file in reversed(ledger_quarantine.files(pipeline, batches=at_once)):
             for row in _read(file, _SHOWN):
                 key = _key(row, file)
                 if selection.holds(row) and key.topic_id and key not in seen:
                     seen.add(key)
                     chosen.append((row, key))
         if len(chosen) >= most:
-            # A compacted file holds other micro-batches, too; those come again with their own.
-            following = batches.index(batch) + 1
+            following = begin + len(at_once)
             return _with_decisions(pipeline, chosen), batches[following] if following < len(batches) else None
     return _with_decisions(pipeline, chosen), batches[files] if len(batches) > files else None
 

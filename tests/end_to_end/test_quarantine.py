@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
-from tests.conftest import Home, iso, last_hours
+from include.monitor.web.alone import app_alone
+from tests.conftest import Home, iso, last_hours, settings_of, wait_for
 from tests.support import audit
 from tests.support.checkout import Checkout, copy_checkout
 
@@ -243,3 +246,36 @@ def test_quarantined_record_stays_so_in_its_interval_when_newer_code_would_read_
     assert verdict["records"] == first["records"]
     assert verdict["registered"] == first["registered"]
     assert verdict["code_changes"] == {"added": 0, "removed": 0, "changed": 0}
+
+
+@pytest.fixture
+def page(landed: Home) -> Iterator[TestClient]:
+    """The web pages alone, over the home."""
+    token = "t" * 43
+    with settings_of(landed), TestClient(app_alone(token, "eve@host"), base_url="http://127.0.0.1:8090") as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        yield client
+
+
+def test_records_are_counted_by_reason_as_they_land(landed: Home, page: TestClient) -> None:
+    totals = page.get("/quarantine/nest_cameras?format=json").json()["totals"]
+    assert {each["reason"]: each["records"] for each in totals} == Counter(row["reason"] for row in listed(landed))
+
+
+@pytest.mark.slow
+def test_page_replays_a_record_as_the_command_does(landed: Home, page: TestClient, replayed: dict[str, int]) -> None:
+    row = next(row for row in listed(landed, "--state", "quarantined") if row["reason"] == "malformed_json")
+    topic, partition, offset = at(row)
+    page.get("/quarantine/nest_cameras")
+    form = {"topic": topic, "partition": str(partition), "offset": str(offset), "form": page.cookies["tidemark_form"]}
+    assert page.post("/quarantine/nest_cameras/replay", data=form).status_code == 200
+
+    def ended() -> dict[str, Any] | None:
+        run: dict[str, Any] = page.get("/quarantine/nest_cameras?format=json").json()["replay"]
+        return run if run["ended_at"] else None
+
+    run = wait_for("the replay", ended)
+    assert (run["problem"], run["by"]) == ("", "eve@host")
+    assert run["counts"] == {"selected": 1, "replayed": 0, "empty": 0, "still_failing": 1, "already_replayed": 0}
+    (again,) = [each for each in listed(landed) if at(each) == at(row)]
+    assert "still malformed_json" in again["note"]

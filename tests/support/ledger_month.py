@@ -15,8 +15,8 @@ PER_HOUR = 100
 BATCHES_PER_HOUR = 12
 
 
-def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wide: str) -> None:
-    """Write `HOURS` registered intervals of each pipeline from `start` on, with their micro-batches and revisions.
+def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wide: str, *, hours: int = HOURS) -> None:
+    """Write registered intervals of each pipeline from `start` on, with their micro-batches and revisions.
 
     `tables`: the tables of each pipeline. `wide` has `PARTITIONS` topic partitions, the others two.
     """
@@ -31,7 +31,7 @@ def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wi
                 "first": 1 + number * HOURS,
                 "start": start,
                 "partitions": partitions,
-                "hours": HOURS,
+                "hours": hours,
                 "per_hour": PER_HOUR,
                 "batches": 1 if pipeline == wide else BATCHES_PER_HOUR,
                 "first_batch": 1 + number * HOURS * BATCHES_PER_HOUR,

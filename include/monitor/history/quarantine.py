@@ -16,6 +16,8 @@ from include.quarantine import Selection, printable
 
 DAYS = 30
 RECORDS = 50
+MOST_RECORDS = 500
+"""Records that a page lists; a micro-batch may hold more."""
 _HEX = 4096
 """Bytes that are shown; all of them can be downloaded."""
 _LINE = 16
@@ -44,6 +46,8 @@ class QuarantinePage:
     reason: str
     """That the listed records are restricted to; empty for all."""
     records: tuple[Mapping[str, Any], ...]
+    left_out: int
+    """Records of the same micro-batches that are not listed."""
     following: int | None
     """Micro-batch that the next page begins with; None on the last one."""
     is_decided: bool
@@ -83,7 +87,8 @@ def read_quarantine(
         hours,
         trend,
         reason,
-        tuple(records),
+        tuple(records[:MOST_RECORDS]),
+        max(len(records) - MOST_RECORDS, 0),
         following,
         is_being_decided(pipeline.name),
         replay,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -20,6 +19,7 @@ from include.monitor.live_page import serving
 from include.monitor.web.alone import app_alone
 from include.pipelines import load_pipeline
 from tests.conftest import REPOSITORY, Home, last_hours, wait_for
+from tests.support.corpora import NAUGHTY
 from tests.support.pages_world import PER_HOUR, BadRecord, World
 
 pytestmark = pytest.mark.services
@@ -27,22 +27,16 @@ pytestmark = pytest.mark.services
 TOKEN = "t" * 43
 NAME = "isp_hits"
 START = last_hours(8)
-NAUGHTY = REPOSITORY.parent / "shared" / "corpora" / "naughty-strings.json"
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\u202e\x07"
 AXE = REPOSITORY / "tests" / "support" / "vendor" / "axe.min.js"
 TO_BE_DISCARDED = 1
-
-
-def naughty_strings() -> list[str]:
-    return json.loads(NAUGHTY.read_text()) if NAUGHTY.exists() else [HOSTILE]
 
 
 @pytest.fixture(scope="module")
 def world(postgres: Home) -> World:
     """Hours 0 to 2 registered, 3 rejected by its checkpoint, 4 never built, 5 under way; the later ones due."""
     made = World(load_pipeline(NAME), START)
-    strings = naughty_strings()
-    headers = [("header", text.encode("utf-8", "surrogatepass")) for text in strings]
+    headers = [("header", text.encode("utf-8", "surrogatepass")) for text in NAUGHTY]
     bad = [
         BadRecord(HOSTILE.encode() + bytes(range(256)), headers=headers, detail=HOSTILE),
         BadRecord(b"to be discarded", reason="missing_field"),
@@ -193,11 +187,12 @@ def test_naughty_strings_stay_text(client: httpx.Client, world: World) -> None:
     assert not any(name.startswith("on") for _, names in Structure(page).found for name in names)
     assert re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", page) is None
     data = client.get(f"/quarantine/{NAME}/record", params={**record_at(world, 0), "format": "json"}).json()
-    assert len(data["headers"]) == len(naughty_strings())
+    assert len(data["headers"]) == len(NAUGHTY)
 
 
-def test_decision_needs_the_form_of_this_site(client: httpx.Client, world: World) -> None:
-    place = f"/quarantine/{NAME}/discard"
+@pytest.mark.parametrize("decision", ["discard", "replay"])
+def test_decision_needs_the_form_of_this_site(client: httpx.Client, world: World, decision: str) -> None:
+    place = f"/quarantine/{NAME}/{decision}"
     form = {**{name: str(value) for name, value in record_at(world, 2).items()}, "why": "a test"}
     client.get(f"/quarantine/{NAME}")
     assert client.post(place, data=form).status_code == 422
@@ -205,11 +200,13 @@ def test_decision_needs_the_form_of_this_site(client: httpx.Client, world: World
     token = client.cookies["tidemark_form"]
     other = {"Origin": "http://evil.example"}
     assert client.post(place, data={**form, "form": token}, headers=other).status_code == 403
-    assert client.post(place, data={**form, "form": token, "why": " "}).status_code == 422
+    assert decision == "replay" or client.post(place, data={**form, "form": token, "why": " "}).status_code == 422
     everything = {"why": "a test", "form": token}
     assert client.post(place, data=everything).status_code == 422
     assert client.get(place, params=form).status_code == 405
-    assert {each.offset for each in ledger_quarantine.decisions(NAME).discards} <= {TO_BE_DISCARDED}
+    decided = ledger_quarantine.decisions(NAME)
+    assert {each.offset for each in decided.discards} <= {TO_BE_DISCARDED}
+    assert (decided.replays, decided.failures) == ({}, {})
 
 
 def texts(browser: Any, selector: str) -> list[str]:
