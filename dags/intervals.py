@@ -6,16 +6,25 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, PokeReturnValue, TaskGroup, get_current_context, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, PokeReturnValue, TaskGroup, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
-from include.airflow.notifier import ALERTS, AlertNotifier
+from include.airflow.interval_run.form import interval_form
+from include.airflow.interval_run.links import linked
+from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.spark import JobOperator
-from include.airflow.tasks import announce_registered, interval_of_run, pin_unless_behind, runs_of_missing, take_step
-from include.intervals import steps
+from include.airflow.tasks import (
+    announce_registered,
+    interval_of_run,
+    judge_reconciliation,
+    pin_unless_behind,
+    runs_of_missing,
+    take_step,
+)
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
+from include.spark.submission import SPARK_POOL
 
 DOC = """
 ### Intervals of {name}
@@ -24,7 +33,7 @@ DOC = """
 agree, lets Great Expectations judge, and only then registers the table partitions {tables}.
 
 **When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
-A manual run takes the last complete interval, or the one of the parameters `from` and `to`.
+A manual run takes the last complete interval, or the one of its form.
 Intervals that were never built (Airflow was down) are built by runs `missing__â€¦` that a run triggers: as many as its parameter
 `build_missing` says, the oldest first. {build_missing}
 
@@ -44,7 +53,13 @@ Intervals that were never built (Airflow was down) are built by runs `missing__â
 `intervals.{name}`: each time by an event without a key, for DAGs scheduled on the asset, and by one whose partition key is the
 interval's start (`2026-11-20T05:00:00`), for partition-aware DAGs.
 
-A task that fails for good leaves an alert in the Kafka topic `{alerts}`.
+**Deadline**: an interval is registered {deadline} minutes after its end, else the DAG `watch` tells the operators, once. A task that
+fails for good leaves an alert in the Kafka topic `{alerts}`, and another one when it has succeeded since.
+
+**Form**: from and to, the source (Kafka, or the archive), pinning again, and a dry run, which only says in the log of `pin_ranges`
+what would be read and replaced; all tasks are *skipped* then. A backfill takes the same parameters.
+
+Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots.
 
 Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
 """
@@ -61,77 +76,91 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         max_active_runs=1,
         is_paused_upon_creation=True,
         tags=["tidemark", "interval", pipeline.name],
-        default_args={
-            "retries": 2,
-            "retry_delay": timedelta(seconds=15),
-            "execution_timeout": timedelta(hours=1),
-            "on_failure_callback": AlertNotifier(pipeline.name),
-        },
-        params={
-            "from": Param(None, type=["null", "string"], format="date-time", description="start of another interval"),
-            "to": Param(None, type=["null", "string"], format="date-time", description="end of that interval"),
-            "build_missing": Param(
-                None,
-                type=["null", "integer"],
-                minimum=0,
-                description="how many missing intervals to build, oldest first",
-            ),
-        },
-        doc_md=DOC.format(
-            name=pipeline.name,
-            description=pipeline.description,
-            cron=pipeline.schedule.cron,
-            build_missing=f"A scheduled run takes {pipeline.schedule.build_missing} without it; other runs none.",
-            tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
-            topics=str(pipeline.source),
-            alerts=ALERTS,
-        ),
+        default_args=_task_defaults(pipeline),
+        params=interval_form(),
+        doc_md=_doc(pipeline),
     ) as dag:
-        # Its task slot is given back while it waits: the stream that it waits for may need it to be launched.
-        @task.sensor(mode="reschedule", poke_interval=10, timeout=86_400)
-        def pin_ranges() -> PokeReturnValue:
-            """Resolve the interval to offset ranges, once; wait for the archive."""
-            context = get_current_context()
-            interval = take_step(interval_of_run, pipeline, context)
-            attempt = take_step(pin_unless_behind, pipeline, interval, context)
-            return PokeReturnValue(attempt is not None, attempt)
-
-        @task(retries=0)
-        def reconcile(attempt: str) -> None:
-            """Stop here when anything is unexplained."""
-            take_step(steps.judge_reconciliation, int(attempt))
-
-        complete = interval_asset(pipeline.name)
-
-        @task(outlets=[complete, UNKEYED])
-        def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
-            """Write the report, end the attempt, tell that the interval is complete."""
-            verdict = take_step(announce_registered, int(attempt))
-            emit(
-                outlet_events,
-                complete,
-                interval=verdict.interval,
-                partitions=verdict.registered,
-                report=verdict.report,
-            )
-            return {
-                "interval": verdict.interval,
-                "records": verdict.records,
-                "reconciliation": verdict.reconciliation,
-                "registered": verdict.registered,
-                "report": verdict.report,
-            }
-
-        attempt = pin_ranges()
+        attempt = _pin(pipeline)
         build = JobOperator(task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt)
         publish = JobOperator(task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt)
-        announced = announce(attempt)
-        attempt >> build >> reconcile(attempt) >> publish >> announced
+        announced = _announce(pipeline, attempt)
+        attempt >> build >> _reconcile(attempt) >> publish >> announced
         _build_missing(pipeline, attempt)
         with TaskGroup("announce_tables"):
             for table in pipeline.tables:
                 _announce_table(table, announced)
     return dag
+
+
+def _task_defaults(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "retries": 2,
+        "retry_delay": timedelta(seconds=15),
+        "execution_timeout": timedelta(hours=1),
+        "on_failure_callback": AlertNotifier(pipeline.name),
+        "on_success_callback": RecoveryNotifier(),
+    }
+
+
+def _doc(pipeline: Pipeline) -> str:
+    return DOC.format(
+        name=pipeline.name,
+        description=pipeline.description,
+        cron=pipeline.schedule.cron,
+        build_missing=f"A scheduled run takes {pipeline.schedule.build_missing} without it; other runs none.",
+        tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
+        topics=str(pipeline.source),
+        alerts=ALERTS,
+        deadline=pipeline.schedule.registered_within // timedelta(minutes=1),
+        pool=SPARK_POOL,
+        slots=pipeline.spark_slots,
+    )
+
+
+def _pin(pipeline: Pipeline) -> Any:
+    """Add the task that resolves the interval to offset ranges; what it returns is the id of the attempt."""
+
+    # Its task slot is given back while it waits: the stream that it waits for may need it to be launched.
+    @task.sensor(mode="reschedule", poke_interval=10, timeout=86_400)
+    def pin_ranges() -> PokeReturnValue:
+        """Resolve the interval to offset ranges, once; wait for the archive."""
+        context = get_current_context()
+        interval = take_step(interval_of_run, pipeline, context)
+        attempt = take_step(pin_unless_behind, pipeline, interval, context)
+        return PokeReturnValue(attempt is not None, attempt)
+
+    return linked(pin_ranges())
+
+
+def _reconcile(attempt: Any) -> Any:
+    """Add the task that goes no further when something is unexplained."""
+
+    @task(retries=0)
+    def reconcile(attempt: str) -> None:
+        """Stop here when anything is unexplained."""
+        take_step(judge_reconciliation, int(attempt))
+
+    return linked(reconcile(attempt))
+
+
+def _announce(pipeline: Pipeline, attempt: Any) -> Any:
+    """Add the task that tells of the complete interval; it returns what the tables' tasks tell of."""
+    complete = interval_asset(pipeline.name)
+
+    @task(outlets=[complete, UNKEYED])
+    def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
+        """Write the report, end the attempt, tell that the interval is complete."""
+        verdict = take_step(announce_registered, int(attempt))
+        emit(outlet_events, complete, interval=verdict.interval, partitions=verdict.registered, report=verdict.report)
+        return {
+            "interval": verdict.interval,
+            "records": verdict.records,
+            "reconciliation": verdict.reconciliation,
+            "registered": verdict.registered,
+            "report": verdict.report,
+        }
+
+    return linked(announce(attempt))
 
 
 def _build_missing(pipeline: Pipeline, attempt: Any) -> None:

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
@@ -49,6 +58,10 @@ class Settings(BaseModel):
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
     max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
+    alert_webhook: SecretStr | None = Field(None, description="https://… that every alert is posted to as JSON")
+    alert_smtp: SecretStr | None = Field(None, description="smtp[s]://[user:password@]host[:port] that sends alerts")
+    alert_email_to: str = Field("", description="receivers of alerts, separated by commas")
+    alert_email_from: str = Field("tidemark@localhost", description="sender of alerts")
 
     @model_validator(mode="before")
     @classmethod
@@ -98,6 +111,17 @@ class Settings(BaseModel):
         parsed = _parse_url(url)
         if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
             raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
+        return url
+
+    @field_validator("alert_smtp", "alert_webhook")
+    @classmethod
+    def _is_a_receiver(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if url is None or not url.get_secret_value():
+            return None
+        schemes = {"alert_smtp": ("smtp", "smtps"), "alert_webhook": ("http", "https")}[str(info.field_name)]
+        parts = urlsplit(url.get_secret_value())
+        if parts.scheme not in schemes or not parts.hostname:
+            raise ValueError(f"not a URL; write {schemes[-1]}://host[:port]")
         return url
 
     @cached_property

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from include.errors import UsageError
@@ -79,6 +82,8 @@ class Schedule:
     every: timedelta
     build_missing: int = 0
     """How many intervals that were never built each scheduled run has built, the oldest first."""
+    registered_within: timedelta = timedelta(minutes=20)
+    """How long after its end an interval may take to be registered; operators are told when it takes longer."""
 
     def __post_init__(self) -> None:
         if self.build_missing < 0:
@@ -125,16 +130,34 @@ class Schedule:
         return Interval(from_time, to_time)
 
 
-def every(duration: str, *, build_missing: int = 0) -> Schedule:
-    """Return the schedule with boundaries so often, e.g. `15m`, `6h` or `1d`."""
-    return Schedule(parse_duration(duration), build_missing)
+def every(duration: str, *, build_missing: int = 0, registered_within: str = "20m") -> Schedule:
+    """Return the schedule with boundaries so often, e.g. `15m`, `6h` or `1d`, and the deadline of its intervals."""
+    return Schedule(parse_duration(duration), build_missing, parse_duration(registered_within))
 
 
-def hourly(*, build_missing: int = 0) -> Schedule:
+def hourly(*, build_missing: int = 0, registered_within: str = "20m") -> Schedule:
     """Return the schedule with boundaries at every full hour."""
-    return every("1h", build_missing=build_missing)
+    return every("1h", build_missing=build_missing, registered_within=registered_within)
 
 
 def utc(moment: datetime) -> datetime:
     """Return a time of Spark's, which has no zone, as one in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """How long the parts of a job take; for people, never for what is computed."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By part, in the order in which they began."""
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count the time of the block to a part."""
+        began = time.monotonic()
+        self.seconds.setdefault(name, 0.0)
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.seconds[name] + time.monotonic() - began, 3)

@@ -86,6 +86,17 @@ class AirflowApi:
         instances = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         return {each["task_id"]: each["state"] for each in instances}
 
+    def log(self, dag: str, run: str, task: str, try_number: int = 1) -> str:
+        """Return the log of a try of a task, a line each event, those of its trigger included."""
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{try_number}"
+        content = self._call("GET", path, params={"full_content": True}, headers={"Accept": "application/json"})
+        return "\n".join(str(each["event"] if isinstance(each, dict) else each) for each in content["content"])
+
+    def answer(self, dag: str, run: str, task: str, option: str, **fields: Any) -> None:
+        """Answer what a task that awaits input has asked."""
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
+        self._call("PATCH", path, json={"chosen_options": [option], "params_input": fields})
+
     def asset_events(self, run: str) -> list[dict[str, Any]]:
         """Return the asset events of a run's tasks, newest first: name, partition_key, extra and more."""
         parameters: dict[str, Any] = {"source_run_id": run, "order_by": "-timestamp", "limit": 100}

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from airflow.sdk import Context, RetryDecision, RetryPolicy
 
-from include.airflow.notifier import send_alert
+from include.airflow.notifier import send_alert, stream_key
 from include.errors import error_class, one_line
 from include.ledger.streams.restarts import failures_in_a_row
 
@@ -51,6 +51,9 @@ class StreamBackoff(RetryPolicy):
         failures = len(failures_in_a_row(self.pipeline, IN_A_ROW))
         if failures == ALERT_AFTER and context is not None:
             send_alert(
-                context, self.pipeline, f"{one_line(str(exception), 2000)} — {failures} failures in a row, trying on"
+                context,
+                self.pipeline,
+                f"{one_line(str(exception), 2000)} — {failures} failures in a row, trying on",
+                key=stream_key(self.pipeline),
             )
         return RetryDecision.retry(delay_after(failures), f"failure {failures} in a row")

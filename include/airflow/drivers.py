@@ -12,6 +12,7 @@ import subprocess
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
+from include.errors import one_line
 from include.lake import delta_tables
 from include.ledger.streams import launches, restarts, writers
 from include.pipelines import load_pipeline
@@ -31,6 +33,9 @@ STARTING = timedelta(seconds=180)
 
 TAIL = 15
 """Lines of a driver's log that are told when it failed."""
+
+_SHOWN, _READ = 5, 16_384
+"""Lines of a live driver's log that are told at one look, and the bytes that are read for them."""
 
 
 def this_host() -> str:
@@ -158,3 +163,40 @@ def tail(launch: launches.Launch | None) -> list[str]:
         return Path(launch.log).read_text(errors="replace").splitlines()[-TAIL:] if launch else []
     except OSError:
         return []
+
+
+@dataclass
+class DriverLog:
+    """A live driver's log, followed from its end: the last lines of what was written since the last look."""
+
+    path: str
+    """Empty where nobody noted it: a driver that was started by hand."""
+    _at: int = 0
+
+    def new_lines(self) -> list[str]:
+        """Return the new lines that are shown, printable, at most a few; the rest is counted in the first.
+
+        None where the file cannot be read on this host.
+        """
+        try:
+            with Path(self.path).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                # A log that became shorter was replaced.
+                begin = self._at if self._at <= size else 0
+                file.seek(max(begin, size - _READ))
+                read = file.read()
+        except OSError:
+            return []
+        # What has no line end yet is told when it has one.
+        whole = read[: read.rfind(b"\n") + 1]
+        self._at = size - len(read) + len(whole)
+        lines = [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
+        left_out = len(lines) - _SHOWN
+        shown = [one_line(line) for line in lines[-_SHOWN:]]
+        return [f"… {left_out} lines before are in {self.path}", *shown] if left_out > 0 else shown
+
+
+def log_of(launch: str) -> DriverLog:
+    """Return the log of a launch; of a driver that was started by hand, one without lines."""
+    noted = launches.find(launch) if launch else None
+    return DriverLog(noted.log if noted else "")

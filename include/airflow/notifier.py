@@ -1,21 +1,31 @@
-"""Alerts of the operators: one message each in a Kafka topic."""
+"""Alerts of Airflow's tasks: told once when a task failed for good, and once when it has succeeded since."""
 
 from __future__ import annotations
 
-import json
 import logging
+from datetime import UTC, datetime
 
 from airflow.sdk import Context
 from airflow.sdk.bases.notifier import BaseNotifier
 
-from include import kafka
-from include.errors import ServiceUnreachable
+from include import alerts
+from include.alerts.channels import ALERTS
+from include.errors import TidemarkError
+from include.ledger.alerts import Alert
 
-ALERTS = "tidemark-alerts"
-"""Topic of the alerts; key: pipeline, value: JSON object of pipeline, dag, run, task and error."""
-
+__all__ = ["ALERTS", "AlertNotifier", "RecoveryNotifier", "send_alert", "stream_key"]
 
 _log = logging.getLogger(__name__)
+
+
+def stream_key(pipeline: str) -> str:
+    """Return the key of a stream's alerts: of a row of failures, one is told."""
+    return f"stream/{pipeline}"
+
+
+def _task_key(context: Context) -> str:
+    instance = context["ti"]
+    return f"task/{instance.dag_id}/{instance.run_id}/{instance.task_id}"
 
 
 class AlertNotifier(BaseNotifier):
@@ -31,18 +41,32 @@ class AlertNotifier(BaseNotifier):
         send_alert(context, self.pipeline, lines[-1] if lines else "")
 
 
-def send_alert(context: Context, pipeline: str, error: str) -> None:
-    """Write an alert of the running task into `ALERTS`; a broker that is away leaves a line in the task's log."""
+class RecoveryNotifier(BaseNotifier):
+    """Tells that a task which had failed for good has succeeded: it was cleared, or its run is done again."""
+
+    def notify(self, context: Context) -> None:
+        """Send the end of the task's alert, if there is one."""
+        try:
+            alerts.recover(_task_key(context))
+        except TidemarkError as error:
+            _log.error("whether an alert is over was not told: %s", error)
+
+
+def send_alert(context: Context, pipeline: str, error: str, *, key: str = "") -> None:
+    """Tell of an error of the running task; a ledger that is away leaves a line in the task's log."""
     instance = context["ti"]
-    alert = {
-        "pipeline": pipeline,
-        "dag": instance.dag_id,
-        "run": instance.run_id,
-        "task": instance.task_id,
-        "error": error,
-    }
+    what, _, todo = error.partition(" — ")
+    facts = {"dag": instance.dag_id, "run": instance.run_id, "task": instance.task_id, "error": error}
+    alert = Alert(
+        key or _task_key(context),
+        pipeline,
+        what,
+        f"{instance.dag_id} {instance.run_id}, task {instance.task_id}",
+        datetime.now(UTC),
+        todo or f"read the log of the task {instance.task_id}, then clear it",
+        facts,
+    )
     try:
-        kafka.create_topic(ALERTS, 1)
-        kafka.send(ALERTS, [(pipeline.encode(), json.dumps(alert, sort_keys=True).encode())])
-    except ServiceUnreachable as unreachable:
+        alerts.tell(alert)
+    except TidemarkError as unreachable:
         _log.error("the alert was not sent: %s", unreachable)

@@ -6,18 +6,23 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
+from include.airflow.interval_run.step_log import tell_step
 from include.airflow.tasks import task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
+from include.pipelines import load_pipeline
 from include.settings import Settings
 from include.spark import driver_folders
-from include.spark.submission import JOBS, SparkSubmission
+from include.spark.driver_lines import DriverLines
+from include.spark.submission import JOBS, SPARK_POOL, SparkSubmission
 
 
 class JobOperator(SparkSubmitOperator):
@@ -28,32 +33,73 @@ class JobOperator(SparkSubmitOperator):
     """
 
     template_fields: Sequence[str] = ("attempt",)
+    operator_extra_links = INTERVAL_LINKS
 
     def __init__(self, *, job: AttemptJob, pipeline: str, attempt: Any, **kwargs: Any) -> None:
+        # Five pipelines at a full hour shall not start five drivers on two cores.
+        kwargs = {"pool": SPARK_POOL, "pool_slots": load_pipeline(pipeline).spark_slots, **kwargs}
         super().__init__(application=str(JOBS / f"{job}.py"), name=f"{job} {pipeline}", durable=False, **kwargs)
         self.job: AttemptJob = job
         self.pipeline = pipeline
         self.attempt = attempt
+        self._lines = DriverLines()
 
     def execute(self, context: Context) -> None:
-        """Submit, wait, and say what a failure means."""
+        """Submit, wait, and say what the step found, or what its failure means."""
+        push_links(context, self)
+        if code := self.run_job(context):
+            raise self._failure(code)
+        tell_step(self.job, int(self.attempt))
+
+    def run_job(self, context: Context) -> int:
+        """Submit, wait, and return the driver's exit code."""
         self.take(submit(self.job, self.pipeline, int(self.attempt)))
         try:
             super().execute(context)
         except AirflowException as error:
             named = re.search(r"Error code is: (\d+)", str(error))
-            code = int(named[1]) if named else TidemarkError.exit_code
-            failed = error_class(code)
-            meaning = (issubclass(failed, ValidationFailed) and _validation(int(self.attempt))) or failed.meaning
-            raise task_failure(
-                failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}"
-            ) from None
+            return int(named[1]) if named else TidemarkError.exit_code
+        return 0
+
+    def _failure(self, code: int) -> AirflowException:
+        """Return what the exit code means; what the step left in the ledger is told before it."""
+        failed = error_class(code)
+        meaning = failed.meaning
+        if issubclass(failed, ValidationFailed):
+            tell_step(self.job, int(self.attempt), failed=True)
+            meaning = _validation(int(self.attempt)) or meaning
+        elif failed is TidemarkError:
+            for line in self._lines.held:
+                self.log.error("driver: %s", line)
+        return task_failure(failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}")
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """Return the hook; of what it logs, the driver's own lines are shown, the others for debugging only."""
+        hook = super()._get_hook()
+        self._lines = DriverLines()
+        hook._log = _OwnLines(hook.log, self._lines)
+        return hook
 
     def take(self, resolved: SparkSubmission) -> None:
         """Take over what is submitted: arguments, configuration, and an environment without secrets."""
         self.application_args = list(resolved.arguments)
         self.conf = resolved.conf
         self.env_vars = without_secrets(resolved.env)
+
+
+class _OwnLines:
+    """A hook's log, of whose messages those that are not the driver's own are for debugging only."""
+
+    def __init__(self, log: Any, lines: DriverLines) -> None:
+        self._log, self._lines = log, lines
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def info(self, text: str, *arguments: Any) -> None:
+        """Log a message of the hook, or a line of the driver."""
+        message = text % arguments if arguments else text
+        (self._log.info if self._lines.passes(message) else self._log.debug)("%s", message)
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

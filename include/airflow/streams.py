@@ -17,7 +17,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow import backoff, drivers
-from include.airflow.notifier import send_alert
+from include.airflow.interval_run.links import STREAM_LINKS, push_links
+from include.airflow.notifier import send_alert, stream_key
 from include.airflow.progress import Progress
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, error_class
@@ -27,7 +28,7 @@ from include.pipelines import load_pipeline
 from include.spark.submission import JOBS
 
 _LOOK_AT_PROGRESS = 15.0
-"""Seconds between two looks at what waits for the queries; each asks Kafka."""
+"""Seconds between two looks at what waits for the queries, each of which asks Kafka, and at the driver's log."""
 
 
 class StreamTrigger(BaseTrigger):
@@ -47,11 +48,16 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the driver until there is something to tell."""
         progress, looked = Progress(), time.monotonic()
+        log: drivers.DriverLog | None = None
         while True:
             try:
                 event = await asyncio.to_thread(drivers.look_at, self.pipeline, self.launch)
                 if event is None and time.monotonic() - looked > _LOOK_AT_PROGRESS:
                     looked = time.monotonic()
+                    if log is None:
+                        log = await asyncio.to_thread(drivers.log_of, self.launch)
+                    for line in await asyncio.to_thread(log.new_lines):
+                        self.log.info("driver: %s", line)
                     event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked)
             except ServiceUnreachable as error:
                 # The driver lives on without Kafka and PostgreSQL for a while, and tells itself when it does not.
@@ -76,6 +82,8 @@ def look_at_progress(pipeline: str, progress: Progress, now: float) -> dict[str,
 class StreamOperator(SparkSubmitOperator):
     """Makes sure that the pipeline's driver runs, then waits for its end without a worker slot."""
 
+    operator_extra_links = STREAM_LINKS
+
     def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
         super().__init__(application=str(JOBS / "stream.py"), name=f"stream {pipeline}", durable=False, **kwargs)
         self.pipeline = pipeline
@@ -86,6 +94,7 @@ class StreamOperator(SparkSubmitOperator):
         self._watched = launch = take_step(self._adopt_or_launch)
         noted = launches.find(launch)
         context["ti"].xcom_push(key="log", value=noted.log if noted else "")
+        push_links(context, self)
         self.defer(
             trigger=StreamTrigger(self.pipeline, launch), method_name="execute_complete", kwargs={"launch": launch}
         )
@@ -128,7 +137,9 @@ class StreamOperator(SparkSubmitOperator):
         what = self._words(event) + f"; its log: {noted.log if noted else 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
         if event["event"] == "stalled":
-            send_alert(context, self.pipeline, f"{what}; it is stopped and started again")
+            send_alert(
+                context, self.pipeline, f"{what}; it is stopped and started again", key=stream_key(self.pipeline)
+            )
             take_step(drivers.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
         self._fail(context["ti"].dag_id, what)

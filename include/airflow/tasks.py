@@ -6,12 +6,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from include.airflow.daily import parse_day
-from include.errors import ArchiveBehind, TidemarkError, UsageError, error_class
+from include.airflow.interval_run.form import Wishes
+from include.airflow.interval_run.step_log import tell_step
+from include.errors import ArchiveBehind, ReconciliationFailed, TidemarkError, UsageError, error_class
 from include.intervals import steps
 from include.intervals.missing import missing_in_order
+from include.intervals.telling.plan import plan_interval
 from include.intervals.verdict import Verdict
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -59,19 +62,38 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
 
 
 def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
-    """Pin the interval and return the id of its attempt; None while the archive is behind.
+    """Pin the interval as the run's form says and return the id of its attempt; None while the archive is behind.
 
-    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`.
+    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`, and Airflow's skip of this task
+    and those behind it when the run only asks what would change.
     """
-    run_by = f"airflow {context['dag_run'].run_id}"
+    run_by, wishes = f"airflow {context['dag_run'].run_id}", Wishes.of_run(context["params"])
+    if wishes.dry_run:
+        for line in plan_interval(pipeline, interval, source=wishes.source, repin=wishes.repin):
+            print(line)
+        raise AirflowSkipException("a dry run: nothing was changed")
     try:
-        return str(steps.pin(pipeline.name, interval, run_by=run_by, patience=POKE))
+        attempt = steps.pin(
+            pipeline.name, interval, run_by=run_by, source=wishes.source, repin=wishes.repin, patience=POKE
+        )
     except ArchiveBehind as error:
         began = context["ti"].get_first_reschedule_date(context)
         if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):
             raise
         print(f"waiting: {error}")
         return None
+    tell_step("pin_ranges", attempt)
+    return str(attempt)
+
+
+def judge_reconciliation(attempt: int) -> None:
+    """Tell what the comparison found. Raises ReconciliationFailed when something is unexplained or nothing is built."""
+    try:
+        steps.judge_reconciliation(attempt)
+    except ReconciliationFailed:
+        tell_step("reconcile", attempt, failed=True)
+        raise
+    tell_step("reconcile", attempt)
 
 
 def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
@@ -97,6 +119,7 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
 def announce_registered(attempt: int) -> Verdict:
     """Write the report, end the attempt, and return its verdict. Raises the error of a verdict that did not pass."""
     verdict = steps.announce(attempt)
+    tell_step("announce", attempt, verdict, failed=bool(verdict.exit_code))
     if verdict.exit_code:
         failed = error_class(verdict.exit_code)
         raise failed(

@@ -14,6 +14,9 @@ from include.cli import AsJson, PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress
 from include.errors import TidemarkError
 from include.intervals import steps
+from include.intervals.telling.plan import plan_interval
+from include.intervals.telling.summary import Step, summarize
+from include.intervals.verdict import Verdict
 from include.lake import delta_tables
 from include.ledger.intervals import locks
 from include.ledger.intervals.states import Source
@@ -72,24 +75,39 @@ def interval(
     repin: Annotated[
         bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be read and replaced")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one interval end to end, as the DAG does; prints its verdict as JSON."""
     declared = load_pipeline(pipeline)
     wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
     run_by = user_at_host()
+    if dry_run:
+        for line in plan_interval(declared, wanted, source=source, repin=repin):
+            progress(line)
+        return
     progress(f"{declared.name}: pinning {wanted}")
     attempt = steps.pin(declared.name, wanted, run_by=run_by, source=source, repin=repin)
+    _tell("pin_ranges", attempt)
     with locks.attempt_under_way(declared.name, wanted):
         progress(f"{declared.name}: building and reconciling")
         code = run_job(steps.submit_both(declared.name, attempt))
         if code not in (0, 2):
             raise typer.Exit(code)
+        _tell("build_interval", attempt)
+        if not steps.is_unexplained(attempt):
+            _tell("publish", attempt)
         verdict = steps.announce(attempt)
+        _tell("announce", attempt, verdict)
     print_json(verdict.as_json())
     if verdict.exit_code == 3:
         steps.judge_reconciliation(attempt)
     raise typer.Exit(verdict.exit_code or code)
+
+
+def _tell(step: Step, attempt: int, verdict: Verdict | None = None) -> None:
+    for line in summarize(step, attempt, verdict):
+        progress(line)
 
 
 def rebuild(

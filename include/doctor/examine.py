@@ -165,14 +165,15 @@ def _lake() -> Iterator[Finding]:
         yield Finding(is_there, f"the lake at {lake.root()}", "" if is_there else "make the bucket")
 
 
-def _disagreements(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
+def disagreements_of(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
+    """Yield what ledger, catalog and files of a pipeline disagree about; `deep` compares the files' hashes, too."""
     yield from check_tables(pipeline, deep=deep)
     yield from check_landing(pipeline)
 
 
 def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
     try:
-        disagreements = [each for pipeline in all_pipelines() for each in _disagreements(pipeline, deep=deep)]
+        disagreements = [each for pipeline in all_pipelines() for each in disagreements_of(pipeline, deep=deep)]
         for line in repairing.plan(disagreements):
             progress(f"plan: {line}")
         repairing.repair(disagreements, progress)
@@ -184,7 +185,7 @@ def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
 def _tables(*, deep: bool) -> Iterator[Finding]:
     try:
         for pipeline in all_pipelines():
-            for each in _disagreements(pipeline, deep=deep):
+            for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")

@@ -82,6 +82,12 @@ def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, nam
     return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta)
 
 
+def is_unexplained(attempt: int) -> bool:
+    """Whether the attempt's latest build left something unexplained; it is not published then."""
+    build = attempts.load_attempt(attempt).findings.build
+    return build is not None and build.reconciliation.unexplained > 0
+
+
 def judge_reconciliation(attempt: int) -> None:
     """Raise ReconciliationFailed, after writing the report, when the attempt left something unexplained."""
     spec = attempts.load_attempt(attempt)

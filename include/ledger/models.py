@@ -675,3 +675,23 @@ class LineCount(Base):
     archived: Mapped[int] = mapped_column(comment="Lines with at least one archive row")
     empty: Mapped[int] = mapped_column(comment="Valid lines with nothing to archive")
     quarantined: Mapped[int] = mapped_column(comment="Lines in quarantine")
+
+
+class AlertRow(Base):
+    """Something that the operators were told of."""
+
+    __tablename__ = "alerts"
+    __table_args__ = (
+        Index("ix_alerts_open", "key", unique=True, postgresql_where=text("closed_at IS NULL")),
+        {"comment": "What operators are told of: once when it begins, once when it is over"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were raised")
+    key: Mapped[str] = mapped_column(comment="What it is about; of one key, one alert is open at a time")
+    pipeline: Mapped[str] = mapped_column(index=True, comment="Name of the pipeline")
+    alert: Mapped[dict[str, Any]] = mapped_column(comment="what, place, todo and further facts, as they were told")
+    since: Mapped[datetime] = mapped_column(comment="Since when it is so")
+    raised_at: Mapped[datetime] = _now("When it was noticed")
+    closed_at: Mapped[datetime | None] = mapped_column(comment="When it was found to be over")
+    told: Mapped[dict[str, Any]] = mapped_column(comment="By channel: when its beginning was told there")
+    told_closed: Mapped[dict[str, Any]] = mapped_column(comment="By channel: when its end was told there")

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import psutil
 
+from include.errors import ServiceUnreachable
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import REPOSITORY, settings, write_private
+from include.spark.submission import SPARK_POOL
 
 USER = "admin"
 
@@ -105,6 +107,31 @@ def up() -> None:
     started = process.start_detached("airflow", command, airflow_environment(port))
     process.write_started("airflow", started, address=f"http://127.0.0.1:{port}", port=port)
     process.wait_until("airflow", lambda: not unhealthy_parts(f"http://127.0.0.1:{port}"), started, 180)
+    ensure_pool(f"http://127.0.0.1:{port}")
+
+
+def ensure_pool(address: str) -> None:
+    """Make the pool of Spark drivers with a slot per core; one that is there keeps the slots that it was given."""
+    import httpx
+
+    pool = {
+        "name": SPARK_POOL,
+        "slots": os.cpu_count() or 1,
+        "description": "Spark drivers of intervals at once: one per core",
+        "include_deferred": False,
+    }
+    try:
+        login = {"username": USER, "password": password()}
+        token = httpx.post(f"{address}/auth/token", json=login, timeout=30).raise_for_status().json()["access_token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.post(f"{address}/api/v2/pools", json=pool, headers=headers, timeout=30)
+        if answer.status_code != httpx.codes.CONFLICT:
+            answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise ServiceUnreachable(
+            f"Airflow at {address} did not take the pool {SPARK_POOL}: {type(error).__name__}",
+            remedy=f"airflow pools set {SPARK_POOL} 2 'Spark drivers at once'",
+        ) from None
 
 
 def unhealthy_parts(address: str) -> list[str]:

@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 
 import psutil
 
+from include.errors import TidemarkError, error_class
 from include.spark import driver_folders
+from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission
 
 _PR_SET_PDEATHSIG = 1
-_NOISE = ("WARNING: Using incubator modules", "SparkStringUtils: Truncated", "Disabling AQE since AQE")
 
 
 def _die_with_parent() -> None:
@@ -41,26 +42,37 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
     )
 
 
-def _pass_on(process: subprocess.Popen[str]) -> None:
+def _pass_on(process: subprocess.Popen[str], lines: DriverLines) -> None:
+    """Write to standard error what passes; the rest is held back in `lines`."""
     assert process.stdout is not None
     for line in process.stdout:
-        if not any(noise in line for noise in _NOISE):
+        if lines.passes(line):
             sys.stderr.write(line)
             sys.stderr.flush()
 
 
 def run_job(job: SparkSubmission) -> int:
     """Run a Spark application to its end and return its exit code. Its messages go to standard error."""
-    process = _start(job)
+    process, lines = _start(job), DriverLines()
     try:
-        _pass_on(process)
-        return process.wait()
+        _pass_on(process, lines)
+        code = process.wait()
+        _show(lines.held, code)
+        return code
     except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
     finally:
         driver_folders.sweep()
+
+
+def _show(held: Iterable[str], code: int) -> None:
+    """Show what was held back of an application that died without naming an error."""
+    if code and error_class(code) is TidemarkError:
+        for line in held:
+            sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def run_attached(job: SparkSubmission) -> int:
@@ -97,7 +109,7 @@ def run_stream_job(job: SparkSubmission) -> int:
     """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after the micro-batch."""
     process = _start(job)
     stop = _StopOnSignal(process)
-    _pass_on(process)
+    _pass_on(process, DriverLines(shows_warnings=True))
     code = process.wait()
     driver_folders.sweep()
     return stop.code(code)
@@ -110,7 +122,7 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
     """
     process = _start(job)
     stop = _StopOnSignal(process)
-    passing_on = threading.Thread(target=_pass_on, args=(process,), daemon=True)
+    passing_on = threading.Thread(target=_pass_on, args=(process, DriverLines(shows_warnings=True)), daemon=True)
     passing_on.start()
     while True:
         try:

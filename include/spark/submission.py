@@ -22,6 +22,9 @@ JOBS = REPOSITORY / "spark_jobs"
 OWN_SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
 """That of this Python's PySpark."""
 
+SPARK_POOL = "tidemark_spark"
+"""Airflow's pool that the drivers of all intervals share."""
+
 SHUFFLE_PARTITIONS = 2
 """Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
 

@@ -12,6 +12,7 @@ from include.ledger.intervals.revisions import BuiltRevision
 from include.offsets import Fates, TopicPartition
 from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
+from include.times import Stopwatch
 from include.versions import code_version
 from spark_jobs.archive.replayed import replayed_rows
 from spark_jobs.archive.schema import with_partition_columns
@@ -50,21 +51,28 @@ def build(run: IntervalRun) -> None:
 def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
     """Write the revisions, and say what was found on the way. The ledger knows nothing of them yet."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
-    revision = revision_name(run.attempt.id, datetime.now(UTC))
-    reading = read_interval(run)
-    replayed = replayed_rows(spark, pipeline, pinned)
-    archive = with_partition_columns(pipeline, replayed.added_to(reading.archive))
-    built = write_revisions(archive, archive_layout(pipeline), pinned.interval, revision)
+    revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
+    with watch.part("read and compare"):
+        reading = read_interval(run)
+        replayed = replayed_rows(spark, pipeline, pinned)
+    with watch.part(f"write {pipeline.table}"):
+        archive = with_partition_columns(pipeline, replayed.added_to(reading.archive))
+        built = write_revisions(archive, archive_layout(pipeline), pinned.interval, revision)
     rows = replayed.added_to(reading.rows)
     reconciliation = reading.reconciliation
     for view in pipeline.views:
-        batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
-        reconciliation += reconcile_view(run, view, batch_view, replayed)
-        built += write_revisions(batch_view, view_layout(pipeline, view), pinned.interval, revision)
+        with watch.part(f"view {view.name}"):
+            batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
+            reconciliation += reconcile_view(run, view, batch_view, replayed)
+            built += write_revisions(batch_view, view_layout(pipeline, view), pinned.interval, revision)
     if pipeline.flags:
-        # Not of replayed rows: the stream saw those records in quarantine.
-        reconciliation += reconcile_flags(run, reading.rows)
-    return built, _findings(run, reading, reconciliation, replayed.records, collect_report(run, rows, built), built)
+        with watch.part("flags"):
+            # Not of replayed rows: the stream saw those records in quarantine.
+            reconciliation += reconcile_flags(run, reading.rows)
+    with watch.part("report and comparison"):
+        report = collect_report(run, rows, built)
+        findings = _findings(run, reading, reconciliation, replayed.records, report, built)
+    return built, replace(findings, seconds=watch.seconds)
 
 
 def _findings(

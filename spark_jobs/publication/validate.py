@@ -11,6 +11,7 @@ from expectations.checkpoint import run_checkpoint
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
+from include.times import Stopwatch
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import table_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -31,16 +32,22 @@ def validate(run: IntervalRun, built: Sequence[BuiltRevision], on_pass: OnPass) 
         on_pass(validation)
         return validation
     *others, last = tables
-    judged = [_judge(run, table, built, lambda _: None) for table in others]
+    watch = Stopwatch()
+    judged = []
+    for table in others:
+        with watch.part(table):
+            judged.append(_judge(run, table, built, lambda _: None))
     have_passed = all(passed for passed, _ in judged)
     results = tuple(result for _, of_table in judged for result in of_table)
 
     def complete(of_last: Sequence[ExpectationResult]) -> None:
         if have_passed:
-            on_pass(Validation(True, suite, (*results, *of_last)))
+            on_pass(Validation(True, suite, (*results, *of_last), watch.seconds))
 
-    passed, of_last = _judge(run, last, built, complete)
-    return Validation(have_passed and passed, suite, (*results, *of_last))
+    # The action of the last checkpoint registers, too: that is no part of the check.
+    with watch.part(f"{last}, registering included"):
+        passed, of_last = _judge(run, last, built, complete)
+    return Validation(have_passed and passed, suite, (*results, *of_last), watch.seconds)
 
 
 def _judge(

@@ -17,16 +17,19 @@ from tests.conftest import REPOSITORY
 SCRIPT = """
 import json, sys
 sys.path.insert(0, "dags")
-import daily, housekeeping, intervals, streams
+import daily, decide, housekeeping, intervals, streams, watch
 from airflow.serialization.serialized_objects import DagSerialization
 found = {}
-for module in (streams, intervals, housekeeping, daily):
+for module in (streams, intervals, housekeeping, daily, watch, decide):
     for name, dag in vars(module).items():
         if hasattr(dag, "task_dict"):
             found[name] = {
                 "tasks": {t: sorted(task.downstream_task_ids) for t, task in dag.task_dict.items()},
                 "spark": sorted(t for t, task in dag.task_dict.items()
                     if any(c.__name__ == "SparkSubmitOperator" for c in type(task).__mro__)),
+                "pools": {t: (task.pool, task.pool_slots) for t, task in dag.task_dict.items()},
+                "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
+                "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
                 "doc": dag.doc_md,
                 "paused": dag.is_paused_upon_creation,
                 "serialized": json.dumps(DagSerialization.serialize_dag(dag), default=str),
@@ -36,7 +39,7 @@ print("RESULT" + json.dumps({"dags": found, "heavy": heavy}))
 """
 
 
-def run_script(script: str, folder: Path) -> Any:
+def run_script(script: str, folder: Path, *arguments: str) -> Any:
     """What the script prints after RESULT, run where DAGs are read: no service, settings with canary secrets."""
     environment = {
         **os.environ,
@@ -46,7 +49,12 @@ def run_script(script: str, folder: Path) -> Any:
         "TIDEMARK_HOME": str(folder / "home"),
     }
     result = subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, *arguments],
+        env=environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     line = next(line for line in result.stdout.splitlines() if line.startswith("RESULT"))
@@ -61,7 +69,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_each_pipeline_has_a_stream_an_interval_and_a_daily_dag(parsed: dict[str, Any]) -> None:
     of_pipelines = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream", "daily")}
-    assert set(parsed["dags"]) == {"housekeeping"} | of_pipelines
+    assert set(parsed["dags"]) == {"housekeeping", "watch", "decide"} | of_pipelines
     assert all(dag["paused"] for dag in parsed["dags"].values())
 
 
@@ -88,6 +96,69 @@ def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any])
     assert parsed["dags"]["interval__nest_cameras"]["spark"] == ["build_interval", "publish"]
     assert parsed["dags"]["stream__nest_cameras"]["spark"] == ["stream"]
     assert parsed["dags"]["housekeeping"]["spark"] == []
+
+
+def test_spark_drivers_of_intervals_share_a_pool_and_other_tasks_take_none_of_it(parsed: dict[str, Any]) -> None:
+    pools = parsed["dags"]["interval__nest_cameras"]["pools"]
+    of_spark = {task for task, (pool, _) in pools.items() if pool == "tidemark_spark"}
+    assert of_spark == {"build_interval", "publish"}
+    assert pools["publish"] == ["tidemark_spark", 1]
+    assert parsed["dags"]["stream__nest_cameras"]["pools"] == {"stream": ["default_pool", 1]}
+
+
+def test_form_asks_which_interval_and_how(parsed: dict[str, Any]) -> None:
+    sections = parsed["dags"]["interval__nest_cameras"]["form"]
+    which, how = "Which interval", "How"
+    sought = {"from": which, "to": which, "source": how, "repin": how, "dry_run": how}
+    assert sections == {**sought, "build_missing": "Missing intervals"}
+
+
+def test_tasks_link_to_the_pages_about_what_they_work_on(parsed: dict[str, Any]) -> None:
+    links = parsed["dags"]["interval__nest_cameras"]["links"]
+    steps = ("pin_ranges", "build_interval", "reconcile", "publish", "announce")
+    assert {task: links[task] for task in steps} == {task: ["Interval page", "Stream page"] for task in steps}
+    assert parsed["dags"]["stream__nest_cameras"]["links"] == {"stream": ["Stream page", "Driver log"]}
+
+
+PARSE_TIMES = """
+import importlib, json, sys, time
+sys.path.insert(0, "dags")
+# What every DAG file needs: the DAG processor has it loaded before it reads the first one.
+import airflow.sdk, airflow.providers.apache.spark.operators.spark_submit, airflow.providers.standard.operators.python
+import airflow.providers.standard.sensors.python, airflow.providers.standard.decorators.python, include.ledger.alerts
+import airflow.triggers.base, airflow.serialization.serialized_objects, include.kafka, httpx, include.lake
+seconds = {}
+for name in sys.argv[1:]:
+    began = time.process_time()
+    importlib.import_module(name)
+    seconds[name] = time.process_time() - began
+print("RESULT" + json.dumps(seconds))
+"""
+
+
+def test_each_dag_file_is_parsed_in_half_a_second(tmp_path_factory: pytest.TempPathFactory) -> None:
+    files = sorted(path.stem for path in (REPOSITORY / "dags").glob("*.py"))
+    seconds = run_script(PARSE_TIMES, tmp_path_factory.mktemp("airflow"), *files)
+    assert {name for name, each in seconds.items() if each > 0.5} == set(), seconds
+
+
+EXAMPLE = """
+import json
+from airflow.serialization.serialized_objects import DagSerialization
+from include.airflow.examples import consume_tables
+found = {}
+for dag in (consume_tables.each_interval, consume_tables.each_day):
+    DagSerialization.serialize_dag(dag)
+    found[dag.dag_id] = type(dag.timetable).__name__
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_example_follows_a_table_by_both_kinds_of_event(tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert run_script(EXAMPLE, tmp_path_factory.mktemp("airflow")) == {
+        "each_interval_of_nest_cameras": "AssetTriggeredTimetable",
+        "each_day_of_nest_cameras": "PartitionedAssetTimetable",
+    }
 
 
 def test_housekeeping_has_one_task_per_pipeline_that_waits_for_no_other(parsed: dict[str, Any]) -> None:

@@ -61,3 +61,21 @@ def day_totals(pipeline: str, from_time: datetime, to_time: datetime) -> DayTota
         {name: int(count) for name, count in zip(names, counts, strict=True)},
         {table: TableTotals(partitions, int(rows)) for table, partitions, rows in tables},
     )
+
+
+def registered_starts(
+    pipeline: str, from_time: datetime, to_time: datetime
+) -> tuple[datetime | None, frozenset[datetime]]:
+    """Return the start of the pipeline's first interval, and of those registered that begin in `[from_time, to_time)`.
+
+    The first is None when the pipeline has no interval.
+    """
+    wanted = select(IntervalRow.from_time).where(
+        IntervalRow.pipeline == pipeline,
+        IntervalRow.from_time >= from_time,
+        IntervalRow.from_time < to_time,
+        IntervalRow.state == IntervalState.REGISTERED,
+    )
+    with session() as ledger:
+        first = ledger.scalar(select(func.min(IntervalRow.from_time)).where(IntervalRow.pipeline == pipeline))
+        return first, frozenset(ledger.scalars(wanted))

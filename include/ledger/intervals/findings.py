@@ -94,6 +94,8 @@ class BuildFindings:
     revision_differences: tuple[RevisionDifference, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
     """`sections` and `chart` of the interval's page."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long each part of the build took, s."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Validation:
     success: bool
     suite: str
     expectations: tuple[ExpectationResult, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long the checkpoint of each table took, s."""
 
     @property
     def failed(self) -> tuple[ExpectationResult, ...]:
@@ -138,6 +142,7 @@ class Findings:
         if self.validation:
             kept["validation"] = self.validation.as_verdict()
             kept["expectations"] = [asdict(each) for each in self.validation.expectations]
+            kept["validation_seconds"] = dict(self.validation.seconds)
         if self.delta:
             kept["delta"] = asdict(self.delta)
         return kept
@@ -152,6 +157,7 @@ def findings_of(kept: Mapping[str, Any]) -> Findings:
             validation["success"],
             validation["suite"],
             tuple(_part(ExpectationResult, each) for each in kept.get("expectations", ())),
+            kept.get("validation_seconds", {}),
         )
         if validation
         else None,
@@ -170,6 +176,7 @@ def _build_json(build: BuildFindings) -> dict[str, Any]:
         "code_changes": dict(build.code_changes),
         "revision_differences": [{**asdict(e), "examples": list(e.examples)} for e in build.revision_differences],
         "report": dict(build.report),
+        "build_seconds": dict(build.seconds),
     }
 
 
@@ -186,6 +193,7 @@ def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
         kept.get("code_changes", {}),
         tuple(_part(RevisionDifference, each) for each in kept.get("revision_differences", ())),
         kept.get("report", {}),
+        kept.get("build_seconds", {}),
     )
 
 

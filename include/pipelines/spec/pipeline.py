@@ -32,6 +32,8 @@ class Pipeline:
     reports: tuple[Threshold | Top | Listing, ...] = ()
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
+    spark_slots: int = field(default=1, kw_only=True)
+    """Slots that a Spark driver of its intervals takes in Airflow's pool; the pool has one per core."""
     declared_as: str = ""
     """Name of the declaration, where the pipeline runs under another one (`include/pipelines/spec/lines.py`)."""
 

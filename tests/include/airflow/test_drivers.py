@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -138,3 +139,17 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     drivers.stop_driver(NAME, "", patience=10)
     driver.join(10)
     assert driver.was_asked
+
+
+def test_log_of_a_live_driver_is_told_in_whole_new_lines_and_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "driver.log"
+    log = drivers.DriverLog(str(file))
+    assert log.new_lines() == []
+    file.write_text("one\ntwo\nhalf")
+    assert log.new_lines() == ["one", "two"]
+    with file.open("a") as more:
+        more.write(" \x1b[31mred\n" + "".join(f"{number}\n" for number in range(20)))
+    assert log.new_lines() == [f"… 16 lines before are in {file}", *map(str, range(15, 20))]
+    assert log.new_lines() == []
+    file.write_text("anew\n")
+    assert log.new_lines() == ["anew"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from include.settings import settings
 from include.spark.submission import submission
@@ -64,3 +65,14 @@ def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
     assert operator.env_vars["TIDEMARK_LAKE"] == "file:///srv/lake"
     if mode in ("yarn cluster", "k8s"):
         assert any(part.endswith("TIDEMARK_LAKE=file:///srv/lake") for part in command)
+
+
+def test_log_of_a_job_shows_the_driver_s_own_lines_and_the_rest_for_debugging_only() -> None:
+    from include.airflow.spark import JobOperator
+
+    hook = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")._get_hook()
+    with structlog.testing.capture_logs() as logged:
+        hook._process_spark_submit_log(iter(["WARNING: Using incubator modules\n", "tidemark: nest_cameras: done\n"]))
+        hook._build_spark_submit_command("publish.py")
+    # Of less than the level INFO Airflow's logger makes nothing.
+    assert [(each["log_level"], each["event"]) for each in logged] == [("info", "tidemark: nest_cameras: done")]

@@ -1,0 +1,74 @@
+"""One DAG for decisions that only a person may take: it shows what is known, waits, and carries out what was approved."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, get_current_context, task
+
+from include.airflow.decisions.form import answer_of, decision_form, question_of, why
+from include.airflow.tasks import take_step
+from include.deciding.choices import Request, carry_out
+
+DOC = """
+### Decide
+
+**What**: takes a decision that only a person may take, about one pipeline. Trigger it, and fill in the form:
+
+| decision | needs | writes the same as |
+|---|---|---|
+| accept loss | | `./tidemark accept-loss` |
+| adopt topic | topic | `./tidemark adopt` |
+| pin again | from, to | `./tidemark interval --repin`, without building it: run `interval__…` then |
+| discard from quarantine | reason code, or topic partition and offset | `./tidemark quarantine discard` |
+| repair the catalog | | `./tidemark doctor --repair`, for this pipeline |
+
+**When**: by hand. `show` writes what is known into its log and into the question: the exact loss, or the plan. `approve` then waits for
+you, without a task slot, as long as it takes: look at its *Required actions*. What you say is kept with your name. *Reject* skips `carry_out`.
+
+**Reads** the ledger, and Kafka, the catalog or the lake as the decision needs. **Writes** the ledger; a repair also the catalog and the lake.
+
+**A failure** of `show` means that there is nothing to decide, or that the form is incomplete; the error says which. One of `carry_out` means
+that what was known has changed, or that a stream still runs: do what the error says, then clear `show`, which asks again.
+"""
+
+
+def decide_dag() -> DAG:
+    """The DAG `decide`."""
+    with DAG(
+        "decide",
+        description="Decisions: accept a loss, adopt a topic, pin again, discard, repair; shown, then approved",
+        schedule=None,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        is_paused_upon_creation=True,
+        tags=["tidemark", "decisions"],
+        params=decision_form(),
+        doc_md=DOC,
+    ) as dag:
+
+        @task(execution_timeout=timedelta(minutes=10))
+        def show() -> dict[str, str]:
+            """Say what is known."""
+            return take_step(question_of, get_current_context()["params"])
+
+        approve = ApprovalOperator(
+            task_id="approve",
+            subject="{{ ti.xcom_pull(task_ids='show')['subject'] }}",
+            body="{{ ti.xcom_pull(task_ids='show')['body'] }}",
+            params=why(),
+        )
+
+        @task(execution_timeout=timedelta(hours=1))
+        def carry_out_decision(answer: Any) -> list[str]:
+            """Do what was approved; what was done is the task's return value."""
+            request = take_step(Request.of_form, get_current_context()["params"])
+            return take_step(carry_out, request, **answer_of(answer))
+
+        show() >> approve >> carry_out_decision.override(task_id="carry_out")(approve.output)
+    return dag
+
+
+decide = decide_dag()

@@ -1,0 +1,69 @@
+"""One DAG that looks every five minutes whether intervals are overdue, and tells what is over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, task
+
+from include.airflow.notifier import ALERTS
+from include.airflow.tasks import take_step
+from include.alerts import overdue
+from include.pipelines import all_pipelines, load_pipeline
+
+DOC = """
+### Watch
+
+**What**: looks whether each pipeline's intervals are registered by their deadline, tells the operators once when some are not, and
+once when all are. It also tells that a stream works again, and what a receiver of alerts missed while it was away. No Spark is started.
+
+**When**: every five minutes. Pipelines that never had an interval are left alone, and so are intervals older than {looked_back:.0f} hours:
+`./tidemark doctor` names those.
+
+**Reads** the ledger. **Writes** alerts: the ledger's table `alerts`, the Kafka topic `{alerts}`, and e-mail and webhook where
+`TIDEMARK_ALERT_SMTP` with `TIDEMARK_ALERT_EMAIL_TO`, or `TIDEMARK_ALERT_WEBHOOK`, are set. Each says what, where, since when, and what to do.
+
+| pipeline | an interval is registered by its end and |
+|---|---|
+{deadlines}
+
+A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes.
+
+**A failure** means that the ledger or Kafka cannot be reached; the next run looks again. An alert that one receiver refused is in
+the log, and is sent again by the next run.
+"""
+
+
+def watch_dag() -> DAG:
+    """The DAG `watch`."""
+    deadlines = (
+        f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |" for p in all_pipelines()
+    )
+    with DAG(
+        "watch",
+        description="Watch: tells of overdue intervals, once, and when they are registered",
+        schedule=CronTriggerTimetable("*/5 * * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=True,
+        tags=["tidemark", "alerts"],
+        default_args={"execution_timeout": timedelta(minutes=4)},
+        doc_md=DOC.format(
+            alerts=ALERTS,
+            deadlines="\n".join(deadlines),
+            looked_back=overdue.LOOKED_BACK / timedelta(hours=1),
+            steady=overdue.STEADY / timedelta(minutes=1),
+        ),
+    ) as dag:
+
+        @task
+        def look() -> dict[str, dict[str, int]]:
+            """Look at every pipeline; counts by pipeline are the task's return value."""
+            return {name: take_step(overdue.watch, load_pipeline(name)) for name in (p.name for p in all_pipelines())}
+
+        look()
+    return dag
+
+
+watch = watch_dag()

@@ -1,0 +1,79 @@
+"""The form of an interval's run: which interval, from which source, pinned again or not, or only a dry run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import Param
+
+from include.ledger.intervals.states import Source
+
+_WHICH, _HOW = "Which interval", "How"
+
+
+def interval_form() -> dict[str, Param]:
+    """Return the parameters of a run, in the order in which the form shows them."""
+    return {
+        "from": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="From",
+            section=_WHICH,
+            description="Start of the interval. Empty: the run's own, or the last complete one.",
+        ),
+        "to": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="To",
+            section=_WHICH,
+            description="End of that interval; given with its start, or not at all.",
+        ),
+        "source": Param(
+            Source.KAFKA.value,
+            type="string",
+            enum=[each.value for each in Source],
+            title="Source",
+            section=_HOW,
+            description="Where the pinned ranges are read from: Kafka, or the archive when Kafka holds them no longer.",
+        ),
+        "repin": Param(
+            False,
+            type="boolean",
+            title="Pin again",
+            section=_HOW,
+            description="Resolve the ranges anew, of the last pinned interval only; they never become shorter.",
+        ),
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            section=_HOW,
+            description="Only say, in the log of pin_ranges, what would be read and replaced; change nothing.",
+        ),
+        "build_missing": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            title="Build missing intervals",
+            section="Missing intervals",
+            description="How many intervals that were never built to build too, the oldest first.",
+        ),
+    }
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How a run is to be done."""
+
+    source: Source = Source.KAFKA
+    repin: bool = False
+    dry_run: bool = False
+
+    @classmethod
+    def of_run(cls, params: Any) -> Wishes:
+        """Return what the form says; what an older run's parameters do not name is as by default."""
+        source = Source(params.get("source") or Source.KAFKA)
+        return cls(source, bool(params.get("repin")), bool(params.get("dry_run")))

@@ -1,0 +1,70 @@
+"""What a run of an interval would read, and what it would replace: told without changing anything."""
+
+from __future__ import annotations
+
+from include.errors import UsageError
+from include.intervals.pinning import check_repin
+from include.intervals.telling.summary import bounded
+from include.ledger import lineage
+from include.ledger.archive.positions import positions
+from include.ledger.intervals import pins, revisions
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.intervals.states import Source
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+from include.versions import code_version
+
+
+def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, repin: bool) -> list[str]:
+    """Return what a run would do, in a few lines. It asks the ledger only: neither Kafka nor Spark is used."""
+    known = pins.find_interval(pipeline.name, interval.from_time)
+    lines = [f"{pipeline.name} {interval}: dry run, nothing is changed"]
+    if known is None:
+        return bounded([*lines, *_would_pin(pipeline, interval)])
+    registered = revisions.registered_of_interval(known.id)
+    return bounded(
+        [
+            *lines,
+            *(_would_repin(pipeline, known) if repin else []),
+            *(f"would read from {source}: {each}, {len(each):,} offsets" for each in known.ranges[:8]),
+            f"would read: {sum(map(len, known.ranges)):,} offsets of {len(known.ranges)} topic partitions",
+            *(
+                f"registered: {each.table} {each.partition} {each.revision}, {each.rows:,} rows, "
+                f"content {each.content_hash[:16]}"
+                for each in registered
+            ),
+            _expected(pipeline, registered, repin),
+        ]
+    )
+
+
+def _would_pin(pipeline: Pipeline, interval: Interval) -> list[str]:
+    neighbours = pins.find_neighbours(pipeline.name, interval)
+    before, after = (each.interval if each else "none" for each in (neighbours.before, neighbours.after))
+    return [
+        f"would pin: it has no ranges yet; pinned before it is {before}, after it {after}",
+        *(f"archived: {tp} below {offset}" for tp, offset in sorted(positions(pipeline.name).items())[:8]),
+        "would wait for the archive to reach the interval's end, then build, reconcile, validate and register it",
+    ]
+
+
+def _would_repin(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
+    try:
+        check_repin(pipeline, known)
+    except UsageError as error:
+        return [f"would be refused: {error}"]
+    return ["would resolve again: the ranges begin where they do, and may become longer"]
+
+
+def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool) -> str:
+    if not registered:
+        return "would register: nothing is registered of it yet"
+    now = code_version(pipeline.name)
+    histories = lineage.revisions_of_partition(registered[0].table, registered[0].partition)
+    before = next(each.code_version for each in histories if each.built.revision == registered[0].revision)
+    if before != now:
+        return f"would replace: built by code {before[:12]}, the code is {now[:12]}; what that changes the build counts"
+    if repin:
+        return "would replace what records that came late change"
+    return "would change nothing: same ranges, same code, so the same content is expected"

@@ -1,0 +1,45 @@
+"""What a Spark application prints, parted: its own lines, and warnings of the JVM, of Hive and of `spark-submit`.
+
+Spark's own warnings are held back, and shown when the application fails: then they may be the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+HELD = 30
+"""How many of the lines held back are kept for a failure."""
+
+_NOISE = re.compile(
+    r"WARNING: |Warning: |OpenJDK .*warning: |Java HotSpot.*warning: |SLF4J|:: |Ivy |Using Spark's default log4j|"
+    r"Setting default log level|To adjust logging level|Spark-Submit cmd: |(\[\d+\.\d+s\])?\[warning\]\["
+)
+_LOGGED = re.compile(r"\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?(TRACE|DEBUG|INFO|WARN) ")
+_CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
+
+
+@dataclass
+class DriverLines:
+    """Lines of one application, in the order in which it prints them."""
+
+    shows_warnings: bool = False
+    """Whether Spark's warnings are shown at once: a stream waits for others, and its warnings say for whom."""
+    held: deque[str] = field(default_factory=lambda: deque(maxlen=HELD))
+    """The last lines that were held back."""
+    _is_held: bool = False
+
+    def passes(self, line: str) -> bool:
+        """Whether a line is shown at once; what is not is kept in `held`. All are with TIDEMARK_DEBUG."""
+        if os.environ.get("TIDEMARK_DEBUG") or not line.strip():
+            return bool(line.strip())
+        self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
+        if self._is_held:
+            self.held.append(line.rstrip())
+        return not self._is_held
+
+    def _is_foreign(self, line: str) -> bool:
+        start = line.lstrip()
+        return bool(_NOISE.match(start) or (not self.shows_warnings and _LOGGED.match(start)))

@@ -1,0 +1,96 @@
+"""The tasks that start Spark, by their exit code: what their log says, and what a failure means.
+
+`spark-submit` is a program that prints and ends as a driver would; hook, ledger and files are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.airflow.spark import JobOperator
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import ExpectationResult, Validation
+from tests.conftest import Home
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+NAME = "isp_hits"
+FAILED = ExpectationResult(NAME, "expect_set", "isp", "isp is a", False, "x", 3)
+DRIVER = """#!/bin/sh
+echo "10:11:12 WARN HiveConf: HiveConf of name hive.stats.jdbc.timeout does not exist"
+echo "tidemark: isp_hits: validating"
+exit $(cat {code})
+"""
+
+
+@pytest.fixture
+def driver(postgres: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the exit code of the program that stands for `spark-submit`."""
+    code = tmp_path / "code"
+    program = tmp_path / "spark-submit"
+    program.write_text(DRIVER.format(code=code))
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    connection = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    return code
+
+
+def publish(attempt: int) -> None:
+    """Run the task, which links to its interval."""
+    run = SimpleNamespace(data_interval_start=hour().from_time, data_interval_end=hour().to_time)
+    of_run = {"params": {}, "dag_run": run}
+    links: dict[str, str] = {}
+    instance = SimpleNamespace(
+        xcom_push=lambda key, value: links.update({key: value}), get_template_context=lambda: of_run
+    )
+    operator: Any = JobOperator(task_id="publish", job="publish", pipeline=NAME, attempt=str(attempt))
+    operator.execute({"ti": instance})
+    assert links["_link_IntervalLink"].endswith("isp_hits/2026-11-20T05.html")
+
+
+def test_log_shows_the_driver_s_own_lines_and_what_was_found(driver: Path, caplog: pytest.LogCaptureFixture) -> None:
+    attempt = begin_attempt(NAME)
+    register(attempt, note_build(attempt))
+    driver.write_text("0")
+    with structlog.testing.capture_logs() as logged, caplog.at_level("INFO"):
+        publish(attempt)
+    said = [each["event"] for each in logged]
+    assert "tidemark: isp_hits: validating" in said
+    assert not [line for line in said if "HiveConf" in line or "Spark-Submit cmd" in line]
+    assert f"isp_hits {hour()}: 0 of 0 expectations are met, 1 table partitions are registered" in caplog.messages
+
+
+def test_missed_expectations_are_told_when_the_checkpoint_did_not_pass(
+    driver: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    builds.reject(attempts.load_attempt(attempt), Validation(False, NAME, (FAILED,)))
+    driver.write_text("2")
+    with pytest.raises(AirflowFailException, match="the checkpoint did not pass"):
+        publish(attempt)
+    assert caplog.messages[0] == f"isp_hits {hour()}: FAILED, 1 expectations; nothing was registered"
+    assert caplog.messages[1] == "FAILED: isp_hits: isp is a (observed x, 3 unexpected)"
+
+
+def test_warnings_of_spark_are_told_when_the_driver_died_without_naming_an_error(
+    driver: Path,
+) -> None:
+    attempt = begin_attempt(NAME)
+    driver.write_text("1")
+    with (
+        structlog.testing.capture_logs() as logged,
+        pytest.raises(AirflowException, match="ended with exit code 1: unexpected"),
+    ):
+        publish(attempt)
+    assert any("HiveConf" in each["event"] for each in logged if each["log_level"] == "error")

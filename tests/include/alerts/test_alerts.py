@@ -1,0 +1,137 @@
+"""Alerts reach a mail server and a web server: once when something begins, once when it is over.
+
+There is no broker here, so that the topic is a receiver that is away all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include import alerts
+from include.alerts.overdue import find_overdue, watch
+from include.ledger.alerts import Alert, open_alerts
+from include.ledger.streams import writers
+from include.pipelines import load_pipeline
+from tests.conftest import Home, settings_of
+from tests.support.attempts import START, begin_attempt, hour, note_build, register
+from tests.support.receivers import Received, listening
+
+pytestmark = pytest.mark.services
+
+CANARY = "canary-5e21"
+SINCE = datetime(2026, 11, 20, 5, 20, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def receivers(postgres: Home) -> Iterator[Received]:
+    with listening(f"/hook/{CANARY}") as received:
+        channels = {"SMTP": received.smtp, "EMAIL_TO": "on-call@example.org", "WEBHOOK": received.webhook}
+        with settings_of(postgres, **{f"TIDEMARK_ALERT_{name}": value for name, value in channels.items()}):
+            yield received
+
+
+@pytest.fixture(autouse=True)
+def nothing_received(receivers: Received) -> None:
+    receivers.mails.clear()
+    receivers.posts.clear()
+    receivers.refuses = False
+
+
+def alert(pipeline: str, what: str = "the archive is behind") -> Alert:
+    return Alert(f"test/{pipeline}", pipeline, what, "interval 05", SINCE, "look at the stream", {"dag": "interval"})
+
+
+def test_alert_says_what_where_since_when_and_what_to_do_on_every_channel_and_once(receivers: Received) -> None:
+    assert alerts.tell(alert("first"))
+    assert not alerts.tell(alert("first", "the archive is still behind"))
+    assert alerts.tell_untold() == 0
+    said = {
+        "state": "raised",
+        "pipeline": "first",
+        "what": "the archive is behind",
+        "where": "interval 05",
+        "since": "2026-11-20T05:20:00Z",
+        "todo": "look at the stream",
+        "dag": "interval",
+    }
+    text = "first raised: the archive is behind (interval 05, since 2026-11-20T05:20:00Z). look at the stream"
+    assert receivers.posts == [{**said, "text": text}]
+    [mail] = receivers.mails
+    assert (mail["To"], mail["Subject"]) == ("on-call@example.org", "[tidemark] first raised: the archive is behind")
+    assert set(str(mail.get_payload()).splitlines()) >= {f"{name}: {value}" for name, value in said.items()}
+
+
+def test_end_is_told_once_and_only_of_what_was_told(receivers: Received) -> None:
+    alerts.tell(alert("second"))
+    assert alerts.recover("test/second")
+    assert not alerts.recover("test/second")
+    assert not alerts.recover("test/never told")
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
+    assert "over_at" in receivers.posts[-1]
+    assert len(receivers.mails) == 2
+    # It begins again: that is another one.
+    assert alerts.tell(alert("second"))
+    assert len(receivers.posts) == 3
+    alerts.recover("test/second")
+
+
+def test_receiver_that_refuses_is_told_later_and_no_other_is_told_twice(
+    receivers: Received, caplog: pytest.LogCaptureFixture
+) -> None:
+    receivers.refuses = True
+    alerts.tell(alert("third"))
+    assert (len(receivers.mails), len(receivers.posts)) == (1, 0)
+    assert "not sent by webhook" in caplog.text
+    # The address is a secret: many services need nothing else to be written to.
+    assert CANARY not in caplog.text
+    receivers.refuses = False
+    assert alerts.tell_untold() == 1
+    assert (len(receivers.mails), len(receivers.posts)) == (1, 1)
+    alerts.recover("test/third")
+
+
+def test_line_ends_of_an_error_add_no_header_to_a_mail(receivers: Received) -> None:
+    alerts.tell(alert("fourth", "broken\r\nBcc: everybody@example.org"))
+    [mail] = receivers.mails
+    assert mail["Bcc"] is None
+    assert mail["Subject"] == "[tidemark] fourth raised: broken"
+    alerts.recover("test/fourth")
+
+
+def test_intervals_that_are_not_registered_by_their_deadline_are_told_once_and_so_is_their_end(
+    receivers: Received,
+) -> None:
+    pipeline = load_pipeline("isp_hits")
+    assert find_overdue(pipeline, START + timedelta(days=1)) is None, "it never had an interval"
+    done = begin_attempt("isp_hits", hour(0))
+    register(done, note_build(done))
+    failed = begin_attempt("isp_hits", hour(1))
+    built = note_build(failed)
+    minute = timedelta(minutes=1)
+    assert watch(pipeline, START + 139 * minute) == {"overdue": 0, "recovered": 0, "told": 0}
+    assert watch(pipeline, START + 141 * minute)["overdue"] == 1
+    assert watch(pipeline, START + 146 * minute)["overdue"] == 1
+    [told] = receivers.posts
+    assert told["since"] == "2026-11-20T07:20:00Z"
+    assert told["what"] == "1 intervals are not registered 20 minutes after their end"
+    command = "./tidemark interval isp_hits --from 2026-11-20T06:00:00Z --to 2026-11-20T07:00:00Z"
+    assert str(told["todo"]).endswith(command)
+    register(failed, built)
+    assert watch(pipeline, START + 150 * minute) == {"overdue": 0, "recovered": 1, "told": 0}
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
+
+
+def test_stream_has_recovered_when_its_driver_has_held_the_lease_for_a_while(receivers: Received) -> None:
+    pipeline, now = load_pipeline("wiki_changes"), datetime.now(UTC)
+    stream = Alert("stream/wiki_changes", "wiki_changes", "3 failures in a row", "stream__wiki_changes", now, "wait")
+    alerts.tell(stream)
+    lease = writers.acquire("wiki_changes")
+    try:
+        assert watch(pipeline)["recovered"] == 0
+        assert open_alerts("stream/wiki_changes") == [stream]
+        assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
+    finally:
+        writers.release(lease)

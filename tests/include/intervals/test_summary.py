@@ -1,0 +1,124 @@
+"""What a step's task and the command say of it: rendered from what the ledger holds, bounded, failures at both ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.intervals import steps
+from include.intervals.telling.summary import LINES, WIDTH, bounded, summarize
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.reconciliation import Difference, DifferenceClass
+from tests.support.attempts import begin_attempt, note_build, register
+
+pytestmark = pytest.mark.services
+
+INTERVAL = "2026-11-20T05:00:00Z/2026-11-20T06:00:00Z"
+PARTITION = "date=2026-11-20/interval=2026-11-20T05"
+MET = ExpectationResult("t", "expect_rows", "", "as many rows as counted", True, "190", 0)
+MISSED = ExpectationResult("t", "expect_set", "kind", "kind is one of a, b", False, "3 % unexpected", 6)
+
+
+def test_pinning_names_each_range_and_where_the_page_is(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    first, given, *ranges, page = summarize("pin_ranges", attempt)
+    assert first == f"{pipeline} {INTERVAL}: pinned to 200 offsets"
+    assert given == (
+        f"given: 200 offsets of 2 topic partitions of nest-logs; source kafka, attempt {attempt}, code 1a2b3c"
+    )
+    assert ranges == [f"range: nest-logs-{number} [0, 100), 100 offsets" for number in (0, 1)]
+    assert page.endswith(f"/reports/{pipeline}/2026-11-20T05.html")
+
+
+def test_ranges_are_counted_and_not_listed_when_there_are_hundreds(pipeline: str) -> None:
+    lines = summarize("pin_ranges", begin_attempt(pipeline, topic_partitions=300))
+    assert len(lines) <= LINES
+    assert "range: 290 more topic partitions, 29,000 offsets" in lines
+
+
+def test_build_says_fates_classes_with_an_example_revisions_and_seconds(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    late = Difference(DifferenceClass.LATE, "batch view against speed view", "zip 10115", "2 counted, 1 live")
+    note_build(attempt, differences=(late,))
+    lines = summarize("build_interval", attempt)
+    assert lines[0] == f"{pipeline} {INTERVAL}: built 190 rows in 1 table partitions"
+    assert lines[2:] == [
+        "found: 200 offsets = 190 archived + 4 empty + 6 quarantined + 0 gaps",
+        "found: 190 matched, 1 pending, 0 late, 0 unexplained",
+        "late: batch view against speed view, zip 10115: 2 counted, 1 live",
+        f"wrote: {pipeline} {PARTITION} r-{attempt}, 190 rows in 1 files, content 0123456789abcdef",
+        "seconds: read and compare 3.2, report 0.5",
+    ]
+
+
+def test_unexplained_differences_stand_first_and_last_when_a_build_left_some(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    rows = [Difference(DifferenceClass.UNEXPLAINED, "archive against Kafka", f"offset {n}", "gone") for n in range(9)]
+    note_build(attempt, differences=tuple(rows), unexplained=9)
+    for step in ("build_interval", "reconcile"):
+        lines = summarize(step, attempt)  # type: ignore[arg-type]
+        failed = (
+            f"{pipeline} {INTERVAL}: FAILED, 9 differences are unexplained; first: archive against Kafka, offset 0; "
+            "nothing will be registered"
+        )
+        assert (lines[0], lines[-1]) == (failed, failed)
+        assert [line for line in lines if line.startswith("unexplained: ")] == [
+            f"unexplained: archive against Kafka, offset {n}: gone" for n in range(3)
+        ]
+
+
+def test_publication_says_what_is_registered_and_what_a_rerun_left_as_it_was(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt)
+    register(attempt, built, Validation(True, pipeline, (MET,), {"t": 1.25}))
+    lines = summarize("publish", attempt)
+    assert lines[0] == f"{pipeline} {INTERVAL}: 1 of 1 expectations are met, 1 table partitions are registered"
+    assert lines[2:] == [
+        f"registered: {pipeline} {PARTITION} r-{attempt}, 190 rows, content 0123456789abcdef",
+        "seconds: t 1.2",
+    ]
+    again = begin_attempt(pipeline)
+    spare = note_build(again)
+    spec = attempts.load_attempt(again)
+    changes = builds.Changes(kept=(spare,))
+    builds.finish_registration(builds.begin_registration(spec, Validation(True, pipeline, (MET,)), changes))
+    assert summarize("publish", again)[-1].endswith(f"r-{attempt}, 190 rows, content 0123456789abcdef, unchanged")
+
+
+def test_missed_expectations_stand_first_and_what_stays_is_named_when_a_publication_is_refused(pipeline: str) -> None:
+    before = begin_attempt(pipeline)
+    register(before, note_build(before))
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    builds.reject(attempts.load_attempt(attempt), Validation(False, pipeline, (MET, MISSED)))
+    lines = summarize("publish", attempt)
+    failed = f"{pipeline} {INTERVAL}: FAILED, 1 expectations; nothing was registered"
+    assert (lines[0], lines[-1]) == (failed, failed)
+    assert lines[1] == "FAILED: t: kind is one of a, b (observed 3 % unexpected, 6 unexpected)"
+    assert lines[-2].endswith(f"r-{before}, 190 rows, content 0123456789abcdef, stays")
+
+
+def test_announcement_names_tables_report_and_page(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The declaration is another's; the ledger's rows are this test's.
+    monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
+    attempt = begin_attempt(pipeline)
+    register(attempt, note_build(attempt))
+    lines = summarize("announce", attempt, steps.announce(attempt))
+    assert lines[0] == f"{pipeline} {INTERVAL}: complete, 1 table partitions are registered"
+    assert f"announced: lake.{pipeline}, 1 table partitions, 190 rows" in lines
+    assert lines[-1] == f"page: http://127.0.0.1:8080/tidemark/intervals/{pipeline}/2026-11-20T05"
+
+
+def steps_pipeline() -> object:
+    from include.pipelines import load_pipeline
+
+    return load_pipeline("isp_hits")
+
+
+def test_lines_hold_no_control_character_and_are_bounded_when_data_is_quoted() -> None:
+    lines = bounded(["\x1b[31mred\x07" + "x" * 1000, *map(str, range(50)), "last"])
+    assert len(lines) == LINES
+    assert lines[0].startswith(" [31mred x")
+    assert len(lines[0]) == WIDTH
+    assert lines[-2:] == ["… 33 more lines are on the interval's page", "last"]

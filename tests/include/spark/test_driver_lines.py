@@ -1,0 +1,40 @@
+"""Which lines of a Spark application reach a log: its own, not those of the JVM, of Hive and of `spark-submit`."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.spark.driver_lines import DriverLines
+
+NOISE = [
+    "WARNING: Using incubator modules: jdk.incubator.vector",
+    "OpenJDK 64-Bit Server VM warning: Sharing is only supported for boot loader classes",
+    "[0.013s][warning][cds] shared class paths mismatch",
+    "Spark-Submit cmd: spark-submit --conf spark.jars=/a.jar",
+    "10:11:12 WARN HiveConf: HiveConf of name hive.stats.jdbc.timeout does not exist",
+    "10:11:13 WARN TaskSetManager: Lost task 0.0",
+    "\tat org.apache.spark.Task.run(Task.scala:1)",
+    "Caused by: java.io.IOException",
+]
+OWN = [
+    "tidemark: nest_cameras: validating and registering",
+    "10:11:14 ERROR Executor: no space left",
+    "Traceback (most recent call last):",
+    '  File "a.py", line 1, in <module>',
+]
+
+
+def test_own_lines_pass_and_foreign_ones_are_held_back_for_a_failure() -> None:
+    lines = DriverLines()
+    assert [each for each in [NOISE[0], OWN[0], *NOISE[1:], *OWN[1:]] if lines.passes(each)] == OWN
+    assert list(lines.held) == NOISE
+
+
+def test_warnings_of_spark_pass_when_the_application_is_a_stream() -> None:
+    lines = DriverLines(shows_warnings=True)
+    assert [each for each in NOISE if lines.passes(each)] == NOISE[4:]
+
+
+def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_DEBUG", "1")
+    assert all(map(DriverLines().passes, [*NOISE, *OWN]))

@@ -1,0 +1,71 @@
+"""Attempts of intervals as their jobs leave them in the ledger, without the jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.intervals.revisions import BuiltRevision
+from include.offsets import OffsetRange, TopicPartition
+from include.reconciliation import Difference, ReconciliationCounts
+from include.times import Interval
+
+START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+TOPIC = "nest-logs"
+
+
+def hour(number: int = 0) -> Interval:
+    """The hour so many hours after START."""
+    begin = START + timedelta(hours=number)
+    return Interval(begin, begin + timedelta(hours=1))
+
+
+def begin_attempt(pipeline: str, interval: Interval | None = None, *, topic_partitions: int = 2) -> int:
+    """An attempt of an interval that is pinned to 100 offsets in each topic partition."""
+    interval = interval or hour()
+    number = int((interval.from_time - START) / timedelta(hours=1))
+    ranges = [
+        OffsetRange(TopicPartition(TOPIC, p), 100 * number, 100 * number + 100, "id") for p in range(topic_partitions)
+    ]
+    known = pins.find_interval(pipeline, interval.from_time) or pins.write_interval(
+        pipeline,
+        interval,
+        ranges,
+        {TOPIC: "id"},
+        pinned_by="test",
+        between=pins.find_neighbours(pipeline, interval),
+    )
+    assert known is not None
+    return attempts.begin_attempt(known, run_by="test", code_version="1a2b3c", source="kafka")
+
+
+def note_build(
+    attempt: int, *, rows: int = 190, differences: tuple[Difference, ...] = (), unexplained: int = 0
+) -> BuiltRevision:
+    """What a build of the attempt leaves: one revision of the archive table, and its findings."""
+    spec = attempts.load_attempt(attempt)
+    ranges = spec.pinned.ranges
+    offsets = sum(map(len, ranges))
+    label = f"date={spec.pinned.interval.from_time:%Y-%m-%d}/interval={spec.pinned.interval.label}"
+    built = BuiltRevision(
+        spec.pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", rows, "0123456789abcdef" * 4, {"a.parquet": {}}
+    )
+    findings = BuildFindings(
+        ranges,
+        {each.topic_partition: FateCounts(95, 2, 3, 0) for each in ranges},
+        RecordCounts(in_ranges=offsets, archived=offsets - 10, empty=4, quarantined=6),
+        ReconciliationCounts(matched=190, pending=1, unexplained=unexplained),
+        differences,
+        seconds={"read and compare": 3.25, "report": 0.5},
+    )
+    builds.note_build(spec, [built], findings)
+    return built
+
+
+def register(attempt: int, built: BuiltRevision, validation: Validation | None = None) -> None:
+    """What a publication leaves that passed."""
+    spec = attempts.load_attempt(attempt)
+    passed = validation or Validation(True, spec.pinned.pipeline)
+    builds.finish_registration(builds.begin_registration(spec, passed, Changes(points=(built,))))
