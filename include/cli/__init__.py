@@ -38,7 +38,10 @@ VERBS: dict[str, Verb] = {
     "explain": Verb("data", "Show where a table partition comes from"),
     "lag": Verb("data", "Show how many offsets each query is behind its topics"),
     "stream": Verb("jobs", "Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully"),
-    "interval": Verb("jobs", "Run one interval end to end, as the DAG does; prints its verdict as JSON"),
+    "interval": Verb(
+        "jobs",
+        "Run one interval end to end, as the DAG does, and print its verdict: in words on a terminal, else as JSON",
+    ),
     "rebuild": Verb(
         "jobs",
         "Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_table, progress
+from include.cli.output import console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
@@ -43,8 +43,16 @@ def pipelines(as_json: AsJson = False) -> None:
     if as_json:
         print_json(declared)
         return
-    for each in declared:
-        print_facts({**each, **{name: ", ".join(each[name]) for name in ("topics", "tables", "dags")}})
+    rows = [
+        [p.name, p.source.named or [p.source.pattern], p.tables, [view.speed.topic for view in p.views]]
+        for p in all_pipelines()
+    ]
+    print_table(
+        ["pipeline", "topics", "tables", "speed views to"],
+        [[name, *("\n".join(each) for each in several)] for name, *several in rows],
+    )
+    console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules and quarantine: --json", style="dim")
+    suggest(f"./tidemark demo {declared[0]['name']}")
 
 
 def produce(
@@ -93,8 +101,8 @@ def produce(
         print_json(follow(declared, str(from_stream), until=until, seconds=seconds, tell=progress))
         return
     first = parse_time(start) if start else None
-    print_json(
-        production.produce(
+    with working(f"{declared.name}: writing {events:,} messages", events) as done:
+        written = production.produce(
             declared,
             events=events,
             seed=seed,
@@ -103,8 +111,10 @@ def produce(
             start=first,
             span=parse_duration(span),
             topic=_checked_topic(declared, topic),
+            enqueued=done,
         )
-    )
+    print_json(written)
+    suggest(f"./tidemark stream {declared.name} --until-caught-up")
 
 
 def _checked_topic(pipeline: Pipeline, topic: str) -> str:
@@ -147,8 +157,10 @@ def ranges(
         print_json(rows)
     elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
+        suggest(f"./tidemark interval {declared.name} --from {rows[-1]['from']} --to {rows[-1]['to']}")
     else:
         console.print("no interval is pinned")
+        suggest(f"./tidemark interval {declared.name} --from TIME --to TIME")
 
 
 def explain(
@@ -193,6 +205,7 @@ def explain(
     )
     columns = ["revision", "state", "rows", "content_hash", "code_version", "run_by", "built_at", "retired_at"]
     print_table(columns, [[r[name] or "" for name in columns] for r in explained["revisions"]])
+    suggest(f"./tidemark rebuild {explained['table']} {explained['partition']}")
 
 
 def _offset_bounds(bounds: list[int] | None) -> str:
@@ -222,3 +235,9 @@ def lag(
     else:
         columns = ["pipeline", "query", "topic", "partition", "committed", "end", "lag"]
         print_table(columns, [[getattr(each, name) for name in columns] for each in measured])
+        behind = next((each.pipeline for each in measured if each.lag), "")
+        suggest(
+            f"./tidemark stream {behind} --until-caught-up"
+            if behind
+            else "./tidemark interval PIPELINE --from TIME --to TIME"
+        )

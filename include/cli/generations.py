@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import print_facts, print_json, progress
+from include.cli.output import print_facts, print_json, progress, suggest
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.streams import generations
 from include.user import user_at_host
@@ -50,6 +50,7 @@ def accept_loss(pipeline: PipelineName, reason: Reason, as_json: AsJson = False)
         print_json(rows)
     for each in lost:
         progress(f"{declared.name}: {each} ({len(each)} offsets) is accepted as lost")
+    suggest(f"./tidemark stream {declared.name}")
 
 
 def adopt(
@@ -65,3 +66,4 @@ def adopt(
         print_json(adopted)
     else:
         print_facts(adopted)
+        suggest(f"./tidemark stream {declared.name}")

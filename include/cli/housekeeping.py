@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from include.cli import AsJson
-from include.cli.output import console, print_json, print_table, progress
+from include.cli.output import console, print_json, print_table, progress, suggest, working
 from include.housekeeping import run as keeping
 from include.pipelines import all_pipelines, load_pipeline
 
@@ -27,7 +27,11 @@ def housekeeping(
 ) -> None:
     """Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days."""
     chosen = [load_pipeline(pipeline)] if pipeline else all_pipelines()
-    done = [keeping.keep_house(each, dry_run=dry_run, older_than=older_than, progress=progress) for each in chosen]
+    done = []
+    with working("housekeeping", len(chosen), as_json=as_json) as finished:
+        for number, each in enumerate(chosen):
+            finished(number)
+            done.append(keeping.keep_house(each, dry_run=dry_run, older_than=older_than, progress=progress))
     if as_json:
         print_json(done)
         return
@@ -59,3 +63,6 @@ def housekeeping(
     print_table(columns, rows)
     if dry_run:
         console.print("nothing was changed")
+        suggest("./tidemark housekeeping does it")
+    else:
+        suggest("./tidemark doctor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import clean, console, print_facts, print_json, print_table, progress
+from include.cli.output import (
+    clean,
+    console,
+    print_facts,
+    print_json,
+    print_table,
+    progress,
+    progress_console,
+    suggest,
+    working,
+)
 from include.errors import TidemarkError
 from include.intervals import steps
 from include.intervals.telling.plan import plan_interval
@@ -21,13 +32,17 @@ from include.lake import delta_tables
 from include.ledger.intervals import locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
-from include.monitor.lag import total_lag
+from include.monitor.lag import lag_of, still_behind, total_lag
 from include.pipelines import load_line_pipeline, load_pipeline
+from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
-from include.spark.run import run_attached, run_job, run_stream_job
-from include.spark.submission import SHORT, submission
+from include.spark.run import run_attached, run_job, run_stream_job, run_watched_job
+from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import parse_time
 from include.user import user_at_host
+
+_LOOK_AGAIN = 2.0
+"""Seconds between two looks at how far a stream is."""
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +79,30 @@ def stream(
     job = submission(
         "stream", *arguments, name=f"stream {name}", short=short, delta=delta_tables.has_delta_table(declared)
     )
-    raise typer.Exit(run_stream_job(job))
+    if not until_caught_up or line_source is not None:
+        raise typer.Exit(run_stream_job(job))
+    code = _catch_up(declared, job)
+    if code == 0:
+        suggest(f"./tidemark interval {name} --from TIME --to TIME")
+    raise typer.Exit(code)
+
+
+def _catch_up(pipeline: Pipeline, job: SparkSubmission) -> int:
+    """Run a stream until it has caught up and return its exit code; on a terminal, a bar shows how far it is."""
+    if not progress_console.is_terminal:
+        return run_stream_job(job)
+    ends = lag_of(pipeline)
+    total = sum(each.lag for each in ends)
+    looked = time.monotonic()
+    with working(f"{pipeline.name}: {total:,} offsets to read", total) as done:
+
+        def look() -> None:
+            nonlocal looked
+            if time.monotonic() - looked > _LOOK_AGAIN:
+                looked = time.monotonic()
+                done(total - still_behind(pipeline, ends))
+
+        return run_watched_job(job, look)
 
 
 def interval(
@@ -78,7 +116,7 @@ def interval(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be read and replaced")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one interval end to end, as the DAG does; prints its verdict as JSON."""
+    """Run one interval end to end, as the DAG does, and print its verdict: in words on a terminal, else as JSON."""
     declared = load_pipeline(pipeline)
     wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
     run_by = user_at_host()
@@ -86,12 +124,14 @@ def interval(
         for line in plan_interval(declared, wanted, source=source, repin=repin):
             progress(line)
         return
-    progress(f"{declared.name}: pinning {wanted}")
-    attempt = steps.pin(declared.name, wanted, run_by=run_by, source=source, repin=repin)
+    _note(f"{declared.name}: pinning {wanted}", as_json)
+    with working(f"{declared.name}: pinning {wanted}", as_json=as_json):
+        attempt = steps.pin(declared.name, wanted, run_by=run_by, source=source, repin=repin)
     _tell("pin_ranges", attempt)
     with locks.attempt_under_way(declared.name, wanted):
-        progress(f"{declared.name}: building and reconciling")
-        code = run_job(steps.submit_both(declared.name, attempt))
+        _note(f"{declared.name}: building and reconciling", as_json)
+        with working(f"{declared.name}: building, reconciling and publishing {wanted}", as_json=as_json):
+            code = run_job(steps.submit_both(declared.name, attempt))
         if code not in (0, 2):
             raise typer.Exit(code)
         _tell("build_interval", attempt)
@@ -99,7 +139,7 @@ def interval(
             _tell("publish", attempt)
         verdict = steps.announce(attempt)
         _tell("announce", attempt, verdict)
-    print_json(verdict.as_json())
+    _conclude(verdict, as_json)
     if verdict.exit_code == 3:
         steps.judge_reconciliation(attempt)
     raise typer.Exit(verdict.exit_code or code)
@@ -108,6 +148,26 @@ def interval(
 def _tell(step: Step, attempt: int, verdict: Verdict | None = None) -> None:
     for line in summarize(step, attempt, verdict):
         progress(line)
+
+
+def _note(line: str, as_json: bool) -> None:
+    """Write a line to a log; at a terminal a bar says the same."""
+    if not as_json and not progress_console.is_terminal:
+        progress(line)
+
+
+def _conclude(verdict: Verdict, as_json: bool) -> None:
+    """Print a verdict: programs read JSON on standard output, people the words."""
+    if as_json or not console.is_terminal:
+        print_json(verdict.as_json())
+        progress(verdict.in_words())
+        return
+    if verdict.registered:
+        first = verdict.registered[0]
+        suggest(f"./tidemark explain {first['table']} {first['partition']}")
+    elif verdict.exit_code:
+        suggest(f"read {verdict.report}")
+    console.print(clean(verdict.in_words()), highlight=False, soft_wrap=True)
 
 
 def rebuild(
@@ -119,11 +179,13 @@ def rebuild(
     """Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree."""
     from include.intervals import rebuild as rebuilding
 
-    comparison = rebuilding.rebuild(table.removeprefix("lake."), partition, source, run_job)
+    with working(f"{table} {partition}: building it again", as_json=as_json):
+        comparison = rebuilding.rebuild(table.removeprefix("lake."), partition, source, run_job)
     if as_json:
         print_json(comparison)
     else:
         print_facts(comparison)
+        suggest(f"./tidemark explain {table} {partition}")
     if not comparison["equal"]:
         differences = "; ".join(rebuilding.differences(comparison))
         raise TidemarkError(
@@ -150,6 +212,7 @@ def sql(
     else:
         print_table([clean(name) for name in answer["columns"]], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
+        suggest("./tidemark explain TABLE PARTITION tells where a partition's rows come from")
 
 
 def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -27,6 +28,29 @@ def clean(value: object) -> str:
 def progress(line: str) -> None:
     """Print a line of progress on standard error."""
     progress_console.print(f"[dim]tidemark:[/dim] {clean(line)}")
+
+
+def suggest(command: str) -> None:
+    """Name the next useful command, to a person at a terminal only."""
+    if progress_console.is_terminal:
+        progress(f"next: {command}")
+
+
+@contextmanager
+def working(what: str, total: float | None = None, *, as_json: bool = False) -> Iterator[Callable[[float], None]]:
+    """Show a bar during the block, at a terminal and unless JSON is asked for; a log stays as it is.
+
+    Yields a function that takes how much of `total` is done. Without a total the bar only moves.
+    """
+    if as_json or not progress_console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=progress_console, transient=True) as shown:
+        task = shown.add_task(clean(what), total=total)
+        yield lambda done: shown.update(task, completed=done)
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from include.cli import AsJson
-from include.cli.output import clean, console, print_facts, print_json, print_table, progress
+from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest
 from include.errors import TidemarkError
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.pipelines import all_pipelines
@@ -37,11 +37,13 @@ def up(names: Names = None) -> None:
     """
     supervisor.up(names, progress)
     print_table(["service", "address"], [[n, _masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
+    suggest("./tidemark produce PIPELINE --events 10000, or ./tidemark demo for all at once")
 
 
 def down(names: Names = None) -> None:
     """Stop embedded services (default: all); data and logs stay."""
     supervisor.down(names, progress)
+    suggest("./tidemark up starts them again")
 
 
 def status(as_json: AsJson = False) -> None:
@@ -59,6 +61,7 @@ def status(as_json: AsJson = False) -> None:
             [name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail]
         )
     print_table(["service", "state", "pid", "address", ""], rows)
+    suggest("./tidemark lag" if services["postgres"].healthy and services["kafka"].healthy else "./tidemark up")
     for summary in missing or ():
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
 
@@ -82,6 +85,7 @@ def setup_database() -> None:
 
     prepare_databases()
     progress("databases ledger, catalog and airflow are ready")
+    suggest("./tidemark status")
 
 
 def _masked(address: str) -> str:

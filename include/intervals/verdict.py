@@ -56,6 +56,25 @@ class Verdict:
             "report": self.report,
         }
 
+    def in_words(self) -> str:
+        """Return one line: what became of the interval, and why."""
+        place = f"{self.pipeline} {self.interval.get('from')} to {self.interval.get('to')}"
+        if self.exit_code == ReconciliationFailed.exit_code:
+            unexplained = self.reconciliation.get("unexplained", 0)
+            return f"{place}: nothing is registered, for {unexplained} differences are unexplained; read {self.report}"
+        if self.exit_code:
+            validation = self.findings.validation
+            missed = "it was not validated"
+            if validation is not None:
+                missed = "not met: " + ", ".join(each.words for each in validation.failed)
+            return f"{place}: nothing is registered; {missed}; read {self.report}"
+        records = self.records
+        fates = " + ".join(f"{records.get(name, 0):,} {name}" for name in ("archived", "empty", "quarantined", "gaps"))
+        return (
+            f"{place}: {len(self.registered)} table partitions are registered; "
+            f"{records.get('in_ranges', 0):,} offsets = {fates}; nothing is unexplained"
+        )
+
     @property
     def exit_code(self) -> int:
         """0 registered (or nothing to register), 3 unexplained differences, 2 validation failed or did not run.

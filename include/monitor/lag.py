@@ -9,6 +9,7 @@ from include import kafka
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets
 from include.monitor.missing import MissingSummary
+from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
 
 
@@ -57,6 +58,15 @@ def queries_of(pipeline: Pipeline) -> tuple[str, ...]:
 def total_lag(pipeline: Pipeline) -> int:
     """Return the sum of the lags of all queries, in offsets. Raise ServiceUnreachable when Kafka does not answer."""
     return sum(each.lag for each in lag_of(pipeline))
+
+
+def still_behind(pipeline: Pipeline, ends: Iterable[Lag]) -> int:
+    """Return how many offsets before these ends are not committed yet; only the ledger is asked."""
+    positions = committed_offsets(pipeline.name)
+    return sum(
+        max(0, each.end - positions.get(each.query, {}).get(TopicPartition(each.topic, each.partition), each.committed))
+        for each in ends
+    )
 
 
 def as_metrics(lags: Iterable[Lag], missing: Iterable[MissingSummary] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,9 @@ from include.pipelines.spec import Avro, Pipeline
 from include.producing.broken_messages import broken_avro, broken_json
 from include.settings import settings
 from include.times import format_time
+
+_TOLD_AFTER = 100
+"""Messages."""
 
 
 @dataclass
@@ -74,11 +77,13 @@ def produce(
     start: datetime | None = None,
     span: timedelta = timedelta(hours=3),
     topic: str = "",
+    enqueued: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Write `events` messages and return `Produced` as a dictionary once the broker has confirmed each of them.
 
     Event times are spread in order over `span` from `start`; by default the span ends now. `topic` is one of the
     pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
+    `enqueued` is told now and then how many messages are on their way.
     Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named.
     """
     start = start or datetime.now(UTC) - span
@@ -97,9 +102,10 @@ def produce(
     producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
     pace = Pace(rate)
     moment = start
-    for moment, key, value, reason in messages(
-        pipeline, events=events, seed=seed, bad_fraction=bad_fraction, start=start, span=span
-    ):
+    generated = messages(pipeline, events=events, seed=seed, bad_fraction=bad_fraction, start=start, span=span)
+    for number, (moment, key, value, reason) in enumerate(generated):
+        if number % _TOLD_AFTER == 0:
+            enqueued(number)
         bad += bool(reason)
         pace.wait(producer)
         milliseconds = int(moment.timestamp() * 1000)

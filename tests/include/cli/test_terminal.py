@@ -1,0 +1,106 @@
+"""What a person at a terminal sees, and what a program or a log gets instead; the terminal is a real one (a pty)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+from include.intervals.verdict import Verdict
+from tests.conftest import REPOSITORY
+
+COLUMNS = 100
+
+WORK = """
+from include.cli.output import suggest, working
+with working("writing 10 messages", 10, as_json={as_json}) as done:
+    for number in range(11):
+        done(number)
+suggest("./tidemark next")
+"""
+
+TELL = """
+import sys
+from include.cli.jobs import _conclude
+from include.intervals.verdict import Verdict
+_conclude(Verdict("p", {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}, "v", report="page.html"), False)
+"""
+
+
+def at_terminal(home: Path, *command: str) -> str:
+    """All that a command writes to a terminal of 100 columns, which is its standard output and error."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    environment = {**os.environ, "TIDEMARK_HOME": str(home), "TERM": "xterm-256color"}
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "CI"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, *command], stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=REPOSITORY
+    )
+    os.close(slave)
+    written = b""
+    # A terminal whose last program has ended gives an error, no end of file.
+    try:
+        while part := os.read(master, 65536):
+            written += part
+    except OSError:
+        pass
+    os.close(master)
+    assert process.wait(60) == 0, written.decode()
+    return written.decode()
+
+
+def plain(text: str) -> str:
+    """The text without the sequences that colour and move."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def piped(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TIDEMARK_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, *command], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+
+
+def test_bar_moves_and_next_command_is_named_at_a_terminal(tmp_path: Path) -> None:
+    shown = plain(at_terminal(tmp_path, "-c", WORK.format(as_json=False)))
+    assert "writing 10 messages" in shown
+    assert "━" in shown
+    assert "next: ./tidemark next" in shown
+
+
+def test_log_gets_no_bar_and_no_suggestion(tmp_path: Path) -> None:
+    result = piped(tmp_path, "-c", WORK.format(as_json=False))
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_terminal_gets_no_bar_when_json_is_asked_for(tmp_path: Path) -> None:
+    assert "━" not in at_terminal(tmp_path, "-c", WORK.format(as_json=True))
+
+
+def test_pipelines_are_a_table_that_fits_100_columns(tmp_path: Path) -> None:
+    shown = plain(at_terminal(tmp_path, "-m", "include.cli", "pipelines"))
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= COLUMNS
+    for cell in ("nest_cameras_hourly_counts", "auction-category-hours", "next: ./tidemark demo"):
+        assert cell in shown
+
+
+def test_verdict_is_words_at_a_terminal_and_json_elsewhere(tmp_path: Path) -> None:
+    words = Verdict(
+        "p", {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}, "v", report="page.html"
+    ).in_words()
+    assert words == (
+        "p 2026-11-20T05:00:00Z to 2026-11-20T06:00:00Z: nothing is registered; it was not validated; read page.html"
+    )
+    shown = plain(at_terminal(tmp_path, "-c", TELL)).split("\r\n")
+    assert "".join(shown[-3:]).endswith(words)
+    assert "{" not in "".join(shown)
+    result = piped(tmp_path, "-c", TELL)
+    assert result.stdout.startswith('{\n  "pipeline": "p"')
+    assert result.stderr == f"tidemark: {words}\n"
