@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -19,7 +20,9 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 TOPIC = "nest-logs"
-TRANSACTIONS = 60
+RECORDS = int(os.environ.get("RECORDS", "900"))
+"""Records in transactions, three tenths of them aborted; the long run takes 100000."""
+TRANSACTIONS = RECORDS // 150 * 10
 
 
 @pytest.fixture(scope="module")
