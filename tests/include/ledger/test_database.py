@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import connection
+from include.ledger.connection import SILENT_SECONDS
 from include.ledger.database import engine, lock, session
 from include.ledger.held_locks import held_lock
 from tests.conftest import REPOSITORY, Home, wait_for
@@ -108,7 +109,7 @@ def test_both_sides_of_a_connection_notice_that_the_other_has_vanished(postgres:
         number = os.dup(connection.connection.dbapi_connection.fileno())  # type: ignore[attr-defined]
         with socket.socket(fileno=number) as client:
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * connection.SILENT_SECONDS
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * SILENT_SECONDS
         for name in ("tcp_user_timeout", "tcp_keepalives_idle", "client_connection_check_interval"):
             assert connection.scalar(text(f"SELECT setting::int FROM pg_settings WHERE name = '{name}'")) > 0
 
