@@ -1,9 +1,10 @@
-"""Points the catalog at the revisions that the ledger has registered, and drops partitions it does not know.
+"""Points the catalog at the revisions that the ledger has registered, drops partitions it does not know, and gives
+tables their declared columns.
 
     spark-submit spark_jobs/repair_catalog.py --plan FILE
 
-The plan is a JSON list of {pipeline, table, partition, repair}, repair being "point the catalog" or
-"drop from the catalog". The ledger is asked again: what it registered since is not dropped.
+The plan is a JSON list of {pipeline, table, partition, repair}, repair being "point the catalog", "drop from the
+catalog" or "follow the declaration". The ledger is asked again: what it registered since is not dropped.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:
         catalog = Catalog(spark, pipeline)
         catalog.create_tables()
         finish_registrations(pipeline, catalog)
+        if change["repair"] == "follow the declaration":
+            catalog.follow_declaration(table)
+            continue
         registered = revisions.registered(table, partition)
         if registered:
             catalog.point_at(registered[0])

@@ -17,6 +17,8 @@ Kind = (
         "revision not in the catalog",
         "catalog points elsewhere",
         "partition unknown to the ledger",
+        "catalog lags the declaration",
+        "columns that files do not fit",
         "revision unknown to the ledger",
         "file outside of a revision",
         "interval without revisions",
@@ -27,7 +29,13 @@ Kind = (
 )
 
 Repair = Literal[
-    "", "move aside", "move landing aside", "point the catalog", "drop from the catalog", "read from revisions"
+    "",
+    "move aside",
+    "move landing aside",
+    "point the catalog",
+    "drop from the catalog",
+    "follow the declaration",
+    "read from revisions",
 ]
 """What `--repair` does about a disagreement; empty: nothing can be done here."""
 

@@ -52,7 +52,8 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
         lost = {each.micro_batch for each in of_pipeline if each.repair == "read from revisions"}
         if lost:
             _read_from_revisions(pipeline, lost, progress)
-    catalog = [each for each in disagreements if each.repair in ("point the catalog", "drop from the catalog")]
+    in_catalog = ("point the catalog", "drop from the catalog", "follow the declaration")
+    catalog = [each for each in disagreements if each.repair in in_catalog]
     if catalog:
         _repair_catalog(catalog)
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from include import lake
-from include.catalog import CatalogPartition, comparable_location, partitions
-from include.doctor.disagreement import REPAIR, Disagreement
+from include.catalog import CatalogPartition, comparable_location, partitions, storage
+from include.catalog.columns import column_changes, columns_of_json, refusal
+from include.doctor.disagreement import REPAIR, Disagreement, Kind
 from include.housekeeping.sweep import ORPHAN_AGE, attempt_of
 from include.lake.revision_files import damaged_files, described
 from include.lake.scan import Folder, TableScan, scan_table
@@ -31,6 +32,7 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
         kept = {at: each for at, each in known.items() if each.state != RevisionState.REMOVED}
         yield from _catalog(pipeline, table, registered, kept, catalog, set(running))
         yield from _directories(pipeline, table, scan, known, set(running))
+        yield from _columns(pipeline, table)
     for interval in intervals_without_revisions(pipeline.name, pipeline.table):
         yield Disagreement(
             "interval without revisions",
@@ -43,6 +45,26 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
 def _again(pipeline: Pipeline, interval: Interval) -> str:
     bounds = f"--from {format_time(interval.from_time)} --to {format_time(interval.to_time)}"
     return f"./tidemark interval {pipeline.name} {bounds}"
+
+
+def _columns(pipeline: Pipeline, table: str) -> Iterator[Disagreement]:
+    stored = storage(table)
+    if stored is None:
+        return
+    found = column_changes(pipeline, table, columns_of_json(stored.columns, stored.partition_columns))
+    if found.refused:
+        error = refusal(pipeline.name, table, found.refused)
+        kind: Kind = "columns that files do not fit"
+        yield Disagreement(kind, pipeline.name, error.message, error.remedy, "", table)
+    elif found.lag:
+        yield Disagreement(
+            "catalog lags the declaration",
+            pipeline.name,
+            f"lake.{table} in the catalog lags its declaration: {found.lag}",
+            f"{REPAIR}, or the next interval's publication",
+            "follow the declaration",
+            table,
+        )
 
 
 def _files(pipeline: Pipeline, revision: KnownRevision, folder: Folder | None, *, deep: bool) -> Iterator[Disagreement]:

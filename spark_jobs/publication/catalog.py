@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from include import lake
 from include.catalog import DATABASE, as_lake_uri
+from include.catalog.columns import check_columns, columns_of_json
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
 from spark_jobs.archive.formats import using
+from spark_jobs.archive.schema import table_schema
 from spark_jobs.archive.storage import another_format
+from spark_jobs.spark.log import log_of
 
 
 class Catalog:
@@ -20,6 +26,7 @@ class Catalog:
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
         self._spark = spark
         self._pipeline = pipeline
+        self._follows: set[str] = set()
 
     def create_tables(self) -> None:
         """Create the database and the pipeline's tables that are missing."""
@@ -42,14 +49,41 @@ class Catalog:
             f"COMMENT '{comment.replace(chr(39), '')}'"
         )
 
+    def follow_declaration(self, table: str) -> None:
+        """Give a table its declared columns: added ones, wider types, their order. Files and partitions stay.
+
+        Raises UsageError when files of before cannot be read by the declared columns.
+        """
+        if table in self._follows:
+            return
+        listed = self._spark.catalog.listColumns(f"{DATABASE}.{table}")
+        partition_by = [column.name for column in listed if column.isPartition]
+        stored = columns_of_json(self._spark.table(f"{DATABASE}.{table}").schema.json(), partition_by)
+        if lag := check_columns(self._pipeline, table, stored).lag:
+            names = (StructField(name, StringType()) for name in partition_by)
+            schema = StructType([*table_schema(self._pipeline, table).fields, *names])
+            self._alter_schema(table, schema)
+            log_of(self._pipeline.name).info("lake.%s follows its declaration: %s", table, lag)
+        self._follows.add(table)
+
+    def _alter_schema(self, table: str, schema: StructType) -> None:
+        # SQL adds columns at the end only, and changes no type.
+        state = self._spark._jsparkSession.sessionState()
+        identifier = state.sqlParser().parseTableIdentifier(f"{DATABASE}.{table}")
+        types: Any = self._spark._jvm.org.apache.spark.sql.types.DataType  # type: ignore[union-attr]
+        state.catalog().alterTableSchema(identifier, types.fromJson(schema.json()))
+        self._spark.catalog.refreshTable(f"{DATABASE}.{table}")
+
     def point_at(self, revision: BuiltRevision) -> None:
         """Register the partition at the revision's location, or swap its pointer to it.
 
-        Raises UsageError for files of another format than the table's.
+        The table follows its declaration first, by which the revision was written. Raises UsageError as that does,
+        and for files of another format than the table's.
         """
         for name in revision.files:
             if format_of(name) != self._pipeline.file_format(revision.table):
                 raise another_format(self._pipeline, format_of(name))
+        self.follow_declaration(revision.table)
         table, partition = f"{DATABASE}.{revision.table}", _clause(revision.partition)
         self._spark.sql(f"ALTER TABLE {table} ADD IF NOT EXISTS PARTITION ({partition}) LOCATION '{revision.location}'")
         if self.location(revision) != revision.location:

@@ -63,6 +63,8 @@ def catalog_properties(current: Settings) -> dict[str, str]:
         "javax.jdo.option.ConnectionPassword": str(catalog.password or ""),
         "datanucleus.schema.autoCreateAll": "false",
         "hive.metastore.schema.verification": "false",
+        # It compares column by column in order; what a table may become is decided before (include/catalog/columns.py).
+        "hive.metastore.disallow.incompatible.col.type.changes": "false",
         # Hive would start its own change log thread and cache; one session reads and writes a few rows.
         "datanucleus.cache.level2.type": "none",
     }

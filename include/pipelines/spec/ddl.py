@@ -18,6 +18,8 @@ class Field:
     kind: str
     """The type's word in upper case, e.g. DECIMAL, and whatever follows that is not NOT NULL or a comment."""
     inner: tuple[Field, ...] = ()
+    arguments: tuple[int, ...] = ()
+    """What stands in brackets: of DECIMAL(12, 2) 12 and 2."""
 
 
 def fields_of(columns: str) -> tuple[Field, ...]:
@@ -82,11 +84,17 @@ class _Reader:
             self.step()
             inner = self.inner(kind)
             self.expect(">")
-        if self.current == "(":
-            while self.step() != ")":
-                if not self.current:
-                    raise self.error()
-        return Field(name, " ".join([kind, *self.rest()]), inner)
+        arguments = self.arguments() if self.current == "(" else ()
+        return Field(name, " ".join([kind, *self.rest()]), inner, arguments)
+
+    def arguments(self) -> tuple[int, ...]:
+        found = []
+        while (token := self.step()) != ")":
+            if not self.current:
+                raise self.error()
+            if token.isdecimal():
+                found.append(int(token))
+        return tuple(found)
 
     def inner(self, kind: str) -> tuple[Field, ...]:
         if kind == "STRUCT":

@@ -46,6 +46,7 @@ class Storage:
     file_format: str
     columns: str
     """Spark's JSON schema of the columns, partition columns last."""
+    partition_columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def storage(table: str) -> Storage | None:
         return None
     # Spark splits a schema that is longer than a field of the metastore.
     parts = [properties[f"schema.part.{n}"] for n in range(int(properties.get("schema.numParts", 0)))]
-    return Storage(properties["provider"].lower(), "".join(parts) or properties.get("schema", ""))
+    names = (properties[f"schema.partCol.{n}"] for n in range(int(properties.get("schema.numPartCols", 0))))
+    return Storage(properties["provider"].lower(), "".join(parts) or properties.get("schema", ""), tuple(names))
 
 
 def _read(query: TextClause, values: Mapping[str, object]) -> Sequence[Any]:

@@ -1,0 +1,219 @@
+"""Columns of a table in the catalog against those that are declared: what the catalog follows, and what is refused.
+
+Every registered file stays as it was written, and all are read as one table. So a column may be added, which is null
+in the files of before, and a type may become one that holds all of its values and by which readers read the older
+files too (`_WIDER`). Readers find columns by name, so their order is free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from include.errors import UsageError
+from include.pipelines.spec import KAFKA_COLUMNS, AdditiveView, Pipeline
+from include.pipelines.spec.ddl import Field, fields_of
+from include.pipelines.spec.file_formats import TEXT_FORMATS
+
+_SAME = {
+    "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT", "DEC": "DECIMAL",
+    "NUMERIC": "DECIMAL", "TIMESTAMP_LTZ": "TIMESTAMP", "VARCHAR": "STRING", "CHAR": "STRING",
+}  # fmt: skip
+"""Other words for a type."""
+
+_WIDER: Mapping[str, frozenset[str]] = {
+    "TINYINT": frozenset({"SMALLINT", "INT", "BIGINT"}),
+    "SMALLINT": frozenset({"INT", "BIGINT"}),
+    "INT": frozenset({"BIGINT"}),
+    "FLOAT": frozenset({"DOUBLE"}),
+}
+"""Types by which Spark, pyarrow and DuckDB read Parquet files of a type, values unchanged; decimals besides.
+
+A date is none: Spark reads it as TIMESTAMP_NTZ, pyarrow unites it with no timestamp.
+"""
+
+_REMEDY = "take the change back, or declare a pipeline of another name, which gets tables of its own"
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """A column, or a field inside of one, whose type in the catalog is not the declared one."""
+
+    column: str
+    before: str
+    """Its type in the catalog; empty where it has none."""
+    now: str
+    """Its declared type; empty where none is declared."""
+
+    def __str__(self) -> str:
+        if not self.before:
+            return f"{self.column} {self.now} is new"
+        if not self.now:
+            return f"{self.column} {self.before} is not declared any more"
+        return f"{self.column} is {self.before} in the catalog, declared is {self.now}"
+
+
+@dataclass(frozen=True)
+class ColumnChanges:
+    """What the declaration changes in a table's columns."""
+
+    followed: tuple[ColumnChange, ...] = ()
+    """Added columns and widened types."""
+    refused: tuple[ColumnChange, ...] = ()
+    moved: bool = False
+    """Whether the same columns stand in another order."""
+
+    @property
+    def lag(self) -> str:
+        """How the catalog lags the declaration; empty when it does not."""
+        named = "; ".join(str(each) for each in self.followed)
+        return named or ("the columns stand in another order" if self.moved else "")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table's columns."""
+
+    fields: tuple[Field, ...]
+    """Without those that name partitions."""
+    partition_by: tuple[str, ...]
+
+
+def declared_columns(pipeline: Pipeline, table: str) -> Columns:
+    """Return the declared columns of one of the pipeline's tables."""
+    if table == pipeline.table:
+        columns = fields_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
+        return Columns(columns, (*pipeline.archive.partition_columns, "interval"))
+    return Columns(fields_of(_view(pipeline, table).columns), ("interval",))
+
+
+def _view(pipeline: Pipeline, table: str) -> AdditiveView:
+    return next(view for view in pipeline.views if pipeline.view_table(view) == table)
+
+
+def columns_of_json(schema: str, partition_by: Sequence[str]) -> Columns:
+    """Return a table's columns from Spark's JSON schema of all of them."""
+    fields = _of_json("", json.loads(schema)).inner
+    return Columns(tuple(each for each in fields if each.name not in partition_by), tuple(partition_by))
+
+
+def column_changes(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChanges:
+    """Compare the columns that a table has in the catalog with the declared ones."""
+    keep: Keep = "nothing"
+    if table == pipeline.table:
+        file_format = pipeline.archive.file_format
+        keep = "columns" if file_format in TEXT_FORMATS else "types" if file_format != "parquet" else keep
+        keep = "types" if pipeline.archive.delta and keep == "nothing" else keep
+    return changes(stored, declared_columns(pipeline, table), keep)
+
+
+Keep = Literal["nothing", "types", "columns"]
+"""What has to stay because of the files: Delta's and those of formats but Parquet are read by the types they were
+written with, files of text by their columns."""
+
+
+def changes(stored: Columns, declared: Columns, keep: Keep = "nothing") -> ColumnChanges:
+    """Compare columns in the catalog with declared ones."""
+    found = [
+        (change, fits and (keep == "nothing" or (keep == "types" and not change.before)))
+        for change, fits in _compared(stored.fields, declared.fields)
+    ]
+    before, now = (", ".join(each.partition_by) for each in (stored, declared))
+    if before != now:
+        found.append((ColumnChange("the list of partition columns", f"({before})", f"({now})"), False))
+    names = [[each.name for each in columns.fields] for columns in (stored, declared)]
+    common = [[name for name in names[n] if name in names[1 - n]] for n in (0, 1)]
+    moved = common[0] != common[1]
+    if moved and keep == "columns":
+        found.append((ColumnChange("the order", ", ".join(common[0]), ", ".join(common[1])), False))
+    return ColumnChanges(
+        followed=tuple(each for each, fits in found if fits),
+        refused=tuple(each for each, fits in found if not fits),
+        moved=moved,
+    )
+
+
+def check_columns(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChanges:
+    """Return what the catalog has to follow. Raises UsageError for a change that registered files cannot follow."""
+    found = column_changes(pipeline, table, stored)
+    if found.refused:
+        raise refusal(pipeline.name, table, found.refused)
+    return found
+
+
+def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> UsageError:
+    """Return the error of a declaration that registered files cannot follow."""
+    named = "; ".join(str(each) for each in refused[:3])
+    more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
+    return UsageError(
+        f"lake.{table} has registered files with other columns: {named}{more}", remedy=_REMEDY, pipeline=pipeline
+    )
+
+
+def _compared(
+    stored: Sequence[Field], declared: Sequence[Field], above: str = ""
+) -> Iterator[tuple[ColumnChange, bool]]:
+    """Yield each changed field with whether files of before are read as it is declared now."""
+    before, now = ({each.name: each for each in fields} for fields in (stored, declared))
+    for name, field in before.items():
+        path = f"{above}{name}"
+        if name not in now:
+            yield ColumnChange(path, type_name(field), ""), False
+        else:
+            yield from _compared_types(path, field, now[name])
+    for name, field in now.items():
+        if name not in before:
+            yield ColumnChange(f"{above}{name}", "", type_name(field)), True
+
+
+def _compared_types(path: str, before: Field, now: Field) -> Iterator[tuple[ColumnChange, bool]]:
+    kinds = _kind(before), _kind(now)
+    match kinds:
+        case ("STRUCT", "STRUCT"):
+            yield from _compared(before.inner, now.inner, f"{path}.")
+        case ("ARRAY", "ARRAY"):
+            yield from _compared_types(f"{path}.element", before.inner[0], now.inner[0])
+        case ("MAP", "MAP") if type_name(before.inner[0]) == type_name(now.inner[0]):
+            yield from _compared_types(f"{path}.value", before.inner[1], now.inner[1])
+        case _ if type_name(before) != type_name(now):
+            yield ColumnChange(path, type_name(before), type_name(now)), _is_wider(before, now)
+
+
+def _is_wider(before: Field, now: Field) -> bool:
+    if _kind(before) == _kind(now) == "DECIMAL":
+        (precision, scale), (new_precision, new_scale) = _decimal(before), _decimal(now)
+        return new_scale >= scale and new_precision - new_scale >= precision - scale
+    return _kind(now) in _WIDER.get(_kind(before), ())
+
+
+def _kind(field: Field) -> str:
+    return _SAME.get(field.kind.split(" COLLATE ")[0], field.kind.split(" COLLATE ")[0])
+
+
+def _decimal(field: Field) -> tuple[int, int]:
+    precision, scale = (*field.arguments, *(10, 0)[len(field.arguments) :])
+    return precision, scale
+
+
+def type_name(field: Field) -> str:
+    """Return a field's type as Spark writes it, e.g. `array<decimal(12,2)>`."""
+    kind = _kind(field)
+    if kind == "DECIMAL":
+        return "decimal({},{})".format(*_decimal(field))
+    named = [f"{each.name}:{type_name(each)}" if kind == "STRUCT" else type_name(each) for each in field.inner]
+    return kind.lower() + (f"<{','.join(named)}>" if field.inner else "")
+
+
+def _of_json(name: str, described: Any) -> Field:
+    """Return the field for a type in Spark's JSON."""
+    match described:
+        case {"type": "struct", "fields": fields}:
+            return Field(name, "STRUCT", tuple(_of_json(each["name"], each["type"]) for each in fields))
+        case {"type": "array", "elementType": element}:
+            return Field(name, "ARRAY", (_of_json("", element),))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return Field(name, "MAP", (_of_json("", key), _of_json("", value)))
+    (found,) = fields_of(f"`_` {described}")
+    return Field(name, found.kind, found.inner, found.arguments)
