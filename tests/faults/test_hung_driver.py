@@ -1,0 +1,87 @@
+"""A driver whose query hangs inside a micro-batch while its heartbeat goes on: told as stalled, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+
+from include.airflow import drivers, streams
+from include.airflow.progress import Progress
+from include.ledger.streams import writers
+from tests.conftest import Home, settings_of, wait_for
+from tests.faults.conftest import Rig
+from tests.support import audit
+
+pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow]
+
+NAME = "nest_cameras"
+
+
+@pytest.fixture
+def in_this_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """The process that watches streams, as Airflow's triggerer is one; it looks often and is soon out of patience."""
+    monkeypatch.setattr(streams, "_LOOK_AT_PROGRESS", 1.0)
+    monkeypatch.setattr(streams, "Progress", partial(Progress, after=timedelta(seconds=10)))
+    with settings_of(rig.home):
+        yield rig.home
+
+
+def watch(launch: str) -> dict[str, Any]:
+    """What Airflow's trigger tells of a driver, once it has something to tell."""
+
+    async def first() -> dict[str, Any]:
+        event = await anext(streams.StreamTrigger(NAME, launch, poll_seconds=0.5).run())
+        payload: dict[str, Any] = event.payload
+        return payload
+
+    return asyncio.run(asyncio.wait_for(first(), 300))
+
+
+def committed(rig: Rig) -> int:
+    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
+        return int(cursor.fetchone()[0])
+
+
+def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_micro_batch(
+    rig: Rig, in_this_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce(300)
+    monkeypatch.setenv("TIDEMARK_HANG_AT", "landing_written")
+    launched = drivers.launch_driver(NAME)
+    monkeypatch.delenv("TIDEMARK_HANG_AT")
+    process = psutil.Process(launched.pid)
+    try:
+        wait_for("its lease", lambda: writers.live_writer(NAME))
+        assert watch(launched.id) == {"event": "stalled", "query": "archive"}
+        # By its heartbeat alone it would be well for ever.
+        live = writers.live_writer(NAME)
+        assert live is not None
+        assert live.renewed_at > live.acquired_at
+        operator = streams.StreamOperator(task_id="stream", pipeline=NAME)
+        context: Any = {"ti": SimpleNamespace(dag_id=f"stream__{NAME}", run_id="a run", task_id="stream")}
+        with pytest.raises(Exception, match="is stalled: input waits for its query archive"):
+            operator.execute_complete(context, {"event": "stalled", "query": "archive"}, launched.id)
+        wait_for("the driver's end", lambda: not process.is_running(), 60)
+    finally:
+        if process.is_running():
+            process.kill()
+    [alert] = [json.loads(each.value or b"") for each in audit.read_topic(rig.home.kafka, "tidemark-alerts").values()]
+    assert "it is stopped and started again" in alert["error"]
+    assert committed(rig) == 0
+
+    # As Airflow's next run does it.
+    again = drivers.launch_driver(NAME)
+    wait_for("the records", lambda: committed(rig) == rig.produced)
+    drivers.stop_driver(NAME, again.id)
+    rig.catch_up()
+    rig.audit()
