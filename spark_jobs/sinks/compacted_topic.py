@@ -30,7 +30,8 @@ class CompactedTopicTarget:
 
     def write(self, values: DataFrame, version: int) -> None:
         """Write the values. Raises AnotherWriter when a newer driver writes the topic."""
-        self._send(values.select("key", value_json(self.view, version).alias("value")))
+        # In one task: a job per Spark partition takes longer than the few keys of a micro-batch.
+        self._send(values.select("key", value_json(self.view, version).alias("value")).coalesce(1))
 
     def replace(self, values: DataFrame, version: int) -> None:
         """Write all values of the view, and a deletion for each key of the topic that is not among them."""
