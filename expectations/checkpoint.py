@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, Literal
 
 import great_expectations as gx
@@ -127,14 +128,16 @@ def _measured(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[float
     if details.get("unexpected_percent") is not None:
         percent = details.get("unexpected_percent_nonmissing")
         share = 1 - (details["unexpected_percent"] if percent is None else percent) / 100
-        return share, float(arguments.get("mostly", 1.0)), 1.0
+        return _number(share), float(arguments.get("mostly", 1.0)), 1.0
     exactly = arguments.get("value")
     low, high = (exactly if exactly is not None else arguments.get(name) for name in ("min_value", "max_value"))
     return _number(details.get("observed_value")), _number(low), _number(high)
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    # The ledger's JSON knows no NaN.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return float(value) if is_number else None
 
 
 def in_words(kind: str, arguments: dict[str, Any]) -> str:
