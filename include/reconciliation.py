@@ -19,6 +19,7 @@ class DifferenceClass(StrEnum):
     LATE = "late"
     QUARANTINED = "quarantined"
     GAP = "gap"
+    COMPACTED_SINCE = "compacted_since"
     CODE = "code"
     UNEXPLAINED = "unexplained"
 

@@ -8,6 +8,7 @@ from include.kafka.topics import (
     cleanup_policy,
     create_topic,
     describe_topics,
+    is_compacted,
     topic_names,
     topic_partitions_of,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "describe_topics",
     "few_records",
     "first_timestamp",
+    "is_compacted",
     "offset_bounds",
     "offsets_at",
     "producer",

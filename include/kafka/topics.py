@@ -19,6 +19,7 @@ __all__ = [
     "cleanup_policy",
     "create_topic",
     "describe_topics",
+    "is_compacted",
     "topic_names",
     "topic_partitions_of",
 ]
@@ -85,6 +86,19 @@ def cleanup_policy(topic: str) -> str:
         client = admin()
         config = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
     return str(config["cleanup.policy"].value)
+
+
+def is_compacted(topic: str) -> bool:
+    """Return whether the topic's log is compacted; False too where its configuration must not be read.
+
+    Raises ServiceUnreachable.
+    """
+    try:
+        return "compact" in cleanup_policy(topic)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        return False
 
 
 def topic_partitions_of(identities: Iterable[TopicIdentity]) -> list[TopicPartition]:

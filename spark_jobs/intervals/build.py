@@ -97,6 +97,7 @@ def _findings(
             gaps=sum(counts.gaps for counts in fates.values()),
             replayed=replayed,
             lost=reading.lost,
+            compacted_since=reading.compacted_since,
         ),
         reconciliation.counts,
         reconciliation.examples(),

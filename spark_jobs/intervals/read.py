@@ -27,6 +27,7 @@ from spark_jobs.intervals.pinned_fates import withhold_quarantined
 from spark_jobs.reconciliation.against_kafka import count_fates, reconcile_archive
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
 from spark_jobs.reconciliation.code_changes import NO_CHANGES, by_coordinates, changed_rows
+from spark_jobs.reconciliation.compacted import find_compacted
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.kafka_source import read_ranges
 
@@ -49,6 +50,8 @@ class Reading:
     """What differs between the archive and what it was held against."""
     changed: Mapping[str, int] = field(default_factory=lambda: dict(NO_CHANGES))
     """Rows that the current code adds, removes or changes against what other code landed."""
+    compacted_since: int = 0
+    """Records that only the archive holds any more."""
 
 
 def read_interval(run: IntervalRun) -> Reading:
@@ -74,16 +77,25 @@ def _read_from_kafka(run: IntervalRun, landed: DataFrame) -> Reading:
     decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
     rows = archive_rows(pipeline, decoded)
     in_kafka, in_landing = _hashed(pipeline, decoded), _landed_side(spark, pipeline, pinned, landed)
+    compacted = find_compacted(pinned, in_kafka, in_landing, ranges)
+    if compacted is not None:
+        in_kafka = in_kafka.unionByName(compacted.landed)
+        rows = rows.unionByName(compacted.rows(landed).select(*rows.columns))
     sides = [by_coordinates(side, otherwise) for side in (in_kafka, in_landing)]
     compared = reconcile_archive(sides[0], sides[1], (rows, landed), ranges)
     gaps, named = with_losses(pinned.ranges, ranges, compared.gaps, lost)
     offsets_lost = sum(len(each.range) for each in lost)
     reconciliation = compared.reconciliation + named
+    gone = 0
+    if compacted is not None:
+        gone, reconciliation = compacted.records, reconciliation + compacted.reconciliation
     if not otherwise:
-        return Reading(rows, landed, compared.fates, gaps, offsets_lost, [version], reconciliation)
+        return Reading(
+            rows, landed, compared.fates, gaps, offsets_lost, [version], reconciliation, compacted_since=gone
+        )
     fates = {tp: counted.fates for tp, counted in count_fates(in_kafka).items()}
     counts, changes = changed_rows(in_kafka, in_landing, otherwise)
-    return Reading(rows, rows, fates, gaps, offsets_lost, [version], reconciliation + changes, counts)
+    return Reading(rows, rows, fates, gaps, offsets_lost, [version], reconciliation + changes, counts, gone)
 
 
 def _read_from_archive(run: IntervalRun, landed: DataFrame) -> Reading:

@@ -41,6 +41,8 @@ class RecordCounts:
     """Records out of quarantine whose rows the interval delivers, beside its ranges."""
     lost: int = 0
     """Offsets of accepted losses, among the gaps."""
+    compacted_since: int = 0
+    """Records that Kafka's log, compacted since they were archived, shows no more; they count by their fate."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,92 @@
+"""Records that were archived and that Kafka's log, compacted since, shows no more.
+
+Kafka cannot tell any more what they were. What tells: their topic is compacted, a second reader sees none of them
+either, and the archive holds what the ledger counted when they were committed. Without all of that such records stay
+unexplained, as phantoms of the archive are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include import kafka
+from include.kafka.gap_proof import prove_gaps
+from include.ledger.intervals.pins import PinnedInterval
+from include.offsets import OffsetRange, TopicPartition
+from include.reconciliation import Difference, DifferenceClass, Reconciliation
+from spark_jobs.archive.files import within
+from spark_jobs.reconciliation.against_kafka import missing_spans
+from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
+
+_COORDINATES = ["kafka_topic", "kafka_partition", "kafka_offset"]
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What only the archive has of an interval any more."""
+
+    landed: DataFrame
+    """Their fates and rows, in the columns of the archive's side."""
+    records: int
+    reconciliation: Reconciliation
+
+    def rows(self, archived: DataFrame) -> DataFrame:
+        """Return those of the archive's rows that are theirs."""
+        coordinates = self.landed.select(*_COORDINATES).distinct()
+        return archived.join(coordinates, _COORDINATES, "left_semi").select(*archived.columns)
+
+
+def find_compacted(
+    pinned: PinnedInterval, in_kafka: DataFrame, in_landing: DataFrame, ranges: Sequence[OffsetRange]
+) -> Compacted | None:
+    """Return the records of the ranges that were compacted since they were archived; None where there are none.
+
+    Both frames have fate, the identity columns, hash_1 and hash_2. Costs one request per topic where none is compacted.
+    Raises OffsetsLost, ServiceUnreachable.
+    """
+    compacted = {topic for topic in _topics(ranges) if kafka.is_compacted(topic)}
+    wanted = [r for r in ranges if r.topic_partition.topic in compacted and len(r)]
+    missing = missing_spans(in_kafka, wanted) if wanted else {}
+    wanted = [r for r in wanted if r.topic_partition in missing]
+    if not wanted:
+        return None
+    landed = in_landing.where(within(wanted)).join(in_kafka.select(*_COORDINATES).distinct(), _COORDINATES, "left_anti")
+    landed = landed.select(*in_landing.columns).persist()
+    counts = _counts(landed)
+    proofs = prove_gaps({tp: missing[tp] for tp in counts})
+    is_proved = bool(counts) and not any(proof.visible for proof in proofs.values())
+    if not is_proved or reconcile_with_ledger(pinned, in_landing).reconciliation.unexplained:
+        landed.unpersist()
+        return None
+    named = [_difference(tp, *counted) for tp, counted in sorted(counts.items())]
+    return Compacted(landed, sum(count for count, _, _ in counts.values()), Reconciliation.of(named))
+
+
+def _topics(ranges: Iterable[OffsetRange]) -> set[str]:
+    return {r.topic_partition.topic for r in ranges if len(r)}
+
+
+def _counts(landed: DataFrame) -> dict[TopicPartition, tuple[int, int, int]]:
+    """Records, first and last offset per topic partition."""
+    counted = landed.where("kafka_element = 0").groupBy(*_COORDINATES[:2])
+    found = counted.agg(
+        F.count(F.lit(1)).alias("n"), F.min("kafka_offset").alias("a"), F.max("kafka_offset").alias("b")
+    )
+    return {
+        TopicPartition(row["kafka_topic"], row["kafka_partition"]): (row["n"], row["a"], row["b"])
+        for row in found.collect()
+    }
+
+
+def _difference(tp: TopicPartition, records: int, first: int, last: int) -> Difference:
+    return Difference(
+        DifferenceClass.COMPACTED_SINCE,
+        "records that only the archive holds",
+        str(tp),
+        f"{records} records between offsets {first} and {last} were archived, and Kafka has compacted its log since: a "
+        "second reader sees none of them; the archive holds as many as the ledger counted when they were committed",
+    )

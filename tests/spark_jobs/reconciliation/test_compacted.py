@@ -1,0 +1,128 @@
+"""Archived records that Kafka compacted away since, on a real broker: named, unless anything speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from include import kafka
+from include.ledger.intervals.pins import PinnedInterval
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics, Pipeline
+from spark_jobs.reconciliation.compacted import Compacted, find_compacted
+from tests.conftest import Home, settings_of, wait_for
+from tests.support import audit
+from tests.support.topic_log import Log, hour
+
+pytestmark = [pytest.mark.services, pytest.mark.spark]
+
+COLUMNS = (
+    "fate STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT, "
+    "hash_1 BIGINT, hash_2 BIGINT"
+)
+RECORDS = 300
+RANGE = set(range(RECORDS))
+KEYS = 3
+"""Of the records after the first, which is alone with its key: it stays."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process(home: Home) -> Iterator[None]:
+    with settings_of(home):
+        yield
+
+
+def configure(log: Log, kind: ConfigResource.Type, name: str, **config: str) -> None:
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in config.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    log.admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+@dataclass
+class Cleaned:
+    """A topic of which the cleaner took most records, since they were archived."""
+
+    log: Log
+    spark: Any
+    visible: set[int]
+
+    def find(self, visible: set[int]) -> Compacted | None:
+        tp = TopicPartition(self.log.topic, 0)
+        ranges = (OffsetRange(tp, 0, RECORDS),)
+        pinned = PinnedInterval(0, self.log.pipeline.name, hour(0), ranges, {})
+        return find_compacted(pinned, self.frame(visible), self.frame(RANGE), ranges)
+
+    def frame(self, offsets: set[int]) -> Any:
+        return self.spark.createDataFrame(
+            [("archived", self.log.topic, 0, offset, 0, 7, 7) for offset in sorted(offsets) if offset < RECORDS],
+            COLUMNS,
+        )
+
+    def policy(self, policy: str) -> None:
+        configure(self.log, ConfigResource.Type.TOPIC, self.log.topic, cleanup_policy=policy)
+
+
+@pytest.fixture(scope="module")
+def cleaned(home: Home, in_this_process: None, spark: Any, nest: Pipeline) -> Cleaned:
+    log = Log(nest)
+    log.create(1)
+    configure(log, ConfigResource.Type.BROKER, "1", log_cleaner_backoff_ms="200")
+    configure(log, ConfigResource.Type.TOPIC, log.topic, segment_ms="60000", min_cleanable_dirty_ratio="0.01")
+    producer = kafka.producer(**{"batch.num.messages": 10})
+    begin = int(hour(0).from_time.timestamp() * 1000)
+    for n in range(2 * RECORDS):
+        producer.produce(
+            log.topic, b"x", b"key-%d" % (n % KEYS if n else KEYS), partition=0, timestamp=begin + n * 5_000
+        )
+    assert producer.flush(30) == 0
+    made = Cleaned(log, spark, set())
+    made.policy("compact")
+
+    def offsets() -> set[int]:
+        return {offset for topic, _, offset in audit.read_topic(home.kafka, log.topic) if topic == log.topic}
+
+    made.visible = wait_for("the cleaner's holes", lambda: len(found := offsets()) < RECORDS and found)
+    # No more of them while the tests compare.
+    configure(log, ConfigResource.Type.TOPIC, log.topic, min_compaction_lag_ms=str(2**60))
+    made.visible = offsets()
+    return made
+
+
+@pytest.fixture(scope="module")
+def nest() -> Pipeline:
+    source = KafkaTopics(subscribe=("compacted-log",))
+    return replace(load_pipeline("nest_cameras"), name="compacted", source=source, views=(), reports=())
+
+
+def test_records_are_named_with_their_rows_when_they_were_compacted_since(cleaned: Cleaned) -> None:
+    gone = RANGE - cleaned.visible
+    found = cleaned.find(cleaned.visible)
+    assert found is not None
+    assert found.records == len(gone) > 0
+    assert {row["kafka_offset"] for row in found.landed.collect()} == gone
+    (named,) = found.reconciliation.differences
+    assert (named.cls, named.where) == ("compacted_since", f"{cleaned.log.topic}-0")
+    assert f"{len(gone)} records between offsets {min(gone)} and {max(gone)} were archived" in named.evidence
+    assert found.reconciliation.unexplained == 0
+    archived = cleaned.frame(RANGE)
+    assert {row["kafka_offset"] for row in found.rows(archived).collect()} == gone
+
+
+def test_nothing_is_explained_when_a_second_reader_sees_a_record_that_spark_did_not(cleaned: Cleaned) -> None:
+    assert cleaned.find(cleaned.visible - {max(RANGE & cleaned.visible)}) is None
+
+
+def test_nothing_is_explained_when_the_topic_is_not_compacted(cleaned: Cleaned) -> None:
+    cleaned.policy("delete")
+    try:
+        assert cleaned.find(cleaned.visible) is None
+    finally:
+        cleaned.policy("compact")
