@@ -160,9 +160,14 @@ class AdditiveView:
     def __post_init__(self) -> None:
         kinds = {field.name: field.kind for field in fields_of(self.columns)}
         for name in self.measures:
-            if kinds.get(name) not in _SUMMED_EXACTLY:
+            if name not in kinds:
                 raise UsageError(
-                    f"measure {name} of the view {self.name} is {kinds.get(name, 'not among its columns')}: "
+                    f"measure {name} of the view {self.name} is not among its columns: {', '.join(kinds)}",
+                    remedy="add it to the view's columns, or take it from its measures",
+                )
+            if kinds[name] not in _SUMMED_EXACTLY:
+                raise UsageError(
+                    f"measure {name} of the view {self.name} is {kinds[name]}: "
                     "stream and interval add in different orders, and would not agree to the last digit",
                     remedy=f"declare it as DECIMAL or BIGINT, and let {self.aggregate} cast before it sums",
                 )

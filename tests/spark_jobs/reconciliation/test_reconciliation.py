@@ -97,7 +97,8 @@ def classified(
     spark: Any, sides: dict[str, dict[str, tuple[int, int]]], *, behind: bool = False, other_code: bool = False
 ) -> Reconciliation:
     """Classes of keys of a view with two measures; `sides` gives side → key → both measures."""
-    view = replace(load_pipeline("nest_cameras").views[0], measures=("count", "weight"))
+    declared = load_pipeline("nest_cameras").views[0]
+    view = replace(declared, measures=("count", "weight"), columns=f"{declared.columns}, weight BIGINT")
     schema = "key STRING, start TIMESTAMP, end TIMESTAMP, count BIGINT, weight BIGINT"
     frames = {
         side: spark.createDataFrame(
