@@ -117,7 +117,7 @@ class _Queries(StreamQueries):
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
             if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
-                self._log(name).info("starts again without the records that were diverted")
+                self._log(name).info("starts again")
                 self._queries[number] = self._start_beside(name)
         if self._flags:
             self._queries[-1] = self._flags.tend(self._queries[-1])

@@ -1,7 +1,10 @@
-"""When a failed query may start again. Nothing of its micro-batch was committed, and two kinds of failure pass:
+"""When a failed query may start again. Nothing of its micro-batch was committed, and three kinds of failure pass:
 
 A record makes a query throw. The archive query searches it (`spark_jobs/sinks/landing.py`) and commits it as diverted;
 a query beside it decodes the same stream, and starts again without what was diverted.
+
+A query beside the archive query fails of what passes (a worker without memory): the archive query comes through with
+nothing diverted. It starts again, once at a position: what fails there twice is its own.
 
 A micro-batch has a schema id that was not known when the query was planned. Its ids are resolved, and the query,
 planned anew, runs that micro-batch again. While the registry is away it waits: nothing goes to quarantine for that.
@@ -46,7 +49,11 @@ class _Wait:
     def archive_moves(self, reached: Mapping[TopicPartition, int]) -> bool:
         """Return whether the archive query has come nearer to the record, as far as can be known."""
         moved, self.reached = reached != self.reached, reached
-        return moved and any(reached.get(tp, 0) < end for tp, end in self.ends.items())
+        return moved and not self.is_passed(reached)
+
+    def is_passed(self, reached: Mapping[TopicPartition, int]) -> bool:
+        """Return whether the archive query has come through what the query failed on."""
+        return all(reached.get(tp, 0) >= end for tp, end in self.ends.items())
 
 
 class PoisonRestarts:
@@ -57,6 +64,7 @@ class PoisonRestarts:
         self._searching = searching
         self._left_alone: dict[str, list[Coordinates]] = {}
         self._waits: dict[str, _Wait] = {}
+        self._started_again_at: dict[str, Mapping[TopicPartition, int]] = {}
 
     def withheld(self, view: str) -> Column | None:
         """Return the `withheld` of a query of the view that starts now: diverted records that are still ahead of it."""
@@ -78,11 +86,19 @@ class PoisonRestarts:
         if wait is None:
             bounds = kafka.offset_bounds(micro_batches.positions(self._pipeline))
             wait = self._waits[view] = _Wait({tp: end for tp, (_, end) in bounds.items()}, now)
-        if wait.archive_moves(micro_batches.positions(self._pipeline)) or self._searching.is_set():
+        reached = micro_batches.positions(self._pipeline)
+        if wait.archive_moves(reached) or self._searching.is_set():
             wait.since = now
+        if wait.is_passed(reached) and self._is_first_at(micro_batches.positions(self._pipeline, view), view):
+            return True
         if not archive_runs or now - wait.since > PATIENCE:
             raise failed
         return False
+
+    def _is_first_at(self, position: Mapping[TopicPartition, int], view: str) -> bool:
+        before = self._started_again_at.get(view)
+        self._started_again_at[view] = position
+        return before != position
 
     def _ahead(self, view: str) -> list[Coordinates]:
         positions = micro_batches.positions(self._pipeline, view)

@@ -1,0 +1,58 @@
+"""When a query beside the archive query starts again: real broker and ledger, micro-batches committed as told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams import writers
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from spark_jobs.streaming.restarts import PoisonRestarts
+from tests.conftest import Home, settings_of
+from tests.support.topic_log import Log
+
+pytestmark = pytest.mark.services
+
+VIEW = "hourly_counts"
+FAILED = RuntimeError("no worker")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process(home: Home) -> Iterator[None]:
+    with settings_of(home):
+        yield
+
+
+def test_query_starts_again_once_at_a_position_when_the_archive_came_through_with_nothing_diverted() -> None:
+    source = KafkaTopics(subscribe=("restarts-log",))
+    log = Log(replace(load_pipeline("nest_cameras"), name="restarts", source=source, views=(), reports=()))
+    log.create(1)
+    log.send(0, 0.5)
+    log.archive()
+    log.send(0, 0.6)
+    restarts = PoisonRestarts(log.pipeline.name, threading.Event())
+    restarts.withheld(VIEW)
+    # The archive query has still to come through what it failed on.
+    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is False
+    log.archive()
+    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is True
+    restarts.withheld(VIEW)
+    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is False
+    with pytest.raises(RuntimeError, match="no worker"):
+        restarts.may_start(VIEW, FAILED, archive_runs=False)
+
+    # It has come further since.
+    restarts.withheld(VIEW)
+    lease = writers.acquire(log.pipeline.name)
+    (identity,) = micro_batches.stored_topics(log.pipeline.name).values()
+    ranges = [OffsetRange(TopicPartition(log.topic, 0), 0, 2, identity)]
+    micro_batches.move_query(lease, BatchCommit(log.pipeline.name, VIEW, "view", 0, ranges))
+    writers.release(lease)
+    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is True
