@@ -1,35 +1,116 @@
-"""The order-independent hash of rows by which builds are compared."""
+"""The order-independent hash of rows by which builds are compared.
+
+Version 2 hashes typed values: each row twice by xxHash64 with different seeds, and each of the two adds up over the
+rows. Two different sets of rows have equal sums in one lane with a chance of 2^-64, in both with one of 2^-128, as far
+as xxHash64 spreads what it is given; it is no defence against somebody who looks for collisions. That is the matter of
+each file's SHA-256. Version 1 hashed each row's JSON text. Hashes are compared within a version only
+(`include/decisions/014-a-row-is-hashed-by-its-values.md`).
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+)
 
 _FULL = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}
 
+_HALF = 1 << 32
 
-def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
-    """Return two independent 64-bit hashes of a row, nulls and nesting included (they hash its full JSON)."""
-    text = F.to_json(F.struct(*sorted(columns)), _FULL)
-    return F.xxhash64(text), F.xxhash64(F.lit("tidemark"), text)
+
+class HashVersion(StrEnum):
+    """How rows are hashed."""
+
+    JSON = "v1"
+    TYPED = "v2"
+
+
+NEWEST = HashVersion.TYPED
+
+
+def row_hashes(schema: StructType, version: HashVersion = NEWEST) -> tuple[Column, Column]:
+    """Return two independent 64-bit hashes of a row with these columns; nulls, nesting and -0.0 are told apart."""
+    fields = sorted(schema.fields, key=lambda field: field.name)
+    if version is HashVersion.JSON:
+        values = [F.to_json(F.struct(*(field.name for field in fields)), _FULL)]
+    else:
+        values = [each for field in fields for each in _typed(F.col(field.name), field.dataType)]
+    return F.xxhash64(*values), F.xxhash64(F.lit("tidemark"), *values)
+
+
+def _typed(value: Column, kind: DataType) -> Iterator[Column]:
+    """Return what says of which type and value it is, so that no two values give the same sequence.
+
+    Spark's hash skips nulls and knows no lengths: each value is preceded by whether it is null, an array by its size.
+    """
+    yield value.isNull()
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _typed(value[field.name], field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield F.size(value)
+        yield F.transform(value, lambda each: F.struct(*_typed(each, kind.elementType)))
+    elif isinstance(kind, MapType):
+        # In the order in which it is stored; Spark does not hash maps as such.
+        entries = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        yield from _typed(F.map_entries(value), ArrayType(entries))
+    elif isinstance(kind, FloatType | DoubleType):
+        number = value.cast("double")
+        yield number
+        # Spark hashes -0.0 as 0.0.
+        yield F.when(number == 0, number.cast("string"))
+    elif isinstance(kind, ByteType | ShortType | IntegerType | LongType):
+        # A column that was widened keeps its hashes.
+        yield value.cast("bigint")
+    else:
+        yield value.cast(kind)
 
 
 def sums(first: Column | str = "hash_1", second: Column | str = "hash_2") -> list[Column]:
     """Return aggregates of rows and both hashes; they do not depend on the order, and every duplicate counts."""
+    hashes = (F.col(each) if isinstance(each, str) else each for each in (first, second))
+    return [F.count(F.lit(1)).alias("rows"), *(_sum(each).alias(f"sum_{n}") for n, each in enumerate(hashes, 1))]
+
+
+def _sum(value: Column) -> Column:
+    """The exact sum of 64-bit numbers, by their halves: sums of decimals cost as much as the hashes.
+
+    A half overflows, and is an error, beyond 2^31 rows.
+    """
+    high, low = F.sum(F.shiftright(value, 32)), F.sum(value.bitwiseAND(F.lit(_HALF - 1)))
     exact = "DECIMAL(38,0)"
-    return [
-        F.count(F.lit(1)).alias("rows"),
-        *(
-            F.sum((F.col(each) if isinstance(each, str) else each).cast(exact)).alias(f"sum_{n}")
-            for n, each in enumerate((first, second), 1)
-        ),
-    ]
+    return (high.cast("DECIMAL(20,0)") * F.lit(_HALF).cast("DECIMAL(12,0)") + low.cast("DECIMAL(20,0)")).cast(exact)
 
 
-def content_hash(columns: Sequence[str], rows: int, sum_1: object, sum_2: object) -> str:
-    """Return the content hash of rows with these columns as 32 hex digits."""
+def content_hash(columns: Iterable[str], rows: int, sum_1: object, sum_2: object, version: HashVersion = NEWEST) -> str:
+    """Return the content hash of rows with these columns: 32 hex digits, after the version unless it is the first."""
     text = f"{','.join(sorted(columns))}|{rows}|{sum_1 or 0}|{sum_2 or 0}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    digits = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return digits if version is HashVersion.JSON else f"{version}:{digits}"
+
+
+def version_of(content_hash: str) -> HashVersion:
+    """Return the version of a content hash."""
+    tag, colon, _ = content_hash.rpartition(":")
+    return HashVersion(tag) if colon else HashVersion.JSON
+
+
+def common_version(content_hashes: Iterable[str]) -> HashVersion:
+    """Return the version by which rows are to be hashed, to be compared with these hashes: the oldest of theirs."""
+    return reduce(min, map(version_of, content_hashes), NEWEST)

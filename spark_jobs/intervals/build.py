@@ -5,23 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
 from include.crash_points import crash_point
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.revisions import BuiltRevision
-from include.offsets import Fates, TopicPartition
+from include.offsets import Fate, Fates, TopicPartition
+from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
 from include.times import Stopwatch
 from include.versions import code_version
-from spark_jobs.archive.replayed import replayed_rows
-from spark_jobs.archive.schema import with_partition_columns
+from spark_jobs.archive.content_hash import HashVersion, common_version
+from spark_jobs.archive.replayed import Replayed, replayed_rows
+from spark_jobs.archive.schema import archive_schema, with_partition_columns
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.decoding.records import load_references
 from spark_jobs.intervals.read import Reading, read_interval
 from spark_jobs.intervals.report_sections import collect_report
 from spark_jobs.intervals.revision_comparison import compare_revisions
-from spark_jobs.intervals.write import archive_layout, revision_name, view_layout, write_revisions
+from spark_jobs.intervals.write import archive_layout, revision_name, view_layout, write_counted, write_revisions
+from spark_jobs.reconciliation.counted import CountedRows, count_fates, hashed, left_of
 from spark_jobs.reconciliation.flags import reconcile_flags
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.views import reconcile_view
@@ -31,9 +37,10 @@ from spark_jobs.views.aggregate import aggregate_view
 def build(run: IntervalRun) -> None:
     """Build the attempt's revisions and reconcile; everything found goes to the ledger, at once, when all is done.
 
-    The ranges are read from Kafka once. The batch views are computed from that; the archive table's files
-    are written from the landing files, or from the same read where other code landed them; both are
-    compared before anybody may register them. Rows that replays put into the interval are added to both.
+    The ranges are read from Kafka once. The archive table's files are written from the landing files, or from the
+    same read where other code landed them, and read back: what they hold is compared with Kafka before anybody may
+    register them. The batch views are computed from landing where all are the same, else from Kafka. Rows that
+    replays put into the interval are added to both.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
     when the registered files are of another format or a reference file does not begin with its declared columns,
     AnotherWriter while the interval is pinned again.
@@ -52,27 +59,43 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
     """Write the revisions, and say what was found on the way. The ledger knows nothing of them yet."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
-    with watch.part("read and compare"):
-        reading = read_interval(run)
-        replayed = replayed_rows(spark, pipeline, pinned)
-    with watch.part(f"write {pipeline.table}"):
-        archive = with_partition_columns(pipeline, replayed.added_to(reading.archive))
-        built = write_revisions(archive, archive_layout(pipeline), pinned.interval, revision)
+    registered = revisions.registered_of_interval(pinned.id)
+    hashed_by = common_version(each.content_hash for each in registered)
+    replayed = replayed_rows(spark, pipeline, pinned)
+    built: list[BuiltRevision] = []
+
+    def write(rows: DataFrame) -> CountedRows:
+        archive = with_partition_columns(pipeline, replayed.added_to(rows))
+        layout = archive_layout(pipeline, hashed_by, records=sum(len(r) for r in pinned.ranges))
+        written = write_counted(archive, layout, pinned.interval, revision)
+        built.extend(written.revisions)
+        return left_of(written.counted, _counted(pipeline, replayed, hashed_by))
+
+    with watch.part(f"read, write {pipeline.table} and compare"):
+        reading = read_interval(run, hashed_by, write)
     rows = replayed.added_to(reading.rows)
     reconciliation = reading.reconciliation
     for view in pipeline.views:
         with watch.part(f"view {view.name}"):
             batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
             reconciliation += reconcile_view(run, view, batch_view, replayed)
-            built += write_revisions(batch_view, view_layout(pipeline, view), pinned.interval, revision)
+            built += write_revisions(batch_view, view_layout(pipeline, view, hashed_by), pinned.interval, revision)
     if pipeline.flags:
         with watch.part("flags"):
             # Not of replayed rows: the stream saw those records in quarantine.
             reconciliation += reconcile_flags(run, reading.rows)
     with watch.part("report and comparison"):
         report = collect_report(run, rows, built)
-        findings = _findings(run, reading, reconciliation, replayed.records, report, built)
+        findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))
     return built, replace(findings, seconds=watch.seconds)
+
+
+def _counted(pipeline: Pipeline, replayed: Replayed, hashed_by: HashVersion) -> CountedRows:
+    """What replays put into the archive table."""
+    if not replayed.records:
+        return {}
+    rows = replayed.rows.withColumn("fate", F.lit(Fate.ARCHIVED))
+    return count_fates(hashed(rows, archive_schema(pipeline), hashed_by))
 
 
 def _findings(
@@ -81,11 +104,10 @@ def _findings(
     reconciliation: Reconciliation,
     replayed: int,
     report: dict[str, object],
-    built: list[BuiltRevision],
+    revisions: tuple[list[BuiltRevision], list[BuiltRevision]],
 ) -> BuildFindings:
     ranges = run.pinned.ranges
     fates = {r.topic_partition: _fate_counts(reading, r.topic_partition) for r in ranges}
-    registered = revisions.registered_of_interval(run.pinned.id)
     return BuildFindings(
         ranges,
         fates,
@@ -103,7 +125,7 @@ def _findings(
         reconciliation.examples(),
         tuple(reading.decoder_versions),
         reading.changed,
-        compare_revisions(run, registered, built),
+        compare_revisions(run, *revisions),
         report,
     )
 

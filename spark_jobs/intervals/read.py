@@ -1,12 +1,17 @@
-"""Reads an interval's ranges and holds what it finds against the archive: from Kafka, or from the archive alone."""
+"""Reads an interval's ranges and holds what it finds against the archive: from Kafka, or from the archive alone.
+
+What the archive table gets is written on the way, and read back: what is held against Kafka are the rows of the files
+that may be registered. Where they are the same, nothing else is read of either side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
@@ -18,18 +23,35 @@ from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.reconciliation import Reconciliation
 from include.versions import decoder_version
-from spark_jobs.archive.content_hash import row_hashes
+from spark_jobs.archive.content_hash import HashVersion
 from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.intervals.losses import with_losses
 from spark_jobs.intervals.pinned_fates import withhold_quarantined
-from spark_jobs.reconciliation.against_kafka import count_fates, reconcile_archive
+from spark_jobs.reconciliation.against_kafka import (
+    ArchiveComparison,
+    compare_offsets,
+    prove_missing,
+    reconcile_archive,
+)
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
 from spark_jobs.reconciliation.code_changes import NO_CHANGES, by_coordinates, changed_rows
 from spark_jobs.reconciliation.compacted import find_compacted
+from spark_jobs.reconciliation.counted import (
+    CountedRows,
+    added,
+    check_written,
+    count_fates,
+    differing,
+    hashed,
+    hashed_coordinates,
+)
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.kafka_source import read_ranges
+
+Write = Callable[[DataFrame], CountedRows]
+"""Writes the archive table's rows to its revisions, and returns what came back from the files."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +60,6 @@ class Reading:
 
     rows: DataFrame
     """What views are computed from: the archive table's columns, and `event_time`."""
-    archive: DataFrame
-    """What the archive table gets; landed rows, where the code that landed them is the current one."""
     fates: Mapping[TopicPartition, Fates]
     gaps: Mapping[TopicPartition, int]
     lost: int
@@ -54,18 +74,40 @@ class Reading:
     """Records that only the archive holds any more."""
 
 
-def read_interval(run: IntervalRun) -> Reading:
+def read_interval(run: IntervalRun, hashed_by: HashVersion, write: Write) -> Reading:
     """Read the interval's ranges from the attempt's source, and compare them with what they should be.
 
+    The archive table gets the landed rows, or those from Kafka where other code landed them.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
-    landed = read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged)
+    landed = _Landed(run, hashed_by, read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged))
     read = _read_from_kafka if run.attempt.source is Source.KAFKA else _read_from_archive
-    return read(run, landed)
+    return read(run, landed, write)
 
 
-def _read_from_kafka(run: IntervalRun, landed: DataFrame) -> Reading:
-    """Read the ranges from Kafka, once, and compare them with the archive's rows."""
+@dataclass(frozen=True)
+class _Landed:
+    """The archive's rows of an interval, and its other records."""
+
+    run: IntervalRun
+    hashed_by: HashVersion
+    rows: DataFrame
+
+    def unarchived(self) -> DataFrame:
+        """Return the empty and quarantined records, in the columns of `hashed`."""
+        return hashed_coordinates(read_unarchived(self.run.spark, self.run.pipeline, self.run.pinned.ranges))
+
+    def records(self) -> DataFrame:
+        """Return all of its records, in the columns of `hashed`."""
+        return self.hashed(self.rows.withColumn("fate", F.lit(Fate.ARCHIVED))).unionByName(self.unarchived())
+
+    def hashed(self, rows: DataFrame) -> DataFrame:
+        """Return rows of any side, to be compared with these."""
+        return hashed(rows, archive_schema(self.run.pipeline), self.hashed_by)
+
+
+def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading:
+    """Read the ranges from Kafka, once, and compare them with the written rows; row by row only where they differ."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
     ranges = losses.without(pinned.ranges, lost)
@@ -74,39 +116,123 @@ def _read_from_kafka(run: IntervalRun, landed: DataFrame) -> Reading:
     otherwise = decoded_otherwise(pipeline.name, ranges, version)
     records = withhold_quarantined(spark, pipeline, pinned, otherwise, read_ranges(spark, ranges))
     decoded = decode(pipeline, *records).drop("key", "value", "headers", "date")
+    if otherwise:
+        reading = _compare_changed_code(landed, decoded, ranges, otherwise, write)
+    else:
+        # Together: of an hour mostly one task writes.
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            in_kafka = beside.submit(count_fates, landed.hashed(decoded))
+            written = write(landed.rows)
+            reading = _compare_written(landed, decoded, ranges, in_kafka.result(), written)
+    gaps, named = with_losses(pinned.ranges, ranges, reading.gaps, lost)
+    return replace(
+        reading,
+        gaps=gaps,
+        lost=sum(len(each.range) for each in lost),
+        decoder_versions=[version],
+        reconciliation=reading.reconciliation + named,
+    )
+
+
+def _compare_written(
+    landed: _Landed,
+    decoded: DataFrame,
+    ranges: Sequence[OffsetRange],
+    in_kafka: CountedRows,
+    written: CountedRows,
+) -> Reading:
+    """Compare what Kafka holds with the landed rows as they were written."""
+    held = added(written, count_fates(landed.unarchived()))
+    if differing(in_kafka, held):
+        return _compare_landed(landed, decoded, ranges, held)
+    # The very records: those that landing has are asked for less.
+    missing = prove_missing(_coordinates(landed), in_kafka, ranges)
+    return _reading(landed.rows, compare_offsets(in_kafka, missing, ranges))
+
+
+def _coordinates(landed: _Landed) -> DataFrame:
+    """The coordinates of all landed records, and kafka_element."""
+    return landed.rows.select(*IDENTITY).unionByName(landed.unarchived().select(*IDENTITY))
+
+
+def _compare_landed(landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange], held: CountedRows) -> Reading:
+    """Say which landed rows are not those in Kafka, and whether other rows were written than landed."""
+    kept = decoded.persist(StorageLevel.MEMORY_AND_DISK)
+    in_kafka, in_landing = _in_kafka(landed, kept, ranges), landed.records()
+    compared = reconcile_archive(in_kafka.records, in_landing, (in_kafka.rows, landed.rows), ranges)
+    written = check_written(count_fates(in_landing), held)
+    reconciliation = compared.reconciliation + written + in_kafka.reconciliation
+    reading = _reading(in_kafka.rows, replace(compared, reconciliation=reconciliation))
+    return replace(reading, compacted_since=in_kafka.compacted_since)
+
+
+@dataclass(frozen=True)
+class _InKafka:
+    """What Kafka holds of the ranges, and what only the archive holds because Kafka compacted it away since."""
+
+    rows: DataFrame
+    records: DataFrame
+    """In the columns of `hashed`."""
+    compacted_since: int = 0
+    reconciliation: Reconciliation = field(default_factory=Reconciliation)
+
+
+def _in_kafka(landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange]) -> _InKafka:
+    rows, records = archive_rows(landed.run.pipeline, decoded), landed.hashed(decoded)
+    compacted = find_compacted(landed.run.pinned, records, landed.records(), ranges)
+    if compacted is None:
+        return _InKafka(rows, records)
+    return _InKafka(
+        rows.unionByName(compacted.rows(landed.rows).select(*rows.columns)),
+        records.unionByName(compacted.landed),
+        compacted.records,
+        compacted.reconciliation,
+    )
+
+
+def _compare_changed_code(
+    landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange], otherwise: Sequence[OffsetRange], write: Write
+) -> Reading:
+    """Write the rows as Kafka has them, and compare landing by coordinates where other code landed it."""
     decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
-    rows = archive_rows(pipeline, decoded)
-    in_kafka, in_landing = _hashed(pipeline, decoded), _landed_side(spark, pipeline, pinned, landed)
-    compacted = find_compacted(pinned, in_kafka, in_landing, ranges)
-    if compacted is not None:
-        in_kafka = in_kafka.unionByName(compacted.landed)
-        rows = rows.unionByName(compacted.rows(landed).select(*rows.columns))
-    sides = [by_coordinates(side, otherwise) for side in (in_kafka, in_landing)]
-    compared = reconcile_archive(sides[0], sides[1], (rows, landed), ranges)
-    gaps, named = with_losses(pinned.ranges, ranges, compared.gaps, lost)
-    offsets_lost = sum(len(each.range) for each in lost)
-    reconciliation = compared.reconciliation + named
-    gone = 0
-    if compacted is not None:
-        gone, reconciliation = compacted.records, reconciliation + compacted.reconciliation
-    if not otherwise:
-        return Reading(
-            rows, landed, compared.fates, gaps, offsets_lost, [version], reconciliation, compacted_since=gone
-        )
-    fates = {tp: counted.fates for tp, counted in count_fates(in_kafka).items()}
-    counts, changes = changed_rows(in_kafka, in_landing, otherwise)
-    return Reading(rows, rows, fates, gaps, offsets_lost, [version], reconciliation + changes, counts, gone)
+    in_kafka, in_landing = _in_kafka(landed, decoded, ranges), landed.records()
+    rows = in_kafka.rows
+    sides = [by_coordinates(side, otherwise) for side in (in_kafka.records, in_landing)]
+    compared = reconcile_archive(sides[0], sides[1], (rows, landed.rows), ranges)
+    counted = count_fates(in_kafka.records)
+    unarchived = count_fates(in_kafka.records.where(F.col("fate") != Fate.ARCHIVED))
+    written = check_written(counted, added(write(rows), unarchived))
+    counts, changes = changed_rows(in_kafka.records, in_landing, otherwise)
+    return replace(
+        _reading(rows, compared),
+        fates={tp: each.fates for tp, each in counted.items()},
+        reconciliation=compared.reconciliation + in_kafka.reconciliation + written + changes,
+        changed=counts,
+        compacted_since=in_kafka.compacted_since,
+    )
 
 
-def _read_from_archive(run: IntervalRun, landed: DataFrame) -> Reading:
+def _reading(rows: DataFrame, compared: ArchiveComparison) -> Reading:
+    return Reading(rows, compared.fates, compared.gaps, 0, (), compared.reconciliation)
+
+
+def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Reading:
     """Take the rows that were landed, and compare them with what the ledger recorded."""
-    spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
+    pipeline, pinned = run.pipeline, run.pinned
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
-    compared = reconcile_with_ledger(pinned, _landed_side(spark, pipeline, pinned, landed))
+    records = landed.records()
+    counted = count_fates(records)
+    compared = reconcile_with_ledger(pinned, records, counted)
+    written = check_written(counted, added(write(landed.rows), count_fates(landed.unarchived())))
     gaps, named = with_losses(pinned.ranges, pinned.ranges, compared.gaps, lost)
-    versions = decoders_of(pipeline.name, pinned.ranges)
-    offsets_lost = sum(len(each.range) for each in lost)
-    return Reading(landed, landed, compared.fates, gaps, offsets_lost, versions, compared.reconciliation + named)
+    return Reading(
+        landed.rows,
+        compared.fates,
+        gaps,
+        sum(len(each.range) for each in lost),
+        decoders_of(pipeline.name, pinned.ranges),
+        compared.reconciliation + written + named,
+    )
 
 
 def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[OffsetRange]) -> None:
@@ -114,18 +240,3 @@ def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[O
     for topic, topic_id in pinned.topic_ids.items():
         kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
     kafka.check_retained(pipeline.name, ranges)
-
-
-def _hashed(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
-    """Columns: fate, the identity columns, hash_1 and hash_2 (null unless archived)."""
-    hashes = row_hashes(archive_schema(pipeline).names)
-    kept = (F.when(F.col("fate") == Fate.ARCHIVED, each).alias(f"hash_{n}") for n, each in enumerate(hashes, 1))
-    return decoded.select("fate", *IDENTITY, *kept)
-
-
-def _landed_side(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval, landed: DataFrame) -> DataFrame:
-    """The archive's rows and its other records of the ranges, in the columns of `_hashed`."""
-    archived = _hashed(pipeline, landed.withColumn("fate", F.lit(Fate.ARCHIVED)))
-    unarchived = read_unarchived(spark, pipeline, pinned.ranges).withColumn("kafka_element", F.lit(0))
-    nulls = (F.lit(None).cast("BIGINT").alias(name) for name in ("hash_1", "hash_2"))
-    return archived.unionByName(unarchived.select("fate", *IDENTITY, *nulls))

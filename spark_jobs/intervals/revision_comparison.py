@@ -92,6 +92,6 @@ def _hashed(
     """The rows by key, as JSON, with a hash of all their columns as the file has them; text files do not say."""
     file_format = format_of(next(iter(revision.files)))
     rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
-    hash_1, hash_2 = row_hashes(rows.columns)
+    hash_1, hash_2 = row_hashes(rows.schema)
     columns: list[Column] = [F.to_json(F.struct(*key)).alias("key"), F.struct(hash_1, hash_2).alias(name)]
     return rows.select(*columns)

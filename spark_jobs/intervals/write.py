@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation
@@ -16,13 +17,19 @@ from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.intervals.revisions import BuiltRevision
+from include.offsets import Fates, TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.pipelines.spec.file_formats import FileFormat
 from include.times import Interval
-from spark_jobs.archive.content_hash import content_hash, row_hashes, sums
+from spark_jobs.archive.content_hash import NEWEST, HashVersion, content_hash, row_hashes, sums
 from spark_jobs.archive.formats import read_format, write_files
 from spark_jobs.archive.schema import archive_schema
+from spark_jobs.reconciliation.counted import TOPIC_PARTITION, Counted, CountedRows, added, hash_sums
 from spark_jobs.spark.schemas import struct_of
+
+_ONE_TASK = 2_000_000
+"""Up to so many records one task reads, sorts and writes the rows of all table partitions. Most rows of an hour are of
+one date, so one task writes them anyway."""
 
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
@@ -47,9 +54,12 @@ class TableLayout:
     file_format: FileFormat = "parquet"
     event_time: str = ""
     """Path of the event time in a row, whose bounds are noted then."""
+    hashed_by: HashVersion = NEWEST
+    records: int = 0
+    """How many records the rows are of, at most."""
 
 
-def archive_layout(pipeline: Pipeline) -> TableLayout:
+def archive_layout(pipeline: Pipeline, hashed_by: HashVersion = NEWEST, records: int = 0) -> TableLayout:
     """Return the layout of the pipeline's archive table."""
     return TableLayout(
         pipeline.table,
@@ -58,25 +68,42 @@ def archive_layout(pipeline: Pipeline) -> TableLayout:
         pipeline.archive.partition_columns,
         pipeline.archive.file_format,
         pipeline.archive.event_time,
+        hashed_by,
+        records,
     )
 
 
-def view_layout(pipeline: Pipeline, view: AdditiveView) -> TableLayout:
+def view_layout(pipeline: Pipeline, view: AdditiveView, hashed_by: HashVersion = NEWEST) -> TableLayout:
     """Return the layout of the table of a batch view."""
-    return TableLayout(pipeline.view_table(view), struct_of(view.columns), view.key)
+    return TableLayout(pipeline.view_table(view), struct_of(view.columns), view.key, hashed_by=hashed_by)
 
 
 @dataclass(frozen=True)
-class _Written:
+class Written:
+    """What was written of a table."""
+
+    revisions: list[BuiltRevision]
+    counted: CountedRows
+    """The rows that came back from the files; of views nothing."""
+
+
+@dataclass(frozen=True)
+class _File:
     """A file that lies there, by its rows."""
 
-    rows: int
-    sums: tuple[int, int]
+    hashes: tuple[int, int, int]
+    """Rows, and the sums of both hashes."""
+    counted: CountedRows
     noted: Mapping[str, Any]
     """`records`, the records that the rows come from, and bounds of columns; each where the table has it."""
 
 
 def write_revisions(rows: DataFrame, layout: TableLayout, interval: Interval, revision: str) -> list[BuiltRevision]:
+    """Write rows to revisions. Raise as `write_counted`."""
+    return write_counted(rows, layout, interval, revision).revisions
+
+
+def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revision: str) -> Written:
     """Write rows to a new revision directory per table partition, sorted, and hash what lies there.
 
     Same rows, same bytes (but for Avro, whose files have a random mark each): columns are cast to the declared
@@ -87,26 +114,27 @@ def write_revisions(rows: DataFrame, layout: TableLayout, interval: Interval, re
     staging = lake.uri("tables", layout.table, f"_staging-{revision}")
     declared = [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
     prepared = rows.select(*partition_by, *declared)
-    # One file per table partition: shuffled by its columns only where there are any.
-    gathered = prepared.repartition(*partition_by) if partition_by else prepared.coalesce(1)
+    # One file per table partition. A shuffle of whole rows costs as much as writing them.
+    shuffled = partition_by and layout.records > _ONE_TASK
+    gathered = prepared.repartition(*partition_by) if shuffled else prepared.coalesce(1)
     meant = Observation() if layout.file_format != "parquet" else None
-    observed = gathered.observe(meant, *sums(*row_hashes(schema.names))) if meant else gathered
+    observed = gathered.observe(meant, *sums(*row_hashes(schema, layout.hashed_by))) if meant else gathered
     writer = observed.sortWithinPartitions(*partition_by, *layout.order).write
     write_files(writer.partitionBy(*partition_by) if partition_by else writer, layout.file_format, staging)
     crash_point("revision_staged")
     partitioned = StructType([*schema.fields, *(StructField(name, StringType()) for name in partition_by)])
     staged = read_format(rows.sparkSession, layout.file_format, [staging], partitioned)
-    files = _written(staged, layout)
+    files = _read_back(staged, layout)
     if meant:
         _check_kept(meant.get, files.values(), prepared, staged, layout)
     built = [_move(staging, folder, names, layout, revision, interval) for folder, names in _by_folder(files).items()]
     lake.delete(staging)
     crash_point("revision_written")
-    return built
+    return Written(built, reduce(added, (file.counted for file in files.values()), {}))
 
 
-def _by_folder(files: Mapping[str, _Written]) -> dict[str, dict[str, _Written]]:
-    folders: dict[str, dict[str, _Written]] = defaultdict(dict)
+def _by_folder(files: Mapping[str, _File]) -> dict[str, dict[str, _File]]:
+    folders: dict[str, dict[str, _File]] = defaultdict(dict)
     for path, written in sorted(files.items()):
         folder, _, name = path.rpartition("/")
         folders[folder][name] = written
@@ -114,7 +142,7 @@ def _by_folder(files: Mapping[str, _Written]) -> dict[str, dict[str, _Written]]:
 
 
 def _move(
-    staging: str, folder: str, files: Mapping[str, _Written], layout: TableLayout, revision: str, interval: Interval
+    staging: str, folder: str, files: Mapping[str, _File], layout: TableLayout, revision: str, interval: Interval
 ) -> BuiltRevision:
     """Move a table partition's files to their revision directory."""
     partition = "/".join(part for part in (folder, f"interval={interval.label}") if part)
@@ -123,50 +151,83 @@ def _move(
     for name, written in files.items():
         source = "/".join(part for part in (staging, folder, name) if part)
         noted[name] = {
-            "rows": written.rows,
+            "rows": written.hashes[0],
             "bytes": lake.size(source),
             "sha256": lake.sha256(source),
             **written.noted,
         }
         lake.move(source, f"{location}/{name}")
-    count = sum(written.rows for written in files.values())
-    total_1, total_2 = (sum(written.sums[n] for written in files.values()) for n in (0, 1))
-    digest = content_hash(layout.schema.names, count, total_1, total_2)
+    count, sum_1, sum_2 = (sum(each.hashes[n] for each in files.values()) for n in range(3))
+    digest = content_hash(layout.schema.names, count, sum_1, sum_2, layout.hashed_by)
     return BuiltRevision(layout.table, partition, revision, location, count, digest, noted)
 
 
-def _written(staged: DataFrame, layout: TableLayout) -> dict[str, _Written]:
+def _read_back(staged: DataFrame, layout: TableLayout) -> dict[str, _File]:
     """Rows, hashes, records and bounds of each file that holds a row, by its path below the staging folder."""
     names = layout.schema.names
-    of = {name: (F.min(name), F.max(name)) for name in IDENTITY[:3] if name in names}
+    bounded = {name: name for name in IDENTITY[:3] if name in names}
     if layout.event_time:
-        # As text: Python knows fewer years than Spark.
-        first, last = F.min(layout.event_time), F.max(layout.event_time)
-        of["event_time"] = (F.date_format(first, _TIME), F.date_format(last, _TIME))
-    counts = [F.array(*pair).alias(f"bounds_{name}") for name, pair in of.items()]
-    if IDENTITY[3] in names:
-        counts.append(F.count_if(F.col(IDENTITY[3]) == 0).alias("records"))
-    by_file = staged.groupBy(*layout.partition_by, F.col("_metadata.file_name").alias("_file"))
+        bounded["event_time"] = layout.event_time
+    by_file = _by_file(staged, layout, bounded)
     files = {}
-    for row in by_file.agg(*sums(*row_hashes(names)), *counts).collect():
+    for row in by_file.collect():
         path = "/".join([*(f"{name}={row[name]}" for name in layout.partition_by), row["_file"]])
-        noted = {name: row[f"bounds_{name}"] for name in of if None not in row[f"bounds_{name}"]}
+        noted = {name: row[f"bounds_{name}"] for name in bounded if None not in row[f"bounds_{name}"]}
         if IDENTITY[3] in names:
             noted["records"] = row["records"]
-        files[path] = _Written(row["rows"], (int(row["sum_1"]), int(row["sum_2"])), noted)
+        counted = {
+            TopicPartition(part["kafka_topic"], part["kafka_partition"]): Counted(
+                Fates(archived=part["records"]), hash_sums(part)
+            )
+            for part in (row["parts"] if _has_coordinates(layout) else ())
+        }
+        files[path] = _File(hash_sums(row), counted, noted)
     return files
 
 
+def _has_coordinates(layout: TableLayout) -> bool:
+    return {*TOPIC_PARTITION, IDENTITY[3]}.issubset(layout.schema.names)
+
+
+def _by_file(staged: DataFrame, layout: TableLayout, bounded: Mapping[str, str]) -> DataFrame:
+    """A row per file: rows, sum_1, sum_2, records, `bounds_<name>`, and parts, the same by topic partition."""
+    file = [*layout.partition_by, "_file"]
+    by = list(TOPIC_PARTITION) if _has_coordinates(layout) else []
+    records = F.count_if(F.col(IDENTITY[3]) == 0) if IDENTITY[3] in layout.schema.names else F.lit(0).cast("bigint")
+    # Not of what is grouped by: for the least of texts Spark sorts all rows.
+    bounds = [
+        each(path).alias(f"{each.__name__}_{name}")
+        for name, path in bounded.items()
+        if name not in by
+        for each in (F.min, F.max)
+    ]
+    parts = (
+        staged.withColumn("_file", F.col("_metadata.file_name"))
+        .groupBy(*file, *by)
+        .agg(*sums(*row_hashes(layout.schema, layout.hashed_by)), records.alias("records"), *bounds)
+    )
+    totals = [F.sum(name).alias(name) for name in ("rows", "sum_1", "sum_2", "records")]
+    whole = []
+    for name in bounded:
+        pair = [F.min(name), F.max(name)] if name in by else [F.min(f"min_{name}"), F.max(f"max_{name}")]
+        if name == "event_time":
+            # As text: Python knows fewer years than Spark.
+            pair = [F.date_format(each, _TIME) for each in pair]
+        whole.append(F.array(*pair).alias(f"bounds_{name}"))
+    each_part = F.collect_list(F.struct(*by, "rows", "sum_1", "sum_2", "records")).alias("parts")
+    return parts.groupBy(*file).agg(*totals, *whole, *([each_part] if by else []))
+
+
 def _check_kept(
-    meant: Mapping[str, Any], files: Iterable[_Written], rows: DataFrame, staged: DataFrame, layout: TableLayout
+    meant: Mapping[str, Any], files: Iterable[_File], rows: DataFrame, staged: DataFrame, layout: TableLayout
 ) -> None:
     """Raise TidemarkError, naming the columns, unless the files hold the rows that were written."""
     wanted = [int(meant.get(name) or 0) for name in ("rows", "sum_1", "sum_2")]
-    kept = [sum(numbers) for numbers in zip(*((file.rows, *file.sums) for file in files), strict=True)] or [0, 0, 0]
+    kept = [sum(numbers) for numbers in zip(*(file.hashes for file in files), strict=True)] or [0, 0, 0]
     if wanted == kept:
         return
     names = layout.schema.names
-    hashes = [sums(*row_hashes([name]))[1].alias(name) for name in names]
+    hashes = [sums(*row_hashes(StructType([field])))[1].alias(field.name) for field in layout.schema.fields]
     before, after = (frame.agg(*hashes).collect()[0] for frame in (rows, staged))
     differing = [name for name in names if before[name] != after[name]]
     raise TidemarkError(

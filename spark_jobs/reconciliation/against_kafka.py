@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -14,41 +14,13 @@ from include.kafka.gap_proof import GapProof, Span, prove_gaps
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
-from spark_jobs.archive.content_hash import sums
+from spark_jobs.reconciliation.counted import TOPIC_PARTITION, Counted, CountedRows, count_fates, differing
 from spark_jobs.spark.frames import frame_of
 
-_TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
 _AGAINST_KAFKA = "archive against Kafka"
 _COLUMNS_NAMED = 3
 
 Gaps = dict[TopicPartition, int]
-
-
-@dataclass(frozen=True)
-class Counted:
-    """A topic partition's fates, and the sums of its rows' hashes."""
-
-    fates: Fates
-    hashes: tuple[object, ...]
-
-
-def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
-    """Return fates and hash sums per topic partition.
-
-    `rows` has fate, the identity columns, hash_1 and hash_2 (null unless archived).
-    """
-    counted = rows.groupBy(*_TOPIC_PARTITION).agg(
-        F.count_if((F.col("fate") == Fate.ARCHIVED) & (F.col("kafka_element") == 0)).alias(Fate.ARCHIVED),
-        F.count_if((F.col("fate") == Fate.EMPTY) & (F.col("kafka_element") == 0)).alias(Fate.EMPTY),
-        F.count_if((F.col("fate") == Fate.QUARANTINED) & (F.col("kafka_element") == 0)).alias(Fate.QUARANTINED),
-        *sums(),
-    )
-    return {
-        TopicPartition(row["kafka_topic"], row["kafka_partition"]): Counted(
-            Fates(row[Fate.ARCHIVED], row[Fate.EMPTY], row[Fate.QUARANTINED]), (row["rows"], row["sum_1"], row["sum_2"])
-        )
-        for row in counted.collect()
-    }
 
 
 @dataclass(frozen=True)
@@ -73,19 +45,49 @@ def reconcile_archive(
     agrees in every count and hash nothing is compared row by row. Raises OffsetsLost, ServiceUnreachable.
     """
     in_kafka, landed = count_fates(kafka_rows), count_fates(landed_rows)
-    fates = {tp: counted.fates for tp, counted in in_kafka.items()}
-    short = [r for r in ranges if len(r) > fates.get(r.topic_partition, Fates()).records]
-    missing = missing_spans(kafka_rows, short) if short else {}
+    proofs = prove_missing(kafka_rows, in_kafka, ranges)
+    compared = compare_offsets(in_kafka, proofs, ranges)
+    unequal = set(differing(in_kafka, landed))
+    wrong = [r for r in ranges if r.topic_partition in unequal]
+    if not wrong:
+        return compared
+    proved = {tp: each.spans for tp, each in proofs.items() if not each.proof.visible}
+    differences = _compare_rows(kafka_rows, landed_rows, values, wrong, proved)
+    return replace(compared, reconciliation=compared.reconciliation + differences)
+
+
+@dataclass(frozen=True)
+class MissingOffsets:
+    """Offsets of a range at which Spark read no record, and what a second reader says of them."""
+
+    spans: Sequence[Span]
+    proof: GapProof
+
+
+def prove_missing(
+    records: DataFrame, counted: CountedRows, ranges: Sequence[OffsetRange]
+) -> dict[TopicPartition, MissingOffsets]:
+    """Return the missing offsets of the ranges that have more offsets than records.
+
+    `records` has the identity columns of what was counted. Raises OffsetsLost, ServiceUnreachable.
+    """
+    short = [r for r in ranges if len(r) > counted.get(r.topic_partition, Counted()).fates.records]
+    missing = missing_spans(records, short) if short else {}
     proofs = prove_gaps(missing)
-    reconciliation = sum((_gap(proof) for proof in proofs.values()), Reconciliation())
-    wrong = [r for r in ranges if in_kafka.get(r.topic_partition) != landed.get(r.topic_partition)]
-    if wrong:
-        proved = {tp: spans for tp, spans in missing.items() if not proofs[tp].visible}
-        reconciliation += _compare_rows(kafka_rows, landed_rows, values, wrong, proved)
-    gaps = {r.topic_partition: proofs[r.topic_partition].offsets if r in short else 0 for r in ranges}
-    visible = {r.topic_partition: proofs[r.topic_partition].visible for r in short}
+    return {r.topic_partition: MissingOffsets(missing[tp], proofs[tp]) for r in short if (tp := r.topic_partition)}
+
+
+def compare_offsets(
+    counted: CountedRows, missing: Mapping[TopicPartition, MissingOffsets], ranges: Sequence[OffsetRange]
+) -> ArchiveComparison:
+    """Hold what was counted in Kafka, and the gaps that were proved, against the offsets of the ranges."""
+    fates = {tp: each.fates for tp, each in counted.items()}
+    proofs = {tp: each.proof for tp, each in missing.items()}
+    gaps = {tp: proofs[tp].offsets if tp in proofs else 0 for tp in (r.topic_partition for r in ranges)}
+    visible = {tp: proof.visible for tp, proof in proofs.items()}
+    proved = sum((_gap(proof) for proof in proofs.values()), Reconciliation())
     uncounted = Reconciliation.of(_uncounted(ranges, fates, gaps, visible))
-    return ArchiveComparison(fates, gaps, reconciliation + uncounted)
+    return ArchiveComparison(fates, gaps, proved + uncounted)
 
 
 def _uncounted(
@@ -108,7 +110,7 @@ def _uncounted(
 
 def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
     """Return the offsets of the ranges at which `kafka_rows` has no record, per topic partition in order."""
-    seen = kafka_rows.where(_of(ranges) & (F.col("kafka_element") == 0)).select(*_TOPIC_PARTITION, "kafka_offset")
+    seen = kafka_rows.where(_of(ranges) & (F.col("kafka_element") == 0)).select(*TOPIC_PARTITION, "kafka_offset")
     # A sentinel before and behind each range: what is missing at its ends is a jump like any other.
     sentinels = [
         (r.topic_partition.topic, r.topic_partition.partition, offset)
@@ -116,16 +118,16 @@ def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[
         for offset in (r.from_offset - 1, r.until_offset)
     ]
     ends = frame_of(kafka_rows.sparkSession, sentinels, "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
-    before = F.lag("kafka_offset").over(Window.partitionBy(*_TOPIC_PARTITION).orderBy("kafka_offset"))
+    before = F.lag("kafka_offset").over(Window.partitionBy(*TOPIC_PARTITION).orderBy("kafka_offset"))
     jumps = (
         seen.unionByName(ends)
         .withColumn("before", before)
         .where(F.col("kafka_offset") > F.col("before") + 1)
-        .select(*_TOPIC_PARTITION, (F.col("before") + 1).alias("low"), F.col("kafka_offset").alias("high"))
-        .orderBy(*_TOPIC_PARTITION, "low")
+        .select(*TOPIC_PARTITION, (F.col("before") + 1).alias("low"), F.col("kafka_offset").alias("high"))
+        .orderBy(*TOPIC_PARTITION, "low")
         .toArrow()
     )
-    columns = [jumps[name].to_pylist() for name in (*_TOPIC_PARTITION, "low", "high")]
+    columns = [jumps[name].to_pylist() for name in (*TOPIC_PARTITION, "low", "high")]
     rows = zip(*columns, strict=True)
     return {
         TopicPartition(*tp): [(low, high) for _, _, low, high in spans]
@@ -150,7 +152,7 @@ def _gap(proof: GapProof) -> Reconciliation:
 
 
 def _of(ranges: Iterable[OffsetRange]) -> Column:
-    return F.concat_ws("-", *_TOPIC_PARTITION).isin([str(r.topic_partition) for r in ranges])
+    return F.concat_ws("-", *TOPIC_PARTITION).isin([str(r.topic_partition) for r in ranges])
 
 
 def _compare_rows(

@@ -14,18 +14,21 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
-from spark_jobs.reconciliation.against_kafka import ArchiveComparison, count_fates
+from spark_jobs.reconciliation.against_kafka import ArchiveComparison
+from spark_jobs.reconciliation.counted import CountedRows, count_fates
 
 _AGAINST_LEDGER = "archive against the ledger"
 
 
-def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame) -> ArchiveComparison:
+def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows) -> ArchiveComparison:
     """Compare the archive's rows of an interval with what the ledger recorded; fates and gaps as they lie there.
+
+    `landed` is what was counted of `landed_rows`.
 
     Compared are the rows of each landing file with those noted at its commit, the fates of the
     micro-batches wholly inside the ranges, and those that an earlier attempt of the interval recorded.
     """
-    counted = {tp: each.fates for tp, each in count_fates(landed_rows).items()}
+    counted = {tp: each.fates for tp, each in landed.items()}
     committed = evidence.committed_fates(pinned.pipeline, pinned.ranges)
     whole = set(pinned.ranges)
     inner = counted

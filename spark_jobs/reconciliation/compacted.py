@@ -21,6 +21,7 @@ from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.against_kafka import missing_spans
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
+from spark_jobs.reconciliation.counted import count_fates
 
 _COORDINATES = ["kafka_topic", "kafka_partition", "kafka_offset"]
 
@@ -59,7 +60,7 @@ def find_compacted(
     counts = _counts(landed)
     proofs = prove_gaps({tp: missing[tp] for tp in counts})
     is_proved = bool(counts) and not any(proof.visible for proof in proofs.values())
-    if not is_proved or reconcile_with_ledger(pinned, in_landing).reconciliation.unexplained:
+    if not is_proved or reconcile_with_ledger(pinned, in_landing, count_fates(in_landing)).reconciliation.unexplained:
         landed.unpersist()
         return None
     named = [_difference(tp, *counted) for tp, counted in sorted(counts.items())]

@@ -92,9 +92,12 @@ class Meeting:
         """
         rows, series = self._reached_rows(windows), self.view.windows.tumbling()
         parted = [(each, self._parted(rows, each, windows)) for each in series]
+        impossible = {"beyond"} if self._all_reached else set()
 
         def added_up(part: str) -> DataFrame:
-            sums = [(each, self.aggregate(rows.where(F.col("part") == part))) for each, rows in parted]
+            # Of a part that cannot be, Spark reads nothing.
+            condition = F.lit(False) if part in impossible else F.col("part") == part
+            sums = [(each, self.aggregate(rows.where(condition))) for each, rows in parted]
             if len(sums) == 1:
                 return sums[0][1]
             return reduce(DataFrame.unionByName, (rows.where(_is_of(each)) for each, rows in sums))
@@ -107,6 +110,12 @@ class Meeting:
             },
             reduce(DataFrame.unionByName, late),
         )
+
+    @property
+    def _all_reached(self) -> bool:
+        """Whether the speed view has read all of the interval's ranges."""
+        offsets = self.position.offsets
+        return all(offsets.get(r.topic_partition, 0) >= r.until_offset for r in self.run.pinned.ranges if len(r))
 
     def _reached_rows(self, windows: Sequence[Window]) -> DataFrame:
         spans, run = _merged(windows), self.run

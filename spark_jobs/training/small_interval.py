@@ -62,7 +62,7 @@ def _records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
 
 
 def _compare(pipeline: Pipeline, decoded: DataFrame, landed: DataFrame) -> None:
-    hashes = [each.alias(f"hash_{n}") for n, each in enumerate(row_hashes(archive_schema(pipeline).names))]
+    hashes = [each.alias(f"hash_{n}") for n, each in enumerate(row_hashes(archive_schema(pipeline)))]
     ours, theirs = (side.select(*IDENTITY, *hashes) for side in (decoded, landed))
     for side in (ours, theirs):
         side.groupBy("kafka_topic", "kafka_partition").agg(*sums("hash_0", "hash_1")).collect()

@@ -15,6 +15,8 @@
 | missing speed value             | compacted topic                               | views                             |
 | hour merged by a time zone      | batch view                                    | views                             |
 | late row miscounted             | the ledger's watermark; batch view            | views                             |
+| row lost or altered in writing  | the file of a revision, before it is read     | written files against what was    |
+|                                 | back                                          | reconciled                        |
 """
 
 from __future__ import annotations
@@ -233,6 +235,48 @@ def test_file_doubled_in_landing_and_ledger_doubles_each_of_its_rows(seeded: See
     assert any("recorded" in d["evidence"] and "the archive holds" in d["evidence"] for d in again)
 
 
+def _without_first(rows: list[Row]) -> None:
+    del rows[0]
+
+
+def _other_value(rows: list[Row]) -> None:
+    rows[0]["where_id"] += "?"
+
+
+@pytest.mark.parametrize(
+    ("edit", "source"),
+    [
+        (_without_first, "kafka"),
+        *(pytest.param(_other_value, each, marks=pytest.mark.slow) for each in ("kafka", "archive")),
+    ],
+)
+def test_row_lost_or_altered_while_its_revision_is_written_is_unexplained(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, edit: Edit, source: str
+) -> None:
+    from spark_jobs.intervals import write
+
+    honest = write.write_files
+
+    def corrupting(writer: Any, file_format: Any, location: str) -> None:
+        honest(writer, file_format, location)
+        if "/nest_cameras/" in location:
+            path = max(Path(location.removeprefix("file://")).rglob("*.parquet"), key=lambda file: file.stat().st_size)
+            table = pq.ParquetFile(path).read()
+            rows = table.to_pylist()
+            edit(rows)
+            written = pa.Table.from_pylist(rows, schema=table.schema)
+            # As the session of the tests writes times.
+            pq.write_table(written, path, use_deprecated_int96_timestamps=True)
+            path.with_name(f".{path.name}.crc").unlink()
+
+    monkeypatch.setattr(write, "write_files", corrupting)
+    found = seeded.unexplained(source)
+    assert [d["what"] for d in found] == ["written files against reconciled rows"]
+    assert TOPIC in found[0]["where"]
+    counts = re.findall(r"(\d+) rows", found[0]["evidence"])
+    assert int(counts[0]) - int(counts[1]) == (edit is _without_first)
+
+
 @pytest.mark.parametrize("source", ["kafka", pytest.param("archive", marks=pytest.mark.slow)])
 def test_interval_ends_with_exit_code_3_and_names_the_file_when_a_byte_of_it_is_flipped(
     seeded: Seeded, source: str
@@ -282,7 +326,7 @@ def test_window_off_by_one_in_the_transform_is_named_although_both_batch_sides_a
     from spark_jobs.transforms import nest_cameras
 
     honest = nest_cameras.hourly_counts
-    monkeypatch.setattr(nest_cameras, "hourly_counts", lambda rows: _shifted(honest(rows), -1))
+    monkeypatch.setattr(nest_cameras, "hourly_counts", lambda rows, window: _shifted(honest(rows, window), -1))
     found = seeded.unexplained()
     assert {d["what"] for d in found} == {f"hourly_counts against {STATS}"}
     assert any("speed view 0," in d["evidence"] for d in found)
@@ -406,7 +450,7 @@ def test_doubled_file_and_stale_revision_are_named_and_replaced_when_the_interva
     with psycopg2.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(
             """UPDATE "SDS" SET "LOCATION" = %s WHERE "LOCATION" LIKE %s""",
-            (stale.as_uri(), f"%{view['revision']}"),
+            (stale.as_uri(), f"%/{view['table']}/%/{view['revision']}"),
         )
         assert cursor.rowcount >= 1
 

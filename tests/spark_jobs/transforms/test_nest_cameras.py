@@ -69,7 +69,7 @@ def test_content_hash_ignores_order_and_sees_every_change(spark: Any) -> None:
 
     def digest(rows: list[tuple[Any, ...]]) -> str:
         frame = spark.createDataFrame(rows, schema)
-        one, two = row_hashes(frame.columns)
+        one, two = row_hashes(frame.schema)
         found = frame.select(one.alias("hash_1"), two.alias("hash_2")).agg(*sums()).collect()[0]
         return content_hash(frame.columns, found["rows"], found["sum_1"], found["sum_2"])
 
