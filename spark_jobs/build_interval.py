@@ -1,6 +1,6 @@
 """Builds and reconciles one interval: its revisions, its counts, its report's data.
 
-    spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID [--publish]
+    spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID [--publish] [--new-references]
 
 With `--publish`, what reconciled is validated and registered as well (`spark_jobs/publish.py`): the command runs both
 steps in one driver, which starts once. Airflow's tasks are retried one by one, so there each has its own.
@@ -27,14 +27,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     parser.add_argument("--publish", action="store_true", help="publish too, where nothing is unexplained")
+    parser.add_argument("--new-references", action="store_true", help="by what the references' files hold now")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
     if not arguments.publish:
-        build(IntervalRun(build_session(f"build {pipeline.name}"), pipeline, attempt))
+        build(
+            IntervalRun(build_session(f"build {pipeline.name}"), pipeline, attempt),
+            new_references=arguments.new_references,
+        )
         return 0
     run = IntervalRun(publishing_session(f"interval {pipeline.name}"), pipeline, attempt)
-    build(run)
+    build(run, new_references=arguments.new_references)
     findings = load_attempt(attempt.id).findings.build
     if findings is not None and not findings.reconciliation.unexplained:
         # What is validated is what the files hold, nothing that was kept of the rows they were written from.

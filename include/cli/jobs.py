@@ -114,6 +114,9 @@ def interval(
         bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be read and replaced")] = False,
+    new_references: Annotated[
+        bool, typer.Option("--new-references", help="build a registered interval by what the references hold now")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one interval end to end, as the DAG does, and print its verdict: in words on a terminal, else as JSON."""
@@ -131,7 +134,7 @@ def interval(
     with locks.attempt_under_way(declared.name, wanted):
         _note(f"{declared.name}: building and reconciling", as_json)
         with working(f"{declared.name}: building, reconciling and publishing {wanted}", as_json=as_json):
-            code = run_job(steps.submit_both(declared.name, attempt))
+            code = run_job(steps.submit_both(declared.name, attempt, new_references=new_references))
         if code not in (0, 2):
             raise typer.Exit(code)
         _tell("build_interval", attempt)

@@ -70,10 +70,11 @@ def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
     return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta)
 
 
-def submit_both(pipeline: str, attempt: int) -> SparkSubmission:
+def submit_both(pipeline: str, attempt: int, *, new_references: bool = False) -> SparkSubmission:
     """One Spark application that takes both of its steps; where something is unexplained, only the first."""
+    options = ("--publish", *(("--new-references",) if new_references else ()))
     delta = delta_tables.has_delta_table(load_pipeline(pipeline))
-    return _submission("build_interval", pipeline, attempt, "--publish", name=f"interval {pipeline}", delta=delta)
+    return _submission("build_interval", pipeline, attempt, *options, name=f"interval {pipeline}", delta=delta)
 
 
 def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool) -> SparkSubmission:

@@ -275,9 +275,14 @@ def write_bytes(location: str, content: bytes) -> None:
     system.move(temporary, path)
 
 
-@raises_unreachable
 def read_text(location: str) -> str:
     """Return a text file's content. Raise FileNotFoundError."""
+    return read_bytes(location).decode()
+
+
+@raises_unreachable
+def read_bytes(location: str) -> bytes:
+    """Return a file's content. Raise FileNotFoundError."""
     system, path = filesystem(location)
     with system.open_input_stream(path) as file:
-        return bytes(file.read()).decode()
+        return bytes(file.read())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from include import kafka
 from include.errors import OffsetsLost, UsageError
+from include.intervals.references import keep_references
 from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE
@@ -176,6 +177,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     Raises TopicRecreated, OffsetsLost, UsageError (a query or checkpoint that does not fit), ServiceUnreachable.
     """
     check_references(pipeline)
+    keep_references(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
     for topic in set(pipeline.source.subscribe) - stored.keys():
         kafka.create_topic(topic, pipeline.source.topic_partitions)

@@ -74,15 +74,20 @@ BOUNDARY = (
 """Packages, modules and definitions that cannot change a row; their constants count where they are named."""
 
 
+References = tuple[tuple[str, str], ...]
+"""Names of references with the SHA-256 of their content, in order, where it is not what their files hold now."""
+
+
 @cache
-def code_version(pipeline: str) -> str:
+def code_version(pipeline: str, references: References = ()) -> str:
     """Return twelve hex digits that change when the revisions of an interval, or their validation, may."""
     declared = load_pipeline(pipeline)
     archive = declared.archive
     transforms = (name for view in declared.views for name in _transforms(declared, view))
     roots = (*AGGREGATION, *REVISIONS, *VALIDATION, *transforms, f"expectations.{declared.code}:SUITES")
     views = {view.name: _view(view) for view in declared.views}
-    facts = [decoder_version(pipeline), _references(declared), views, dict(archive.partition_by), archive.file_format]
+    used = _references(declared, references)
+    facts = [decoder_version(pipeline), used, views, dict(archive.partition_by), archive.file_format]
     return _digest(declared, roots, facts)
 
 
@@ -101,11 +106,11 @@ def decoder_version(pipeline: str) -> str:
 
 
 @cache
-def view_version(pipeline: str, view: str) -> str:
+def view_version(pipeline: str, view: str, references: References = ()) -> str:
     """Return twelve hex digits that change when what a view adds up may."""
     declared = load_pipeline(pipeline)
     found = next(each for each in declared.views if each.name == view)
-    facts = [decoder_version(pipeline), _references(declared), _view(found)]
+    facts = [decoder_version(pipeline), _references(declared, references), _view(found)]
     return _digest(declared, (*AGGREGATION, *SPEED_MESSAGES, *_transforms(declared, found)), facts)
 
 
@@ -137,9 +142,10 @@ def _view(view: AdditiveView) -> Any:
     return [view.key, view.measures, _ddl(view.columns), view.window, seconds]
 
 
-def _references(pipeline: Pipeline) -> Any:
+def _references(pipeline: Pipeline, contents: References) -> Any:
+    known = dict(contents)
     return {
-        name: [_ddl(reference.columns), hashlib.sha256(reference.path.read_bytes()).hexdigest()]
+        name: [_ddl(reference.columns), known.get(name) or hashlib.sha256(reference.path.read_bytes()).hexdigest()]
         for name, reference in pipeline.references.items()
     }
 

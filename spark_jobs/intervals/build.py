@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.crash_points import crash_point
+from include.intervals.references import references_of
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.revisions import BuiltRevision
@@ -34,21 +35,26 @@ from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.views.aggregate import aggregate_view
 
 
-def build(run: IntervalRun) -> None:
+def build(run: IntervalRun, *, new_references: bool = False) -> None:
     """Build the attempt's revisions and reconcile; everything found goes to the ledger, at once, when all is done.
 
     The ranges are read from Kafka once. The archive table's files are written from the landing files, or from the
     same read where other code landed them, and read back: what they hold is compared with Kafka before anybody may
     register them. The batch views are computed from landing where all are the same, else from Kafka. Rows that
     replays put into the interval are added to both.
+    A registered interval is built by the references' content that it was built by then, unless by `new_references`.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
     when the registered files are of another format or a reference file does not begin with its declared columns,
     AnotherWriter while the interval is pinned again.
     """
-    check_references(run.pipeline)
     check_storage(run.pipeline)
-    with locks.attempt_under_way(run.pipeline.name, run.pinned.interval):
-        attempt = attempts.resume_attempt(run.attempt.id, code_version(run.pipeline.name))
+    with (
+        locks.attempt_under_way(run.pipeline.name, run.pinned.interval),
+        references_of(run.pipeline, run.pinned, anew=new_references) as (pipeline, references),
+    ):
+        check_references(pipeline)
+        run = replace(run, pipeline=pipeline, references=references)
+        attempt = attempts.resume_attempt(run.attempt.id, code_version(pipeline.name, run.versioned_references))
         run = replace(run, attempt=attempt)
         built, findings = _build(run)
         builds.note_build(attempt, built, findings)
@@ -87,7 +93,7 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
     with watch.part("report and comparison"):
         report = collect_report(run, rows, built)
         findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))
-    return built, replace(findings, seconds=watch.seconds)
+    return built, replace(findings, seconds=watch.seconds, references=run.references)
 
 
 def _counted(pipeline: Pipeline, replayed: Replayed, hashed_by: HashVersion) -> CountedRows:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
@@ -10,6 +11,7 @@ from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.pipelines.spec import Pipeline
+from include.versions import References
 from spark_jobs.archive.registered import Damaged
 
 
@@ -20,6 +22,13 @@ class IntervalRun:
     spark: SparkSession
     pipeline: Pipeline
     attempt: AttemptSpec
+    references: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the content of each reference that a build uses, whose files the pipeline then has."""
+
+    @property
+    def versioned_references(self) -> References:
+        """The same, as versions of code take it."""
+        return tuple(sorted(self.references.items()))
 
     @property
     def pinned(self) -> PinnedInterval:

@@ -107,7 +107,7 @@ def _by_other_code(
         run.pinned.ranges,
         span,
         landed_by=decoder_version(name),
-        counted_by=view_version(name, view.name),
+        counted_by=view_version(name, view.name, run.versioned_references),
     )
     return [(start, end, other.touches(start, end)) for start, end in windows]
 

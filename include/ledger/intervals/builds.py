@@ -198,6 +198,24 @@ def archived_records(ledger: Session, interval_id: int) -> int | None:
     return findings.records.archived + findings.records.replayed if findings else None
 
 
+def references_of_registered(interval_id: int) -> dict[str, str]:
+    """Return the SHA-256 of each reference's content by which the interval's registered revisions were built.
+
+    Empty where nothing is registered, or was by code that did not note it.
+    """
+    wanted = (
+        select(Build)
+        .join(Revision, Revision.build_id == Build.id)
+        .where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
+        .order_by(Build.id.desc())
+        .limit(1)
+    )
+    with session() as ledger:
+        row = ledger.scalar(wanted)
+        build = findings_of(row.findings).build if row is not None else None
+        return dict(build.references) if build else {}
+
+
 def begun_registrations(pipeline: str) -> list[Registration]:
     """Return the registrations of the pipeline that were begun and not finished, in the order of their builds."""
     with session() as ledger:

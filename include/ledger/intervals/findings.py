@@ -98,6 +98,8 @@ class BuildFindings:
     """`sections` and `chart` of the interval's page."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long each part of the build took, s."""
+    references: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the content of each reference that it used."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _build_json(build: BuildFindings) -> dict[str, Any]:
         "revision_differences": [{**asdict(e), "examples": list(e.examples)} for e in build.revision_differences],
         "report": dict(build.report),
         "build_seconds": dict(build.seconds),
+        "references": dict(build.references),
     }
 
 
@@ -196,6 +199,7 @@ def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
         tuple(_part(RevisionDifference, each) for each in kept.get("revision_differences", ())),
         kept.get("report", {}),
         kept.get("build_seconds", {}),
+        kept.get("references", {}),
     )
 
 

@@ -37,8 +37,13 @@ def check_references(pipeline: Pipeline) -> None:
 
 def content_hash(name: str, reference: Reference) -> str:
     """Return twelve hex digits of the file's bytes. Raises UsageError when it cannot be read."""
+    return hashlib.sha256(content_of(name, reference)).hexdigest()[:12]
+
+
+def content_of(name: str, reference: Reference) -> bytes:
+    """Return the file's bytes. Raises UsageError when it cannot be read."""
     try:
-        return hashlib.sha256(reference.path.read_bytes()).hexdigest()[:12]
+        return reference.path.read_bytes()
     except OSError as error:
         raise _unreadable(name, error) from error
 

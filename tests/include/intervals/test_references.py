@@ -1,0 +1,129 @@
+"""An interval is built by the references' content that it was built by then: real lake and ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from include import lake
+from include.errors import UsageError
+from include.intervals import references
+from include.intervals.references import keep_references, references_of
+from include.ledger.database import session
+from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import BuiltRevision
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
+from include.pipelines.spec.references import reference_lines
+from include.reconciliation import ReconciliationCounts
+from include.versions import code_version, view_version
+from tests.conftest import Home
+from tests.support.topic_log import hour
+
+NAME = "device_locations"
+NEST = load_pipeline("nest_cameras")
+
+
+@pytest.fixture
+def with_reference(postgres: Home, tmp_path: Path) -> Pipeline:
+    """A pipeline with a reference of its own, as long as nest_cameras'."""
+    own = tmp_path / "locations.csv"
+    own.write_bytes(NEST.references[NAME].path.read_bytes())
+    name = re.sub(r"\W", "_", tmp_path.name).lower()
+    return replace(NEST, name=name, references={NAME: replace(NEST.references[NAME], path=own)})
+
+
+def pinned(pipeline: Pipeline) -> PinnedInterval:
+    with session() as ledger:
+        return pins.write(ledger, pipeline.name, hour(0), [], {}, "test@host")
+
+
+def built_by(pinned: PinnedInterval, contents: Mapping[str, str], *, registered: bool = True) -> None:
+    """Note a build of the interval by these contents."""
+    attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+    label = f"interval={pinned.interval.label}"
+    built = BuiltRevision(pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", 1, f"hash {attempt}", {})
+    findings = BuildFindings((), {}, RecordCounts(), ReconciliationCounts(), references=contents)
+    builds.note_build(attempts.load_attempt(attempt), [built], findings)
+    if registered:
+        passed, changes = Validation(True, pinned.pipeline), Changes(points=(built,))
+        builds.finish_registration(builds.begin_registration(attempts.load_attempt(attempt), passed, changes))
+
+
+def add(pipeline: Pipeline, row: str) -> None:
+    path = pipeline.references[NAME].path
+    path.write_text(f"{path.read_text()}{row}\n")
+
+
+def lines(pipeline: Pipeline) -> list[str]:
+    return reference_lines(NAME, pipeline.references[NAME])
+
+
+def test_content_of_the_registered_build_is_used_when_a_row_was_added_since(with_reference: Pipeline) -> None:
+    interval, then, rows = pinned(with_reference), keep_references(with_reference), lines(with_reference)
+    built_by(interval, then)
+    add(with_reference, "cam-9999,10001")
+    now = keep_references(with_reference)
+    # A build that was never registered says nothing.
+    built_by(interval, now, registered=False)
+    with references_of(with_reference, interval, anew=False) as (used, contents):
+        assert lines(used) == rows
+        assert contents == then
+    with references_of(with_reference, interval, anew=True) as (used, contents):
+        assert lines(used) == [*rows, "cam-9999,10001"]
+        assert contents == now == {NAME: hashlib.sha256(with_reference.references[NAME].path.read_bytes()).hexdigest()}
+    built_by(interval, now)
+    with references_of(with_reference, interval, anew=False) as (used, contents):
+        assert (used.references, contents) == (with_reference.references, now)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_what_the_file_holds_now_is_used_when_no_content_is_noted(with_reference: Pipeline, noted: bool) -> None:
+    interval = pinned(with_reference)
+    if noted:
+        # Registered by code that did not note contents.
+        built_by(interval, {})
+    with references_of(with_reference, interval, anew=False) as (used, contents):
+        assert used.references == with_reference.references
+        assert contents == keep_references(with_reference)
+
+
+@pytest.mark.parametrize("altered", [False, True])
+def test_build_is_refused_with_the_reason_when_the_content_of_then_is_gone_or_altered(
+    with_reference: Pipeline, altered: bool
+) -> None:
+    interval, then = pinned(with_reference), keep_references(with_reference)
+    built_by(interval, then)
+    add(with_reference, "cam-9999,10001")
+    location = references._location(with_reference, NAME, then[NAME])
+    if altered:
+        lake.write_text(location, "device_id,zip_code\n")
+    else:
+        lake.delete_file(location)
+    with (
+        pytest.raises(UsageError, match="was altered" if altered else "is gone") as refused,
+        references_of(with_reference, interval, anew=False),
+    ):
+        pass
+    assert refused.value.exit_code == 64
+    assert f"another content of the reference {NAME} ({then[NAME][:12]})" in str(refused.value)
+    assert "--new-references" in str(refused.value)
+
+
+def test_versions_are_those_of_the_content_that_is_used() -> None:
+    digest = hashlib.sha256(NEST.references[NAME].path.read_bytes()).hexdigest()
+    versions = (
+        lambda *used: code_version(NEST.name, *used),
+        lambda *used: view_version(NEST.name, "hourly_counts", *used),
+    )
+    for of in versions:
+        assert of(((NAME, digest),)) == of()
+        assert of(((NAME, "0" * 64),)) != of()
