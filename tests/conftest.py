@@ -34,6 +34,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # is filled by the classes that a whole run generates; then calls fail with `NoSuchMethodException: … linkToSpecial`.
 JVM_OPTIONS = FIRST_COMPILER
 
+# A worker of pytest-xdist has no main module's file. Spark Connect, which Great Expectations imports, takes that for a
+# run of doctests and ends the process.
+if not hasattr(sys.modules["__main__"], "__file__"):
+    sys.modules["__main__"].__file__ = pytest.__file__
+
 LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow")
 """Modules that a run in parallel begins with, so that it does not end with one of them alone."""
 

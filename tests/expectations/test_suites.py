@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.spark
 PIPELINES = [pipeline.name for pipeline in all_pipelines() if isinstance(pipeline.decoder, Json)]
 TEXTS = ("", " ", "x" * 100, "x" * 101, "x" * 200, "x" * 201, "é" * 150, "x" * 5_000, "\u0000", "NULL", "../..", "0")
 NUMBERS = (-1e300, -1e9, -2, -0.001, 0, 0.001, 1.005, 1e9, 1e300)
-
-
-@pytest.fixture(autouse=True)
-def main_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main module of a worker of pytest-xdist has no file, for which Spark Connect, at import, ends the process."""
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
 
 
 def variations(value: Any) -> Iterator[Any]:
