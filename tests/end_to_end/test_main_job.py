@@ -329,3 +329,58 @@ def test_stream_refuses_a_recreated_topic_with_exit_code_4(landed: Home) -> None
     refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=4)
     assert "deleted and created again" in refused.stderr
     assert "nest_cameras" in refused.stderr
+
+
+def ranges_option(rows: list[dict[str, Any]]) -> str:
+    return ",".join(f"{r['topic']}:{r['partition']}:{r['from_offset']}-{r['until_offset']}" for r in rows)
+
+
+@pytest.mark.parametrize("source", ["kafka", "archive"])
+def test_report_over_ranges_equals_the_interval_and_selects_by_value_when_read_from(
+    landed: Home, verdict: dict[str, Any], source: str
+) -> None:
+    tables = "intervals", "interval_ranges", "attempts", "builds", "revisions"
+    before = {name: ledger(landed, f"SELECT count(*) FROM {name}") for name in tables}
+    asked = ["--ranges", ranges_option(verdict["ranges"]), "--source", source]
+    found = landed.json("report", "nest_cameras", *asked, "--json")
+    assert found["records"] == {name: verdict["records"][name] for name in found["records"]}
+    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras_hourly_counts"]
+    counts = {
+        (row["zip_code"], iso(row["window"]["start"])): row["count"]
+        for row in audit.read_parquet(locations).to_pylist()
+    }
+    busy = {key: count for key, count in counts.items() if count > 1000}
+    shown = found["reports"]["Busy hours"]["rows"]
+    assert busy
+    assert len(busy) < len(counts)
+    # Both readings of the report: the batch view, and the last value of the compacted topic.
+    assert {(row["zip_code"], row["from"]): row["batch_view"] for row in shown} == busy
+    assert {(row["zip_code"], row["from"]): row["speed_view"] for row in shown} == busy
+    assert {name: ledger(landed, f"SELECT count(*) FROM {name}") for name in tables} == before
+
+
+def test_report_counts_a_part_of_an_interval_by_exactly_its_offsets(landed: Home, verdict: dict[str, Any]) -> None:
+    found = landed.json("report", "nest_cameras", "--ranges", "nest-logs:0:110-220", "--json")
+    records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), found["ranges"])
+    fates = audit.expected(records)
+    here = len(fates.archived), len(fates.empty), len(fates.bad)
+    assert tuple(found["records"][name] for name in ("archived", "empty", "quarantined")) == here
+    assert (found["records"]["in_ranges"], found["records"]["gaps"]) == (110, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        ("nest-logs:0:220-110", 64, "not an offset range: 'nest-logs:0:220-110'"),
+        ("nest-logs:0", 64, "not an offset range"),
+        ("nest-logs:0:1-2,nest-logs:0:2-3", 64, "two ranges of nest-logs-0"),
+        ("others:0:1-2", 64, "reads no topic partition others-0"),
+        ("nest-logs:99:1-2", 64, "reads no topic partition nest-logs-99"),
+        ("nest-logs:0:1-99999999", 4, "[1, 99999999) reaches beyond the end offset"),
+    ],
+)
+def test_report_is_refused_with_the_numbers_when_the_ranges_are_not_there(
+    landed: Home, asked: str, code: int, words: str
+) -> None:
+    (line,) = landed.run("report", "nest_cameras", "--ranges", asked, expect=code).stderr.splitlines()
+    assert words in line
