@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from include import alerts
-from include.intervals.addresses import stream_page
+from include.intervals.telling.addresses import stream_page
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.intervals.days import registered_starts
 from include.ledger.streams.writers import live_writer
