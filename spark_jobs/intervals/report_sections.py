@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -33,45 +32,24 @@ def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
     for report in pipeline.reports:
-        if isinstance(report, Listing) and report.notify:
-            sections.append(_noted_listing(run, report, rows))
+        if isinstance(report, Threshold):
+            view = next(view for view in pipeline.views if view.name == report.view)
+            sections.append(_threshold(spark, pipeline, report, view, views[report.view]))
+        elif isinstance(report, Top):
+            sections.append(
+                _section(report.title, "over all windows of the interval", _top(report, views[report.view]))
+            )
         else:
-            sections.append(section_of(spark, pipeline, report, views, rows))
+            listed = _listed(pipeline, report, rows).persist()
+            sections.append(_section(report.title, "as of the last record of the interval", listed))
+            if report.notify:
+                noted = listed.limit(notifications.MOST).collect()
+                notifications.note_listed(
+                    run.pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted)
+                )
+            listed.unpersist()
     chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
     return {"sections": sections, "chart": chart}
-
-
-def section_of(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    report: Threshold | Top | Listing,
-    views: Mapping[str, DataFrame],
-    rows: DataFrame,
-) -> dict[str, Any]:
-    """Return one section: `{"title", "note", "columns", "rows", "truncated"}`.
-
-    `views` are the batch views by name; `rows` has the archive table's columns and `event_time`.
-    """
-    if isinstance(report, Threshold):
-        view = next(view for view in pipeline.views if view.name == report.view)
-        return _threshold(spark, pipeline, report, view, views[report.view])
-    if isinstance(report, Top):
-        return _section(report.title, "over all windows of these offsets", _top(report, views[report.view]))
-    return _listing(report, _listed(pipeline, report, rows))
-
-
-def _listing(report: Listing, listed: DataFrame) -> dict[str, Any]:
-    return _section(report.title, "as of the last record of these offsets", listed)
-
-
-def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[str, Any]:
-    """Return the section, and note its rows to be notified."""
-    listed = _listed(run.pipeline, report, rows).persist()
-    section = _listing(report, listed)
-    noted = listed.limit(notifications.MOST).collect()
-    notifications.note_listed(run.pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted))
-    listed.unpersist()
-    return section
 
 
 def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, built: list[BuiltRevision]) -> DataFrame:
@@ -121,7 +99,7 @@ def _threshold(
         "speed_view",
     ).orderBy(F.desc("batch_view"), *plain)
     topic = view.speed.topic
-    note = f"{view.description}, above {report.above}: the batch view of these offsets beside the last value of {topic}"
+    note = f"{view.description}, above {report.above}: this interval's batch view beside the last value of {topic}"
     return _section(report.title, note, shown)
 
 
