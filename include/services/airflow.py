@@ -21,7 +21,6 @@ from include.errors import ServiceUnreachable
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import REPOSITORY, settings, write_private
-from include.spark.submission import SPARK_POOL
 
 USER = "admin"
 
@@ -113,6 +112,8 @@ def up() -> None:
 def ensure_pool(address: str) -> None:
     """Make the pool of Spark drivers with a slot per core; one that is there keeps the slots that it was given."""
     import httpx
+
+    from include.spark.submission import SPARK_POOL
 
     pool = {
         "name": SPARK_POOL,
