@@ -25,7 +25,7 @@ def archive(file_format: Any, columns: str, **more: Any) -> Archive:
 def test_columns_are_read_down_into_nested_ones() -> None:
     value = Field("", "ARRAY", (Field("", "BINARY"),))
     x = Field("x", "MAP", (Field("", "STRING"), value))
-    odd = Field("odd name", "STRUCT", (x, Field("y", "DECIMAL")))
+    odd = Field("odd name", "STRUCT", (x, Field("y", "DECIMAL", arguments=(10, 2))))
     assert fields_of(EVERYTHING) == (Field("a", "STRING"), odd, Field("at", "TIMESTAMP_NTZ"))
 
 
