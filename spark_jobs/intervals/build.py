@@ -47,6 +47,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     when the registered files are of another format or a reference file does not begin with its declared columns,
     AnotherWriter while the interval is pinned again.
     """
+    check_references(run.pipeline)
     check_storage(run.pipeline)
     with (
         locks.attempt_under_way(run.pipeline.name, run.pinned.interval),
