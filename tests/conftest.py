@@ -227,10 +227,19 @@ def end_of(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
     """One headless Chromium for all tests of pages."""
     with headless_chromium() as chrome:
         yield chrome
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Any:
+    """The Chromium at an empty page: an earlier test's page would go on asking a server that is gone, and log it."""
+    chromium.get("about:blank")
+    for log in ("browser", "performance"):
+        chromium.get_log(log)
+    return chromium
 
 
 @pytest.fixture(scope="session")
