@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.database import session
-from include.ledger.models import Generation, LandingFileRow, MicroBatch, Writer
+from include.ledger.models import Generation, LandingFileRow, MicroBatch, QuarantineCount, Writer
 from include.ledger.streams.writers import LiveWriter, holder_is_dead
 from include.offsets import Fate
 
@@ -70,19 +70,30 @@ def overview(pipeline: str) -> StreamOverview:
         )
 
 
-def quarantine_paths(pipeline: str, most: int) -> list[tuple[str, int]]:
-    """Return the newest files of records that came into quarantine within `RECENTLY`, and each one's records."""
-    newest = _newest(pipeline)
+@dataclass(frozen=True)
+class ReasonCount:
+    """How many records came into quarantine for one reason."""
+
+    reason: str
+    records: int
+
+
+def quarantined_by_reason(pipeline: str, within: timedelta | None = None) -> tuple[ReasonCount, ...]:
+    """Return why records came into quarantine, the most frequent reason first.
+
+    The ledger counts by hours of the clock: `within` takes those that it touches, None takes all.
+    """
+    records = func.sum(QuarantineCount.records)
     wanted = (
-        select(LandingFileRow.path, func.sum(LandingFileRow.rows))
-        .join(newest, newest.c.id == LandingFileRow.micro_batch_id)
-        .where(LandingFileRow.fate == Fate.QUARANTINED, newest.c.committed_at > func.clock_timestamp() - RECENTLY)
-        .group_by(LandingFileRow.path)
-        .order_by(func.max(newest.c.id).desc())
-        .limit(most)
+        select(QuarantineCount.reason, records)
+        .where(QuarantineCount.pipeline == pipeline)
+        .group_by(QuarantineCount.reason)
+        .order_by(records.desc(), QuarantineCount.reason)
     )
+    if within is not None:
+        wanted = wanted.where(QuarantineCount.hour >= func.date_trunc("hour", func.clock_timestamp() - within))
     with session() as ledger:
-        return [(path, int(rows)) for path, rows in ledger.execute(wanted)]
+        return tuple(ReasonCount(reason, int(number)) for reason, number in ledger.execute(wanted))
 
 
 def _newest(pipeline: str) -> Subquery:

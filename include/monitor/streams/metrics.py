@@ -18,13 +18,13 @@ from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams import progress
+from include.ledger.streams.overview import ReasonCount, quarantined_by_reason
 from include.ledger.streams.progress import QueryProgress
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import IntervalCount, interval_counts, ledger_bytes
 from include.monitor.lag import Lag
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.monitor.streams.broker import broker_watch
-from include.monitor.streams.quarantine_reasons import ReasonCount, recent_reasons
 from include.monitor.streams.state import StreamState, stream_state
 from include.pipelines.spec import Pipeline
 
@@ -124,7 +124,7 @@ def _observe(pipeline: Pipeline) -> Observed:
         state,
         broker_watch().view(pipeline).lags,
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items()},
-        recent_reasons(pipeline.name) if state.quarantined else (),
+        quarantined_by_reason(pipeline.name),
         len(failures_in_a_row(pipeline.name, _AN_HOUR)),
         summarize_missing(pipeline),
     )
@@ -230,8 +230,8 @@ def _by_kind(scrape: Scrape) -> Iterator[Metric]:
     state = GaugeMetricFamily(
         "tidemark_stream_state", "1 for the state of the stream's sentence", labels=("pipeline", "state")
     )
-    reasons = GaugeMetricFamily(
-        "tidemark_quarantined_reason_last_hour", "Records in quarantine by reason", labels=("pipeline", "reason")
+    reasons = CounterMetricFamily(
+        "tidemark_quarantined_records", "Records that came into quarantine", labels=("pipeline", "reason")
     )
     parts = GaugeMetricFamily(
         "tidemark_query_part_seconds", "The last micro-batch by part", labels=("pipeline", "query", "part")

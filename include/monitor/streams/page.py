@@ -11,10 +11,10 @@ from datetime import datetime
 from include.errors import error_class
 from include.ledger.streams import launches, progress
 from include.ledger.streams.launches import Launch
+from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
 from include.monitor.lag import Lag
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.driver_log import DriverLog, driver_log
-from include.monitor.streams.quarantine_reasons import ReasonCount, recent_reasons
 from include.monitor.streams.rates import QueryRates, query_rates
 from include.monitor.streams.state import StreamState, stream_state
 from include.pipelines.spec import Pipeline
@@ -96,7 +96,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
     return StreamPage(
         state,
         tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
-        recent_reasons(pipeline.name) if state.quarantined else (),
+        quarantined_by_reason(pipeline.name, RECENTLY),
         tuple(_restarts(started, is_live=bool(state.holder))),
         tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
         max(0, len(lags) - MOST_TOPIC_PARTITIONS),

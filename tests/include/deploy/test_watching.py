@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from include.cli.monitor import monitor
 from include.ledger.intervals.states import IntervalState
-from include.ledger.streams.overview import StreamOverview
+from include.ledger.streams.overview import ReasonCount, StreamOverview
 from include.ledger.streams.progress import QueryProgress
 from include.ledger.streams.writers import LiveWriter
 from include.ledger.totals import IntervalCount
@@ -23,7 +23,6 @@ from include.monitor.lag import Lag
 from include.monitor.missing import MissingSummary
 from include.monitor.streams.broker import BrokerView
 from include.monitor.streams.metrics import Observed, Scrape, as_text
-from include.monitor.streams.quarantine_reasons import ReasonCount
 from include.monitor.streams.state import assess
 from include.pipelines import load_pipeline
 
