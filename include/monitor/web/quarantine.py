@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Form, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, Form, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from include import quarantine
@@ -84,21 +84,40 @@ def download(
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
+def chosen(
+    request: Request,
+    pipeline: ActedPipeline,
+    form: Text,
+    topic: Text = "",
+    partition: Text = "",
+    offset: Text = "",
+    code: Text = "",
+) -> Selection:
+    """Return the records that a form of these pages names. Raise 403 for another's form, 422 for no selection."""
+    if not form or not secrets.compare_digest(form.encode(), request.cookies.get(FORM, "").encode()):
+        raise HTTPException(403, "the form is not of this page, or too old: open the page again")
+    try:
+        numbers = [int(each) if each else None for each in (partition, offset)]
+        selection = Selection.of(pipeline, topic or None, numbers[0], numbers[1], code or None)
+    except (ValueError, UsageError) as error:
+        raise HTTPException(422, f"not a selection of records: {error}") from error
+    if selection.everything:
+        raise HTTPException(422, "say which records: one, or all with a reason code")
+    return selection
+
+
+Chosen = Annotated[Selection, Depends(chosen)]
+
+
 @router.post("/quarantine/{pipeline}/discard")
 def discard(
     request: Request,
     pipeline: ActedPipeline,
     visitor: CurrentVisitor,
-    form: Text,
+    selection: Chosen,
     why: Text,
-    topic: Text = "",
-    partition: Text = "",
-    offset: Text = "",
-    code: Text = "",
 ) -> Response:
     """Give records up, as `./tidemark quarantine discard` does."""
-    _check(request, form)
-    selection = _selection(pipeline, topic, partition, offset, code)
     if not why.strip():
         raise HTTPException(422, "a discard needs its reason in words")
     quarantine.discard(pipeline.name, selection, reason=why.strip(), by=visitor.name)
@@ -110,28 +129,11 @@ def replay(
     request: Request,
     pipeline: ActedPipeline,
     visitor: CurrentVisitor,
-    form: Text,
-    topic: Text = "",
-    partition: Text = "",
-    offset: Text = "",
-    code: Text = "",
+    selection: Chosen,
 ) -> Response:
     """Begin a replay, as `./tidemark quarantine replay` does; the overview tells how it ends."""
-    _check(request, form)
-    selection = _selection(pipeline, topic, partition, offset, code)
     replays.begin(pipeline, selection, by=visitor.name)
     return _back(request, pipeline, Selection())
-
-
-def _selection(pipeline: Pipeline, topic: str, partition: str, offset: str, code: str) -> Selection:
-    try:
-        numbers = [int(each) if each else None for each in (partition, offset)]
-        selection = Selection.of(pipeline, topic or None, numbers[0], numbers[1], code or None)
-    except (ValueError, UsageError) as error:
-        raise HTTPException(422, f"not a selection of records: {error}") from error
-    if selection.everything:
-        raise HTTPException(422, "say which records: one, or all with a reason code")
-    return selection
 
 
 def _find(pipeline: Pipeline, topic: str, partition: int, offset: int) -> dict[str, object]:
@@ -149,11 +151,6 @@ def _with_token(request: Request, answer: Response, token: str) -> Response:
     path = request.scope.get("root_path", "") or "/"
     answer.set_cookie(FORM, token, httponly=True, samesite="strict", path=path, secure=request.url.scheme == "https")
     return answer
-
-
-def _check(request: Request, form: str) -> None:
-    if not secrets.compare_digest(form.encode(), request.cookies.get(FORM, "").encode()) or not form:
-        raise HTTPException(403, "the form is not of this page, or too old: open the page again")
 
 
 def _back(request: Request, pipeline: Pipeline, selection: Selection) -> Response:
