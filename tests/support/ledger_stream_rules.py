@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import psycopg2
 import pytest
@@ -44,6 +45,9 @@ class Driver:
 class StreamRules(RuleBasedStateMachine):
     """Two drivers of a pipeline's stream, in any order of their actions."""
 
+    checks: ClassVar[int] = 0
+    """How many times all promises were asserted: once after each step."""
+
     def __init__(self) -> None:
         super().__init__()
         self.world = World(f"m{uuid.uuid4().hex[:12]}")
@@ -72,6 +76,7 @@ class StreamRules(RuleBasedStateMachine):
         if self.before is not None and not self.may_register:
             seen.failed_attempt_touches_nothing(self.before)
         self.before, self.may_register = seen, False
+        type(self).checks += 1
 
     # How actions run.
 

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 
 from include.intervals.verdict import Verdict
@@ -46,11 +47,9 @@ def at_terminal(home: Path, *command: str) -> str:
     os.close(slave)
     written = b""
     # A terminal whose last program has ended gives an error, no end of file.
-    try:
+    with suppress(OSError):
         while part := os.read(master, 65536):
             written += part
-    except OSError:
-        pass
     os.close(master)
     assert process.wait(60) == 0, written.decode()
     return written.decode()

@@ -175,7 +175,7 @@ def test_token_of_a_file_opens_the_page_and_is_not_printed(postgres: Home, tmp_p
         assert "token" not in address
         sent = {"Authorization": f"Bearer {TOKEN}"}
         assert httpx.get(f"{address}metrics", headers=sent, timeout=60).status_code == 200
-        assert TOKEN not in " ".join(subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout)
+        assert TOKEN not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     finally:
         end_of(process)
 
