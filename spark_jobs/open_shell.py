@@ -1,6 +1,6 @@
-"""SQL over a pipeline as it is now: its views live in memory, its archive, and the catalog.
+"""SQL or Python over a pipeline as it is now: its views live in memory, its archive, and the catalog.
 
-python spark_jobs/open_shell.py --pipeline NAME [--json]
+python spark_jobs/open_shell.py --pipeline NAME [--json] [--python]
 
 Statements come from standard input, each ended by `;` or by the end of its line on a terminal.
 """
@@ -19,8 +19,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--python", action="store_true")
     arguments = parser.parse_args(argv)
-    return run_shell(arguments.pipeline, as_json=arguments.json)
+    return run_shell(arguments.pipeline, as_json=arguments.json, in_python=arguments.python)
 
 
 if __name__ == "__main__":

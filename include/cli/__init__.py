@@ -47,12 +47,16 @@ VERBS: dict[str, Verb] = {
         "Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree",
     ),
     "sql": Verb("jobs", "Query the catalog with Spark SQL"),
+    "tail": Verb(
+        "live",
+        "Show the records of a pipeline's topics as they come, decoded, or with the reason why not; Ctrl-C ends it",
+    ),
     "shell": Verb(
-        "jobs",
+        "live",
         "SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`",
     ),
     "top": Verb(
-        "top",
+        "live",
         "Show the largest keys per window, live, as the pipeline's `Top` report names them; Ctrl-C ends it",
     ),
     "monitor": Verb("monitor", "Serve the web pages and /metrics on this machine until Ctrl-C"),

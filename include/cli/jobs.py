@@ -33,10 +33,10 @@ from include.ledger.intervals import locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
 from include.monitor.lag import lag_of, still_behind, total_lag
-from include.pipelines import load_line_pipeline, load_pipeline
+from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
-from include.spark.run import run_attached, run_job, run_stream_job, run_watched_job
+from include.spark.run import run_job, run_stream_job, run_watched_job
 from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import parse_time
 from include.user import user_at_host
@@ -51,7 +51,6 @@ def register(app: typer.Typer) -> None:
     app.command()(interval)
     app.command()(rebuild)
     app.command()(sql)
-    app.command()(shell)
 
 
 def stream(
@@ -216,18 +215,3 @@ def sql(
         print_table([clean(name) for name in answer["columns"]], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
         suggest("./tidemark explain TABLE PARTITION tells where a partition's rows come from")
-
-
-def shell(pipeline: PipelineName, as_json: AsJson = False) -> None:
-    """SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`.
-
-    Each view is a table under its own name that follows the topic; the archive up to the last commit is
-    `<pipeline>_live`; registered tables are in the database `lake`. `<pipeline>_files` and `<pipeline>_socket` are
-    what was read from lines instead of Kafka.
-    """
-    declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
-    arguments = ["--pipeline", declared.name, *(["--json"] if as_json else [])]
-    job = submission(
-        "open_shell", *arguments, name=f"shell {declared.name}", short=True, delta=delta_tables.any_delta_table()
-    )
-    raise typer.Exit(run_attached(job))

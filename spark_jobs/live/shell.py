@@ -1,14 +1,19 @@
-"""SQL over a pipeline as it is now: statements from standard input, their results on standard output."""
+"""SQL or Python over a pipeline as it is now: statements from standard input, their results on standard output."""
 
 from __future__ import annotations
 
+import code
+import runpy
 import sys
-from typing import Protocol
+import tempfile
+from typing import Any, Protocol
 
+import pandas as pd
 from pyspark.sql import SparkSession
 
 from include.cli.output import clean, print_json, print_table
 from include.errors import UsageError
+from include.ledger import reading
 from include.pipelines import load_line_pipeline, load_pipeline
 from spark_jobs.lines.line_tables import LineTables
 from spark_jobs.live.memory_tables import MemoryTables
@@ -33,13 +38,16 @@ class Tables(Protocol):
         """Bring them to what holds now."""
 
 
-def run_shell(name: str, *, as_json: bool) -> int:
+def run_shell(name: str, *, as_json: bool, in_python: bool = False) -> int:
     """Run the statements of standard input over the tables of a pipeline, or of one that reads lines."""
     lines = load_line_pipeline(name)
     pipeline = lines or load_pipeline(name)
     spark = build_session(f"shell {pipeline.name}", catalog=True)
     tables: Tables = LineTables(spark, lines) if lines else MemoryTables(spark, pipeline)
     tables.start()
+    if in_python:
+        _run_python({"spark": spark, "pipeline": pipeline, "refresh": tables.refresh, "ledger": ledger}, tables.names)
+        return 0
     if sys.stdin.isatty():
         _converse(spark, pipeline.name, tables)
         return 0
@@ -47,6 +55,28 @@ def run_shell(name: str, *, as_json: bool) -> int:
         tables.refresh()
         _show(run_statement(spark, statement), as_json=as_json)
     return 0
+
+
+def ledger(statement: str) -> pd.DataFrame:
+    """Return what a query of the ledger finds. Raises UsageError when it is not valid or would change something."""
+    answer = reading.query(statement)
+    return pd.DataFrame(answer.rows, columns=list(answer.columns))
+
+
+def _run_python(names: dict[str, Any], tables: tuple[str, ...]) -> None:
+    """Run the program on standard input, or a prompt at a terminal, with these names at hand."""
+    names["refresh"]()
+    if not sys.stdin.isatty():
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+            program.write(sys.stdin.read())
+            program.flush()
+            runpy.run_path(program.name, names, "__main__")
+        return
+    banner = (
+        f"{names['pipeline'].name}: spark.table() of {', '.join(tables)}, as refresh() brings them to now; "
+        "lake.* is what was registered; ledger(SELECT) gives a pandas frame; Ctrl-D ends"
+    )
+    code.interact(banner=banner, local=names, exitmsg="")
 
 
 def _converse(spark: SparkSession, pipeline: str, tables: Tables) -> None:

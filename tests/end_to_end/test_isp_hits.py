@@ -217,6 +217,27 @@ def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
 
 
 @pytest.mark.slow
+def test_program_in_python_finds_live_tables_the_catalog_and_the_ledger(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
+    program = """
+live = spark.table("isp_hits_live").count()
+print(live, spark.table("lake.isp_hits").count(), spark.table("by_isp").groupBy().sum("hits").first()[0])
+micro_batches = ledger("SELECT sum(rows) AS rows FROM landing_files WHERE fate = 'archived'")
+print(int(micro_batches["rows"][0]), pipeline.name)
+"""
+    done = subprocess.run(
+        streamed.command("shell", "isp_hits", "--python"), input=program, env=streamed.environment(),
+        capture_output=True, text=True, cwd=REPOSITORY, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    (live, registered, counted), (landed, name) = (line.split() for line in done.stdout.splitlines())
+    assert live == counted == landed == str(len(archived(streamed, "isp_hits")))
+    assert int(registered) == sum(r["rows"] for r in verdict["registered"] if r["table"] == "isp_hits")
+    assert name == "isp_hits"
+
+
+@pytest.mark.slow
 def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_converges_when_it_is_back(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:

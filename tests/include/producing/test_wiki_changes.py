@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from include.cli.top import render
+from include.cli.live import render
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.producing.event_stream import EventFacts

@@ -1,4 +1,4 @@
-"""`top`: the largest keys of a pipeline's view, live from the landed files, as a table with bars."""
+"""`tail`, `top`, `shell`: the verbs that show a pipeline as it is now and disturb nobody."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from rich.text import Text
 from include.cli import AsJson, PipelineName
 from include.cli.output import clean, console, print_json, progress
 from include.errors import UsageError
+from include.lake import delta_tables
 from include.ledger.archive import landing_files
-from include.pipelines import load_pipeline
-from include.spark.run import run_watched_job
+from include.pipelines import load_line_pipeline, load_pipeline
+from include.spark.run import run_attached, run_watched_job
 from include.spark.submission import SparkSubmission, submission
 from include.times import format_time, parse_duration
 
@@ -31,8 +32,26 @@ BAR = 30
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb to the command."""
+    """Add the verbs to the command."""
+    app.command()(tail)
     app.command()(top)
+    app.command()(shell)
+
+
+def tail(
+    pipeline: PipelineName,
+    last: Annotated[int, typer.Option("--last", min=0, help="begin so many offsets before each end")] = 10,
+    once: Annotated[bool, typer.Option("--once", help="show what is there now, then end")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a line of JSON for each record or row")] = False,
+) -> None:
+    """Show the records of a pipeline's topics as they come, decoded, or with the reason why not; Ctrl-C ends it.
+
+    Each record is told with its offset and the fate that the archive would give it. Nothing is kept or committed.
+    """
+    declared = load_pipeline(pipeline)
+    options = [*(["--once"] if once else []), *(["--json"] if as_json else [])]
+    arguments = ["--pipeline", declared.name, "--last", str(last), *options]
+    raise typer.Exit(run_attached(submission("tail_topic", *arguments, name=f"tail {declared.name}", short=True)))
 
 
 def top(
@@ -70,6 +89,30 @@ def top(
                 progress(f"{declared.name}: {address} (Ctrl-C ends it)")
                 raise typer.Exit(run_watched_job(job, lambda: None))
         raise typer.Exit(_once(job, result, as_json) if once else _live(job, result, as_json))
+
+
+def shell(
+    pipeline: PipelineName,
+    in_python: Annotated[
+        bool, typer.Option("--python", help="a prompt or a program in Python, with spark, pipeline and ledger")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`.
+
+    Each view is a table under its own name that follows the topic; the archive up to the last commit is
+    `<pipeline>_live`; registered tables are in the database `lake`. `<pipeline>_files` and `<pipeline>_socket` are
+    what was read from lines instead of Kafka.
+    """
+    if in_python and as_json:
+        raise UsageError("Python prints what it wants", remedy="leave out --json or --python")
+    declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
+    options = [*(["--json"] if as_json else []), *(["--python"] if in_python else [])]
+    arguments = ["--pipeline", declared.name, *options]
+    job = submission(
+        "open_shell", *arguments, name=f"shell {declared.name}", short=True, delta=delta_tables.any_delta_table()
+    )
+    raise typer.Exit(run_attached(job))
 
 
 def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:

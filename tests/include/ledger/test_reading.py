@@ -1,0 +1,30 @@
+"""People's own queries of the ledger: they are answered, and change nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.errors import UsageError
+from include.ledger import reading
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+
+def test_query_is_answered_by_columns_and_rows_and_a_colon_is_no_parameter(postgres: Home) -> None:
+    answer = reading.query("SELECT 1 AS one, 'at 05:30, 100 %' AS words UNION ALL SELECT 2, ':name' ORDER BY one")
+    assert answer == reading.Answer(("one", "words"), [(1, "at 05:30, 100 %"), (2, ":name")])
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DELETE FROM positions", "read-only transaction"),
+        ("SELECT nothing FROM positions", 'column "nothing" does not exist'),
+        ("SELECT 1/0", "division by zero"),
+        ("SET search_path TO public", "no rows"),
+    ],
+)
+def test_statement_that_is_no_query_is_refused_with_the_reason(postgres: Home, statement: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        reading.query(statement)
