@@ -150,15 +150,9 @@ def _announce(pipeline: Pipeline, attempt: Any) -> Any:
     @task(outlets=[complete, UNKEYED])
     def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
         """Write the report, end the attempt, tell that the interval is complete."""
-        verdict = take_step(announce_registered, int(attempt))
-        emit(outlet_events, complete, interval=verdict.interval, partitions=verdict.registered, report=verdict.report)
-        return {
-            "interval": verdict.interval,
-            "records": verdict.records,
-            "reconciliation": verdict.reconciliation,
-            "registered": verdict.registered,
-            "report": verdict.report,
-        }
+        told = take_step(announce_registered, int(attempt))
+        emit(outlet_events, complete, told, told["registered"])
+        return dict(told)
 
     return linked(announce(attempt))
 
@@ -192,7 +186,7 @@ def _announce_table(table: str, announced: Any) -> None:
         partitions = [each for each in announced["registered"] if each["table"] == table]
         if not partitions:
             raise AirflowSkipException("the interval registered nothing in this table")
-        emit(outlet_events, asset, interval=announced["interval"], partitions=partitions, report=announced["report"])
+        emit(outlet_events, asset, announced, partitions)
 
     announce_table(announced)
 

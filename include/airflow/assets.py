@@ -33,17 +33,21 @@ def partition_key(interval: Interval) -> str:
     return interval.from_time.strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def emit(
-    outlet_events: Any,
-    asset: Asset,
-    *,
-    interval: Mapping[str, str],
-    partitions: Sequence[Mapping[str, Any]],
-    report: str,
-) -> None:
-    """Emit the keyed event of an interval and the one without a key; both name what was registered and the report."""
+def emit(outlet_events: Any, asset: Asset, told: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]) -> None:
+    """Emit the keyed event of an interval and the one without a key.
+
+    Both name the registered partitions that concern the asset and, of what is `told` of the interval, its report and
+    until when the pipeline's tables were complete then.
+    """
+    interval = told["interval"]
+    extra = {
+        "interval": dict(interval),
+        "partitions": [dict(each) for each in partitions],
+        "report": told["report"],
+        # Not told by a run of earlier code whose last tasks are cleared.
+        "complete_until": told.get("complete_until"),
+    }
     bounds = Interval(parse_time(interval["from"]), parse_time(interval["to"]))
-    extra = {"interval": dict(interval), "partitions": [dict(each) for each in partitions], "report": report}
     outlet_events[asset].extra = extra
     outlet_events[asset].add_partitions(partition_key(bounds))
     outlet_events[UNKEYED].add(asset, extra)

@@ -15,7 +15,7 @@ from include.errors import ArchiveBehind, ReconciliationFailed, TidemarkError, U
 from include.intervals import steps
 from include.intervals.missing import missing_in_order
 from include.intervals.telling.plan import plan_interval
-from include.intervals.verdict import Verdict
+from include.ledger.completeness import completeness
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import Interval, format_time, parse_duration, parse_time
@@ -116,8 +116,11 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     return runs
 
 
-def announce_registered(attempt: int) -> Verdict:
-    """Write the report, end the attempt, and return its verdict. Raises the error of a verdict that did not pass."""
+def announce_registered(attempt: int) -> dict[str, Any]:
+    """Write the report, end the attempt, and return what is told of its interval.
+
+    Raises the error of a verdict that did not pass.
+    """
     verdict = steps.announce(attempt)
     tell_step("announce", attempt, verdict, failed=bool(verdict.exit_code))
     if verdict.exit_code:
@@ -127,7 +130,14 @@ def announce_registered(attempt: int) -> Verdict:
             remedy=f"read the report: {verdict.report}",
             pipeline=verdict.pipeline,
         )
-    return verdict
+    return {
+        "interval": verdict.interval,
+        "records": verdict.records,
+        "reconciliation": verdict.reconciliation,
+        "registered": verdict.registered,
+        "report": verdict.report,
+        "complete_until": completeness(verdict.pipeline).as_json()["until"],
+    }
 
 
 def day_of_run(context: Any) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import typer
 from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest
 from include.errors import TidemarkError
+from include.ledger.completeness import Completeness, completeness
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.pipelines import all_pipelines
 from include.services import supervisor
@@ -47,12 +49,15 @@ def down(names: Names = None) -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Show where each service listens and whether it answers, and which intervals were never built."""
+    """Show where each service listens and whether it answers, and which intervals were never built.
+
+    Also until when the tables of each pipeline are complete.
+    """
     services = supervisor.status()
-    missing = _missing() if services["postgres"].healthy else None
+    missing, complete = (_missing(), _complete()) if services["postgres"].healthy else (None, None)
     if as_json:
-        listed = None if missing is None else [each.as_json() for each in missing]
-        print_json({"services": {name: asdict(each) for name, each in services.items()}, "missing": listed})
+        listed = {name: asdict(each) for name, each in services.items()}
+        print_json({"services": listed, "missing": _as_json(missing), "complete": _as_json(complete)})
         return
     rows = []
     for name, each in services.items():
@@ -62,6 +67,8 @@ def status(as_json: AsJson = False) -> None:
         )
     print_table(["service", "state", "pid", "address", ""], rows)
     suggest("./tidemark lag" if services["postgres"].healthy and services["kafka"].healthy else "./tidemark up")
+    for until in complete or ():
+        console.print(clean(until), highlight=False)
     for summary in missing or ():
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
 
@@ -74,6 +81,19 @@ def _missing() -> list[MissingSummary] | None:
         # PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
         return None
     return [each for each in summaries if each.count]
+
+
+def _complete() -> list[Completeness] | None:
+    """Return until when the pipelines with pinned intervals are complete; None when the ledger cannot be read."""
+    try:
+        found = [completeness(pipeline.name) for pipeline in all_pipelines()]
+    except TidemarkError:
+        return None
+    return [each for each in found if each.complete_until or each.waits_for]
+
+
+def _as_json(listed: Sequence[MissingSummary] | Sequence[Completeness] | None) -> list[dict[str, object]] | None:
+    return None if listed is None else [each.as_json() for each in listed]
 
 
 def setup_database() -> None:

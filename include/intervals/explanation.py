@@ -13,10 +13,9 @@ from include.errors import UsageError
 from include.ledger import lineage
 from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.lineage import History, IntervalHistory
-from include.pipelines import all_pipelines
+from include.pipelines import pipeline_of_table
 from include.pipelines.spec import IDENTITY
 from include.pipelines.spec.file_formats import format_of
-from include.pipelines.spec.lines import declared_name, no_offsets
 from include.times import format_time
 
 
@@ -27,7 +26,7 @@ def explain(table: str, partition: str) -> dict[str, Any]:
 
     Raises UsageError for an unknown table, or a partition that is not registered.
     """
-    _check_table(table)
+    pipeline_of_table(table)
     revisions = lineage.revisions_of_partition(table, partition)
     registered = next((each for each in revisions if each.state == "registered"), None)
     if registered is None:
@@ -56,14 +55,6 @@ def explain(table: str, partition: str) -> dict[str, Any]:
         "report": interval.report,
         "revisions": [_revision(each) for each in revisions],
     }
-
-
-def _check_table(table: str) -> None:
-    known = [name for pipeline in all_pipelines() for name in pipeline.tables]
-    if table not in known:
-        if declared := declared_name(table, [pipeline.name for pipeline in all_pipelines()]):
-            raise no_offsets(table, declared)
-        raise UsageError(f"unknown table {table!r}", remedy=f"one of: {', '.join(known)}")
 
 
 def _interval(interval: IntervalHistory) -> dict[str, Any]:

@@ -40,3 +40,15 @@ def load_line_pipeline(name: str) -> Pipeline | None:
 def all_pipelines() -> tuple[Pipeline, ...]:
     """Return all declared pipelines, sorted by name."""
     return tuple(load_pipeline(name) for name in pipeline_names())
+
+
+def pipeline_of_table(table: str) -> Pipeline:
+    """Return the pipeline that delivers a table. Raises UsageError when none does, or it reads lines."""
+    pipelines = all_pipelines()
+    for pipeline in pipelines:
+        if table in pipeline.tables:
+            return pipeline
+    if declared := declared_name(table, [each.name for each in pipelines]):
+        raise no_offsets(table, declared)
+    known = ", ".join(name for each in pipelines for name in each.tables)
+    raise UsageError(f"unknown table {table!r}", remedy=f"one of: {known}")

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError
+from include.ledger.completeness import Completeness, PartitionCompleteness, completeness, partition_completeness
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams import progress
 from include.ledger.streams.overview import ReasonCount, quarantined_by_reason
@@ -79,6 +80,8 @@ class Observed:
     reasons: Sequence[ReasonCount]
     failures: int
     missing: MissingSummary
+    complete: Completeness
+    partitions: Sequence[PartitionCompleteness]
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ def _observe(pipeline: Pipeline) -> Observed:
         quarantined_by_reason(pipeline.name),
         len(failures_in_a_row(pipeline.name, _AN_HOUR)),
         summarize_missing(pipeline),
+        completeness(pipeline.name),
+        partition_completeness(pipeline.name),
     )
 
 
@@ -174,6 +179,7 @@ class _Families(Collector):
         )
         yield from _by_kind(scrape)
         yield from _of_intervals(scrape)
+        yield from _of_completeness(scrape)
 
 
 _Samples = tuple[Sequence[str], Mapping[str, float | None]]
@@ -265,3 +271,23 @@ def _of_intervals(scrape: Scrape) -> Iterator[Metric]:
         missing.add_metric((one.state.pipeline,), one.missing.count)
         offsets.add_metric((one.state.pipeline,), one.missing.offsets)
     yield from (counts, last, missing, offsets)
+
+
+def _of_completeness(scrape: Scrape) -> Iterator[Metric]:
+    """Yield until when everything is registered; without a sample where nothing is."""
+    until = GaugeMetricFamily(
+        "tidemark_complete_until_timestamp_seconds", "Until when the tables are complete", labels=("pipeline",)
+    )
+    partitions = GaugeMetricFamily(
+        "tidemark_partition_complete_until_timestamp_seconds",
+        "The same per topic partition",
+        labels=("pipeline", "topic", "partition"),
+    )
+    for each in scrape.pipelines:
+        if each.complete.complete_until:
+            until.add_metric((each.state.pipeline,), each.complete.complete_until.timestamp())
+        for one in each.partitions:
+            if one.complete_until:
+                labels = (each.state.pipeline, one.topic_partition.topic, str(one.topic_partition.partition))
+                partitions.add_metric(labels, one.complete_until.timestamp())
+    yield from (until, partitions)

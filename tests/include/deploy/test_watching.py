@@ -14,6 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.cli.monitor import monitor
+from include.ledger.completeness import Completeness, PartitionCompleteness
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams.overview import ReasonCount, StreamOverview
 from include.ledger.streams.progress import QueryProgress
@@ -24,6 +25,7 @@ from include.monitor.missing import MissingSummary
 from include.monitor.streams.broker import BrokerView
 from include.monitor.streams.metrics import Observed, Scrape, as_text
 from include.monitor.streams.state import assess
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 
 DEPLOY = Path(__file__).resolve().parents[3] / "include" / "deploy"
@@ -48,7 +50,9 @@ def exported() -> dict[str, set[str]]:
     state = assess(load_pipeline("nest_cameras"), known, BrokerView((lag,), NOW - timedelta(seconds=2), "steady", NOW))
     told = QueryProgress("archive", 1, NOW, 1, 1.0, 1.0, 1.0, {"addBatch": 1.0}, NOW - timedelta(hours=1), 1, 1)
     missing = MissingSummary("nest_cameras", 1, None, None, 2)
-    observed = Observed(state, [lag], {"archive": told}, [ReasonCount("malformed", 3)], 0, missing)
+    complete = Completeness("nest_cameras", NOW - timedelta(hours=1), NOW)
+    parts = [PartitionCompleteness(TopicPartition("nest-logs", 0), "id", NOW, 5)]
+    observed = Observed(state, [lag], {"archive": told}, [ReasonCount("malformed", 3)], 0, missing, complete, parts)
     intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(as_text(Scrape([observed], intervals, 1000, 2)).decode()):
@@ -91,7 +95,7 @@ def test_every_gauge_of_a_stream_is_on_the_dashboard_or_in_an_alert(exported: di
     beside = {
         "tidemark_committed_offset", "tidemark_end_offset", "tidemark_missing_offsets", "tidemark_stream_state",
         "tidemark_stream_fencing_token", "tidemark_stream_generation", "tidemark_broker_seen_timestamp_seconds",
-        "tidemark_query_progress_timestamp_seconds",
+        "tidemark_query_progress_timestamp_seconds", "tidemark_partition_complete_until_timestamp_seconds",
     }  # fmt: skip
     assert exported.keys() - used - {name for name in exported if name.endswith("_created")} == beside
 

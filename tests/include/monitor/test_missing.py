@@ -58,6 +58,13 @@ def test_status_lists_them(log: Log, clean: list[dict[str, Any]], in_process: Ho
     assert f"{PIPELINE}: intervals that were never built: 4 from {FIRST} to {END}" in in_process.run("status").stdout
 
 
+def test_status_says_until_when_tables_are_complete(log: Log, in_process: Home) -> None:
+    waits = {"state": "pinned", "from": FIRST, "to": format_time(START + HOUR)}
+    told = {"pipeline": PIPELINE, "from": None, "until": None, "waits_for": waits}
+    assert in_process.json("status", "--json")["complete"] == [told]
+    assert f"{PIPELINE}: complete until no time yet; waits for {FIRST} to " in in_process.run("status").stdout
+
+
 def test_status_answers_when_the_ledger_cannot_be_read(log: Log, in_process: Home) -> None:
     change(in_process, "ALTER TABLE intervals RENAME TO elsewhere")
     try:
@@ -67,7 +74,7 @@ def test_status_answers_when_the_ledger_cannot_be_read(log: Log, in_process: Hom
     assert unread["missing"] is None
     assert unread["services"]["postgres"]["healthy"] is True
     down = in_process.json("status", "--json", TIDEMARK_DATABASE_URL="postgresql://nobody:x@127.0.0.1:1")
-    assert down["missing"] is None
+    assert (down["missing"], down["complete"]) == (None, None)
     assert down["services"]["postgres"]["healthy"] is False
 
 

@@ -1,0 +1,1 @@
+"""Sensors for DAGs that read the tables."""

@@ -1,0 +1,112 @@
+"""`TableComplete`: wait until everything before a time is registered, without a worker's slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import Context
+from airflow.sdk.bases.operator import BaseOperator
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from include.airflow.tasks import take_step
+from include.errors import ServiceUnreachable
+from include.ledger.completeness import Completeness, completeness
+from include.pipelines import pipeline_of_table
+from include.times import format_time, parse_time
+
+
+class CompleteTrigger(BaseTrigger):
+    """Asks the ledger until a pipeline's tables are complete until a time."""
+
+    def __init__(self, pipeline: str, until: str, since: str = "", poll_seconds: float = 15.0) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.until = until
+        self.since = since
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        arguments = {
+            "pipeline": self.pipeline,
+            "until": self.until,
+            "since": self.since,
+            "poll_seconds": self.poll_seconds,
+        }
+        return f"{type(self).__module__}.{type(self).__name__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when they are; a ledger that is away is asked again."""
+        told = ""
+        while True:
+            try:
+                found = await asyncio.to_thread(look, self.pipeline, self.since)
+                if found.reaches(parse_time(self.until)):
+                    yield TriggerEvent(found.as_json())
+                    return
+                line = str(found)
+            except ServiceUnreachable as error:
+                line = f"cannot ask the ledger now: {error}"
+            if line != told:
+                self.log.info("%s", line)
+                told = line
+            await asyncio.sleep(self.poll_seconds)
+
+
+def look(pipeline: str, since: str) -> Completeness:
+    """Return until when the pipeline's tables are complete from `since` on; empty: from the first interval."""
+    return completeness(pipeline, parse_time(since) if since else None)
+
+
+class TableComplete(BaseOperator):
+    """Succeeds when all records before `until` are in the table; `until` is complete, not only present.
+
+    Waits in the triggerer, for as long as `timeout`. With `since`, what lies before it does not count. What the task
+    returns says until when the table was complete then. Raises UsageError for a table that no pipeline declares.
+    """
+
+    template_fields = ("until", "since")
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        until: datetime | str = "{{ data_interval_end }}",
+        since: datetime | str = "",
+        poll_seconds: float = 15.0,
+        timeout: timedelta = timedelta(days=1),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table.removeprefix("lake.")
+        self.pipeline = pipeline_of_table(self.table).name
+        self.until = until
+        self.since = since
+        self.poll_seconds = poll_seconds
+        self.timeout = timeout
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Succeed at once when the table is complete, else wait for it."""
+        until, since = (take_step(_as_text, each) for each in (self.until, self.since))
+        found = take_step(look, self.pipeline, since)
+        if not found.reaches(parse_time(until)):
+            self.log.info("waiting for %s: %s", until, found)
+            trigger = CompleteTrigger(self.pipeline, until, since, self.poll_seconds)
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=self.timeout)
+        return self.execute_complete(context, found.as_json())
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Return what the table's completeness was."""
+        self.log.info("lake.%s is complete until %s", self.table, event["until"])
+        return {"table": self.table, **event}
+
+
+def _as_text(moment: datetime | str) -> str:
+    """Return a time as text; a template's result is checked. Raises UsageError for what is no time in UTC."""
+    if isinstance(moment, datetime):
+        return format_time(moment)
+    return format_time(parse_time(moment)) if moment else ""

@@ -1,0 +1,217 @@
+"""Until when tables and topic partitions are complete, from what the ledger holds of intervals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import psycopg2
+import pytest
+
+from include.ledger.completeness import Completeness, completeness, partition_completeness
+from include.ledger.intervals import attempts, pins
+from include.offsets import OffsetRange, TopicPartition
+from tests.conftest import Home
+from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+
+pytestmark = [pytest.mark.services]
+
+BEGIN = hour(0).from_time
+
+
+def run(pipeline: str, number: int, *, topic_partitions: int = 2) -> int:
+    """Run an hour to its registration."""
+    attempt = begin_attempt(pipeline, hour(number), topic_partitions=topic_partitions)
+    register(attempt, note_build(attempt))
+    return attempt
+
+
+def fail(attempt: int) -> None:
+    """End an attempt whose checkpoint did not pass."""
+    note_build(attempt)
+    attempts.end_attempt(attempt, 2, {})
+
+
+def pin(pipeline: str, number: int, *offsets: tuple[int, int], topic_id: str = "id") -> int:
+    """Pin an hour to these offsets of the topic partitions 0, 1, …, and begin an attempt."""
+    ranges = [OffsetRange(TopicPartition(TOPIC, p), *each, topic_id) for p, each in enumerate(offsets)]
+    between = pins.find_neighbours(pipeline, hour(number))
+    pinned = pins.write_interval(pipeline, hour(number), ranges, {TOPIC: topic_id}, pinned_by="test", between=between)
+    assert pinned is not None
+    return attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+
+
+def until(pipeline: str, since: datetime | None = None) -> datetime | None:
+    return completeness(pipeline, since).complete_until
+
+
+def of_partitions(pipeline: str) -> list[tuple[int, datetime | None, int]]:
+    found = partition_completeness(pipeline)
+    return [(each.topic_partition.partition, each.complete_until, each.complete_offset) for each in found]
+
+
+def ask(home: Home, question: str, *values: object) -> list[tuple[object, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(question, values)
+        return cursor.fetchall()
+
+
+def test_nothing_is_complete_when_nothing_is_registered(pipeline: str) -> None:
+    assert completeness(pipeline) == Completeness(pipeline)
+    assert partition_completeness(pipeline) == []
+    begin_attempt(pipeline)
+    found = completeness(pipeline)
+    assert (found.complete_from, found.complete_until) == (None, None)
+    assert not found.reaches(BEGIN)
+    assert found.waits_for is not None
+    assert (found.waits_for.kind, found.waits_for.to_time) == ("pinned", hour(0).to_time)
+    assert of_partitions(pipeline) == [(0, None, 0), (1, None, 0)]
+
+
+def test_consecutive_registered_intervals_are_complete(pipeline: str) -> None:
+    run(pipeline, 0)
+    run(pipeline, 1)
+    found = completeness(pipeline)
+    assert found == Completeness(pipeline, BEGIN, hour(1).to_time, None)
+    assert found.reaches(hour(1).to_time)
+    assert not found.reaches(hour(2).to_time)
+    assert of_partitions(pipeline) == [(0, hour(1).to_time, 200), (1, hour(1).to_time, 200)]
+
+
+@pytest.mark.parametrize("kind", ["pinned", "failed"])
+def test_open_interval_holds_up_all_that_follow(pipeline: str, kind: str) -> None:
+    run(pipeline, 0)
+    attempt = begin_attempt(pipeline, hour(1))
+    if kind == "failed":
+        fail(attempt)
+    run(pipeline, 2)
+    found = completeness(pipeline)
+    assert found.complete_until == hour(0).to_time
+    assert found.waits_for is not None
+    assert (found.waits_for.kind, found.waits_for.from_time) == (kind, hour(1).from_time)
+    assert str(found).endswith(f"waits for 2026-11-20T06:00:00Z to 2026-11-20T07:00:00Z, which is {kind}")
+    assert of_partitions(pipeline)[0] == (0, hour(0).to_time, 100)
+    run(pipeline, 1)
+    assert until(pipeline) == hour(2).to_time
+
+
+def test_time_that_nobody_pinned_holds_up_when_offsets_lie_in_it(pipeline: str) -> None:
+    run(pipeline, 0)
+    run(pipeline, 3)
+    found = completeness(pipeline)
+    assert found.complete_until == hour(0).to_time
+    assert found.waits_for is not None
+    assert (found.waits_for.kind, found.waits_for.from_time, found.waits_for.to_time) == (
+        "missing", hour(1).from_time, hour(2).to_time,
+    )  # fmt: skip
+    assert of_partitions(pipeline) == [(0, hour(0).to_time, 100), (1, hour(0).to_time, 100)]
+
+
+def test_quiet_hours_that_nobody_pinned_hold_nothing_up(pipeline: str) -> None:
+    run(pipeline, 0)
+    attempt = pin(pipeline, 3, (100, 150), (100, 100))
+    assert until(pipeline) == hour(0).to_time
+    register(attempt, note_build(attempt))
+    assert until(pipeline) == hour(3).to_time
+
+
+def test_quiet_topic_partition_is_complete_where_its_end_was_pinned(pipeline: str) -> None:
+    run(pipeline, 0)
+    pin(pipeline, 1, (100, 150), (100, 100))
+    assert until(pipeline) == hour(0).to_time
+    assert of_partitions(pipeline) == [(0, hour(0).to_time, 100), (1, hour(1).to_time, 100)]
+
+
+def test_topic_partition_added_later_is_complete_from_its_beginning(pipeline: str) -> None:
+    run(pipeline, 0)
+    attempt = pin(pipeline, 1, (100, 110), (100, 110), (0, 7))
+    assert of_partitions(pipeline)[2] == (2, hour(0).to_time, 0)
+    register(attempt, note_build(attempt))
+    assert of_partitions(pipeline)[2] == (2, hour(1).to_time, 7)
+    # Its first offsets lie in an hour that nobody pinned.
+    attempt = pin(pipeline, 3, (110, 120), (110, 120), (7, 9), (5, 6))
+    register(attempt, note_build(attempt))
+    assert of_partitions(pipeline)[3] == (3, hour(1).to_time, 0)
+    assert until(pipeline) == hour(1).to_time
+
+
+def test_topic_that_was_created_again_begins_anew(pipeline: str) -> None:
+    run(pipeline, 0)
+    attempt = pin(pipeline, 2, (30, 40), topic_id="another")
+    register(attempt, note_build(attempt))
+    assert until(pipeline) == hour(2).to_time
+    assert of_partitions(pipeline) == [(0, hour(2).to_time, 40)]
+
+
+def test_interval_stays_complete_when_it_is_run_again(pipeline: str) -> None:
+    run(pipeline, 0)
+    run(pipeline, 1)
+    again = begin_attempt(pipeline, hour(0))
+    assert until(pipeline) == hour(1).to_time
+    fail(again)
+    assert until(pipeline) == hour(1).to_time
+    run(pipeline, 0)
+    assert until(pipeline) == hour(1).to_time
+
+
+def test_interval_that_is_pinned_again_is_open_until_it_was_run(pipeline: str) -> None:
+    run(pipeline, 0)
+    attempt = run(pipeline, 1)
+    pinned = attempts.load_attempt(attempt).pinned
+    wider = [OffsetRange(r.topic_partition, r.from_offset, r.until_offset + 10, r.topic_id) for r in pinned.ranges]
+    assert pins.replace_ranges(pinned, wider, repinned_by="test") is not None
+    assert until(pipeline) == hour(0).to_time
+    run(pipeline, 1)
+    assert until(pipeline) == hour(1).to_time
+    assert of_partitions(pipeline)[0] == (0, hour(1).to_time, 210)
+
+
+def test_older_hole_does_not_hold_up_who_asks_since_a_later_time(pipeline: str) -> None:
+    for number in (0, 2, 3):
+        run(pipeline, number)
+    begin_attempt(pipeline, hour(5))
+    assert until(pipeline) == hour(0).to_time
+    assert completeness(pipeline, hour(2).from_time).complete_from == hour(2).from_time
+    assert until(pipeline, hour(2).from_time) == hour(3).to_time
+    assert until(pipeline, hour(3).from_time) == hour(3).to_time
+    # In the hole, where nothing is registered, and before the first interval there is nothing to begin with.
+    assert until(pipeline, hour(1).from_time) is None
+    assert until(pipeline, hour(5).from_time) is None
+    assert until(pipeline, hour(9).from_time) is None
+    assert until(pipeline, hour(-1).from_time) is None
+
+
+def test_views_answer_by_table(postgres: Home, pipeline: str) -> None:
+    run(pipeline, 0)
+    question = "SELECT complete_from, complete_until, waits_for FROM table_completeness WHERE table_name = %s"
+    assert ask(postgres, question, pipeline) == [(BEGIN, hour(0).to_time, None)]
+    begin_attempt(pipeline, hour(1))
+    run(pipeline, 2)
+    assert ask(postgres, question, pipeline) == [(BEGIN, hour(0).to_time, "pinned")]
+    assert ask(postgres, question, "no_table") == []
+    # A table whose first partitions came after the hole.
+    ask_later = "UPDATE revisions SET table_name = 'later' WHERE table_name = %s AND id = %s RETURNING id"
+    assert ask(postgres, ask_later, pipeline, f"r-{_last_attempt(postgres, pipeline)}")
+    assert ask(postgres, question, "later") == [(None, None, "pinned")]
+
+
+def _last_attempt(home: Home, pipeline: str) -> object:
+    question = "SELECT max(a.id) FROM attempts a JOIN intervals i ON i.id = a.interval_id WHERE i.pipeline = %s"
+    return ask(home, question, pipeline)[0][0]
+
+
+def test_answer_is_quick_after_a_year_of_hours(postgres: Home, pipeline: str) -> None:
+    fill = """
+    INSERT INTO intervals (pipeline, from_time, to_time, pinned_by, state)
+      SELECT %s, '2025-01-01Z'::timestamptz + h * interval '1 hour',
+        '2025-01-01Z'::timestamptz + (h + 1) * interval '1 hour', 'test', 'registered' FROM generate_series(0, 8759) h;
+    INSERT INTO interval_ranges (interval_id, topic, topic_partition, topic_id, from_offset, until_offset)
+      SELECT i.id, 't', p, 'id', extract(epoch FROM from_time), extract(epoch FROM to_time)
+      FROM intervals i, generate_series(0, 9) p WHERE i.pipeline = %s;
+    ANALYZE interval_ranges;
+    SELECT 1"""
+    ask(postgres, fill, pipeline, pipeline)
+    plan = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM topic_partition_completeness WHERE pipeline = %s"
+    [(found,)] = ask(postgres, plan, pipeline)
+    assert isinstance(found, list)
+    assert found[0]["Execution Time"] < 500
+    assert {each.complete_until for each in partition_completeness(pipeline)} == {until(pipeline)}
