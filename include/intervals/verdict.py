@@ -67,6 +67,10 @@ class Verdict:
             missed = "it was not validated"
             if validation is not None:
                 missed = "not met: " + ", ".join(each.words for each in validation.failed)
+                if validation.waits:
+                    missed = f"it waits for a person's approval of {len(validation.warnings)} warnings; {missed}"
+                elif validation.decision:
+                    missed = f"it was refused by {validation.decision['by']}; {missed}"
             return f"{place}: nothing is registered; {missed}; read {self.report}"
         records = self.records
         fates = " + ".join(f"{records.get(name, 0):,} {name}" for name in ("archived", "empty", "quarantined", "gaps"))

@@ -113,6 +113,8 @@ def _keep_expectations(ledger: Session | None, build: Build, validation: Validat
     for number, each in enumerate(validation.expectations):
         found = asdict(each)
         names = {"table_name": found.pop("table"), "column_name": found.pop("column")}
+        # These stay with the findings: no chart draws them.
+        del found["severity"], found["examples"]
         ledger.add(ExpectationRow(build_id=build.id, number=number, **names, **found))
 
 
@@ -130,6 +132,13 @@ def reject(attempt: AttemptSpec, validation: Validation) -> None:
         for each in rows_of_build(ledger, build.id):
             if each.state in PUBLISHABLE:
                 move(each, RevisionState.REJECTED)
+
+
+def hold(attempt: AttemptSpec, validation: Validation) -> None:
+    """Note that a build waits for a person: its revisions and what is registered stay as they are."""
+    with session() as ledger:
+        row, build = _latest(ledger, attempt)
+        _keep(row, build, replace(findings_of(build.findings), validation=validation))
 
 
 def begin_registration(attempt: AttemptSpec, validation: Validation, changes: Changes) -> Registration:

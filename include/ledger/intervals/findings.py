@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, ReconciliationCounts
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Part = TypeVar("Part", bound="DataclassInstance")
+
+Severity = Literal["fail", "warn", "info"]
+"""What follows when an expectation is not met: nothing is registered, a person is asked, or it is only told."""
+
+_GRAVITY: Mapping[Severity, int] = {"fail": 0, "warn": 1, "info": 2}
+
+ExpectationKey = tuple[str, str, str]
+"""Table, expectation and column."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,19 @@ class ExpectationResult:
     """The greatest value with which it is met."""
     checked: int | None = None
     """Rows that it looked at."""
+    severity: Severity = "fail"
+    """A check that raised an error has failed, whatever was declared."""
+    examples: tuple[Mapping[str, str], ...] = ()
+    """Coordinates, or the key, and the value of the first rows that do not meet it; safe to print."""
+
+    @property
+    def key(self) -> ExpectationKey:
+        """What names it, whatever its bounds are."""
+        return self.table, self.expectation, self.column
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that the ledger and the verdict keep."""
+        return {**asdict(self), "examples": [dict(row) for row in self.examples]}
 
 
 @dataclass(frozen=True)
@@ -111,17 +132,40 @@ class Validation:
     expectations: tuple[ExpectationResult, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long the checkpoint of each table took, s."""
+    not_checked: tuple[str, ...] = ()
+    """What could not be held against earlier intervals, and why; a sentence each."""
+    question: int | None = None
+    """What a person is asked about the warnings; None when nobody is."""
+    decision: Mapping[str, str] = field(default_factory=dict)
+    """decision (`approved` or `refused`), by, reason, at; empty when nobody has decided."""
 
     @property
     def failed(self) -> tuple[ExpectationResult, ...]:
-        """Expectations that were not met."""
-        return tuple(each for each in self.expectations if not each.success)
+        """Expectations that were not met, the gravest first."""
+        missed = (each for each in self.expectations if not each.success)
+        return tuple(sorted(missed, key=lambda each: _GRAVITY[each.severity]))
+
+    @property
+    def warnings(self) -> tuple[ExpectationResult, ...]:
+        """Expectations of severity `warn` that were not met."""
+        return tuple(each for each in self.failed if each.severity == "warn")
+
+    @property
+    def is_only_warned(self) -> bool:
+        """Whether nothing but warnings keeps it from being registered, so that a person may let it pass."""
+        return bool(self.warnings) and not any(each.severity == "fail" for each in self.failed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person has to decide about it."""
+        return self.is_only_warned and not self.success and not self.decision
 
     def as_verdict(self) -> dict[str, Any]:
         """Return the form of the contract's `validation`."""
         names = ("expectation", "column", "observed", "unexpected_count")
         failed = [{name: getattr(each, name) for name in names} for each in self.failed]
-        return {"success": self.success, "suite": self.suite, "failed": failed}
+        said = {"not_checked": list(self.not_checked), "question": self.question, "decision": dict(self.decision)}
+        return {"success": self.success, "suite": self.suite, "failed": failed, **{k: v for k, v in said.items() if v}}
 
 
 @dataclass(frozen=True)
@@ -145,7 +189,7 @@ class Findings:
         kept: dict[str, Any] = _build_json(self.build) if self.build else {}
         if self.validation:
             kept["validation"] = self.validation.as_verdict()
-            kept["expectations"] = [asdict(each) for each in self.validation.expectations]
+            kept["expectations"] = [each.as_json() for each in self.validation.expectations]
             kept["validation_seconds"] = dict(self.validation.seconds)
         if self.delta:
             kept["delta"] = asdict(self.delta)
@@ -162,6 +206,9 @@ def findings_of(kept: Mapping[str, Any]) -> Findings:
             validation["suite"],
             tuple(_part(ExpectationResult, each) for each in kept.get("expectations", ())),
             kept.get("validation_seconds", {}),
+            tuple(validation.get("not_checked", ())),
+            validation.get("question"),
+            validation.get("decision", {}),
         )
         if validation
         else None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from include.intervals.verdict import Verdict
-from include.ledger.intervals.findings import BuildFindings, Findings, RecordCounts, Validation
+from include.ledger.intervals.findings import BuildFindings, ExpectationResult, Findings, RecordCounts, Validation
 from include.reconciliation import ReconciliationCounts
 
 
@@ -26,6 +28,17 @@ def build(unexplained: int) -> BuildFindings:
 )
 def test_verdict_is_a_success_only_when_a_checkpoint_passed(findings: Findings, code: int) -> None:
     assert Verdict("p", {}, "1", findings=findings).exit_code == code
+
+
+def test_words_say_that_a_person_is_waited_for_or_has_refused() -> None:
+    warned = ExpectationResult("t", "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
+    waiting = Validation(False, "suite", (warned,))
+    said = Verdict("p", {}, "1", findings=Findings(build(0), waiting)).in_words()
+    assert "it waits for a person's approval of 1 warnings; not met: 50 to 294 rows" in said
+    refused = replace(waiting, decision={"decision": "refused", "by": "ada", "reason": "no", "at": ""})
+    verdict = Verdict("p", {}, "1", findings=Findings(build(0), refused))
+    assert "it was refused by ada; not met: 50 to 294 rows" in verdict.in_words()
+    assert verdict.exit_code == 2
 
 
 def test_verdict_has_every_part_of_the_contract_when_nothing_was_built() -> None:

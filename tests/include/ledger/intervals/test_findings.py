@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+
+import pytest
 
 from include.ledger.intervals.findings import (
     BuildFindings,
@@ -34,6 +37,9 @@ BUILD = BuildFindings(
 )
 MET = ExpectationResult("t", "expect_rows", "", "as many rows", True, "7", 0)
 FAILED = ExpectationResult("t", "expect_set", "column", "one of them", False, "x", 3)
+WARNED = replace(FAILED, severity="warn", examples=({"kafka_offset": "7", "column": "x"},))
+NOTED = replace(FAILED, severity="info")
+DECISION = {"decision": "approved", "by": "ada", "reason": "a holiday", "at": "2026-11-20T07:00:00Z"}
 
 
 def test_findings_are_the_same_when_they_come_back_from_json() -> None:
@@ -42,6 +48,7 @@ def test_findings_are_the_same_when_they_come_back_from_json() -> None:
         Findings(BUILD),
         Findings(BUILD, Validation(False, "suite", (MET, FAILED))),
         Findings(BUILD, Validation(True, "suite", (MET,)), DeltaVersion("lake.view", 4)),
+        Findings(BUILD, Validation(True, "suite", (WARNED,), {}, ("freshness: no rows",), 7, DECISION)),
     ):
         assert findings_of(json.loads(json.dumps(findings.as_json()))) == findings
 
@@ -58,6 +65,35 @@ def test_validation_names_what_failed_as_the_contract_does() -> None:
         "suite": "suite",
         "failed": [{"expectation": "expect_set", "column": "column", "observed": "x", "unexpected_count": 3}],
     }
+
+
+@pytest.mark.parametrize(
+    ("expectations", "waits"),
+    [((MET, WARNED), True), ((WARNED, NOTED), True), ((WARNED, FAILED), False), ((NOTED,), False), ((), False)],
+    ids=["a warning", "a warning and a note", "a failure, too", "a note", "nothing"],
+)
+def test_person_is_waited_for_when_warnings_alone_keep_it_from_being_registered(
+    expectations: tuple[ExpectationResult, ...], waits: bool
+) -> None:
+    validation = Validation(False, "suite", expectations)
+    assert validation.waits is waits
+    assert not replace(validation, decision=DECISION).waits
+    assert not replace(validation, success=True).waits
+
+
+def test_gravest_comes_first_when_expectations_of_every_severity_were_not_met() -> None:
+    found = Validation(False, "suite", (NOTED, WARNED, MET, FAILED))
+    assert found.failed == (FAILED, WARNED, NOTED)
+    assert found.warnings == (WARNED,)
+
+
+def test_expectation_without_a_severity_is_a_failure_when_an_earlier_version_kept_it() -> None:
+    kept = Findings(BUILD, Validation(False, "suite", (FAILED,))).as_json()
+    for name in ("severity", "examples"):
+        del kept["expectations"][0][name]
+    validation = findings_of(kept).validation
+    assert validation is not None
+    assert not validation.waits
 
 
 def test_findings_of_an_earlier_version_are_read() -> None:
