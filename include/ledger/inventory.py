@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
 from include.ledger.intervals.revisions import BuiltRevision, move
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
-from include.ledger.models import Attempt, IntervalRange, IntervalRow, Revision
+from include.ledger.models import Approval, Attempt, Build, IntervalRange, IntervalRow, Revision
 from include.times import Interval
 
 
@@ -61,7 +62,10 @@ def states_at(table: str, locations: Iterable[str]) -> dict[str, RevisionState]:
 
 
 def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[KnownRevision]:
-    """Return revisions that were retired, or built and never registered, before a time; oldest first."""
+    """Return revisions that were retired, or built and never registered, before a time; oldest first.
+
+    The files of an interval's latest build stay as long as a person is asked about it.
+    """
     wanted = (
         select(Revision, IntervalRow)
         .join(IntervalRow, IntervalRow.id == Revision.interval_id)
@@ -69,11 +73,24 @@ def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[
             Revision.table_name.in_(list(tables)),
             Revision.state.in_({*RETIRED, RevisionState.BUILT, RevisionState.VALIDATED}),
             func.coalesce(Revision.retired_at, Revision.built_at) < before,
+            ~_waits_for_a_person().exists(),
         )
         .order_by(Revision.built_at)
     )
     with session() as ledger:
         return [_known(*row) for row in ledger.execute(wanted).tuples()]
+
+
+def _waits_for_a_person() -> Select:
+    later = aliased(Build)
+    built_again = (
+        select(later.id)
+        .where(later.interval_id == Revision.interval_id, later.id > Revision.build_id)
+        .correlate(Revision)
+    )
+    return select(Approval.id).where(
+        Approval.build_id == Revision.build_id, Approval.approved.is_(None), ~built_again.exists()
+    )
 
 
 def mark_revisions_removed(revisions: Sequence[KnownRevision]) -> None:

@@ -677,6 +677,26 @@ class LineCount(Base):
     quarantined: Mapped[int] = mapped_column(comment="Lines in quarantine")
 
 
+class Approval(Base):
+    """A question to a person: whether a build that failed only by warnings is registered."""
+
+    __tablename__ = "approvals"
+    __table_args__ = {"comment": "Builds that failed only by warnings: what was asked, who decided what, and why"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Grows; of a build, the last one counts")
+    build_id: Mapped[int] = mapped_column(ForeignKey("builds.id", ondelete="CASCADE"), index=True, comment="The build")
+    interval_id: Mapped[int] = mapped_column(
+        ForeignKey("intervals.id", ondelete="CASCADE"), index=True, comment="The interval"
+    )
+    suite: Mapped[str] = mapped_column(comment="Version of what was expected; a decision is about no other")
+    asked_at: Mapped[datetime] = _now("When it was asked")
+    warnings: Mapped[list[Any]] = mapped_column(JSONB, comment="Expectations of severity warn that were not met")
+    approved: Mapped[bool | None] = mapped_column(comment="Whether it is registered; null: nobody has decided")
+    decided_at: Mapped[datetime | None] = mapped_column(comment="When it was decided")
+    decided_by: Mapped[str | None] = mapped_column(comment="user@host, or the user of Airflow")
+    reason: Mapped[str | None] = mapped_column(comment="Why")
+
+
 class AlertRow(Base):
     """Something that the operators were told of."""
 

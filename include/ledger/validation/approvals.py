@@ -1,0 +1,155 @@
+"""Approvals: builds that failed only by warnings, and what a person decided about each.
+
+A decision is about one build, the suite by which it was judged, and the warnings that were shown. When one of these
+is another, nobody has decided, and the question is asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from include.errors import UsageError
+from include.ledger.database import session
+from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
+from include.ledger.models import Approval, Build, IntervalRow
+from include.times import Interval, format_time
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person decided about a build's warnings."""
+
+    approved: bool
+    by: str
+    """user@host, or the user of Airflow."""
+    reason: str
+    at: datetime
+
+    def as_json(self) -> dict[str, str]:
+        """Return the form of the verdict: decision, by, reason, at."""
+        said = "approved" if self.approved else "refused"
+        return {"decision": said, "by": self.by, "reason": self.reason, "at": format_time(self.at)}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A build whose warnings somebody is asked about."""
+
+    id: int
+    build: int
+    attempt: int
+    pipeline: str
+    interval: Interval
+    suite: str
+    """Version of what was expected."""
+    warnings: tuple[Mapping[str, Any], ...]
+    """Expectations that were not met, as their results are kept."""
+    decision: Decision | None
+    """None as long as nobody has decided."""
+
+    @property
+    def keys(self) -> frozenset[ExpectationKey]:
+        """The expectations that a decision is about."""
+        return frozenset((each["table"], each["expectation"], each["column"]) for each in self.warnings)
+
+
+def ask(build: int, suite: str, warnings: Sequence[ExpectationResult]) -> Question:
+    """Ask a person about a build's warnings, unless the last question is the same; return the question."""
+    with session() as ledger:
+        # Two that ask at once ask one question.
+        interval = ledger.get_one(Build, build, with_for_update=True).interval_id
+        last = _first(ledger, _of_build(build))
+        if last is not None and last.suite == suite and last.keys >= {each.key for each in warnings}:
+            return last
+        kept = [each.as_json() for each in warnings]
+        row = Approval(build_id=build, interval_id=interval, suite=suite, warnings=kept)
+        ledger.add(row)
+        ledger.flush()
+        return _one(ledger, row.id)
+
+
+def last_of_build(build: int | None) -> Question | None:
+    """Return what was asked last about a build; None when nothing was."""
+    with session() as ledger:
+        return _first(ledger, _of_build(build))
+
+
+def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
+    """Return what was asked last about an interval; None when nothing was, or it was built again since."""
+    of_interval = (IntervalRow.pipeline == pipeline, IntervalRow.from_time == interval.from_time)
+    latest = select(func.max(Build.id)).join(IntervalRow, IntervalRow.id == Build.interval_id).where(*of_interval)
+    with session() as ledger:
+        return _first(ledger, _of_build(latest.scalar_subquery()))
+
+
+def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:
+    """Note what a person decided; return the question with it.
+
+    The first decision stays. Raises UsageError without a reason, when it was decided otherwise, and when the build was
+    asked about anew since.
+    """
+    if not reason.strip():
+        raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"')
+    with session() as ledger:
+        asked = _one(ledger, question)
+        # Asking takes the same lock.
+        ledger.get_one(Build, asked.build, with_for_update=True)
+        last = _first(ledger, _of_build(asked.build))
+        if last is not None and last.id != question:
+            raise UsageError(
+                f"question {question} was asked anew as {last.id}: the suite or its warnings have changed",
+                remedy="look at the interval's page, then decide about that",
+                pipeline=asked.pipeline,
+            )
+        row = ledger.get_one(Approval, question, populate_existing=True)
+        if row.approved is None:
+            row.approved, row.decided_by, row.reason = approved, by, " ".join(reason.split())
+            row.decided_at = func.now()
+        elif row.approved is not approved:
+            raise UsageError(
+                f"it was {'approved' if row.approved else 'refused'} by {row.decided_by} before: {row.reason}",
+                remedy="run the interval again, which asks again",
+                pipeline=asked.pipeline,
+            )
+        ledger.flush()
+        return _one(ledger, question)
+
+
+def _questions() -> Select[Approval, Build, IntervalRow]:
+    return (
+        select(Approval, Build, IntervalRow)
+        .join(Build, Build.id == Approval.build_id)
+        .join(IntervalRow, IntervalRow.id == Approval.interval_id)
+        .execution_options(populate_existing=True)
+    )
+
+
+def _of_build(build: Any) -> Select[Approval, Build, IntervalRow]:
+    return _questions().where(Approval.build_id == build).order_by(Approval.id.desc()).limit(1)
+
+
+def _one(ledger: Session, question: int) -> Question:
+    found = _first(ledger, _questions().where(Approval.id == question))
+    if found is None:
+        raise UsageError(f"nobody is asked question {question}", remedy="run the interval, which says what it asks")
+    return found
+
+
+def _first(ledger: Session, wanted: Select[Approval, Build, IntervalRow]) -> Question | None:
+    row = ledger.execute(wanted).tuples().first()
+    return _question(*row) if row else None
+
+
+def _question(row: Approval, build: Build, interval: IntervalRow) -> Question:
+    decision = None
+    if row.approved is not None and row.decided_at is not None:
+        decision = Decision(row.approved, row.decided_by or "", row.reason or "", row.decided_at)
+    times = Interval(interval.from_time, interval.to_time)
+    warnings = tuple(row.warnings)
+    return Question(row.id, build.id, build.attempt_id, interval.pipeline, times, row.suite, warnings, decision)

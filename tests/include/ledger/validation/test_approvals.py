@@ -1,0 +1,188 @@
+"""What a person decides about a build's warnings is kept with who, when and why, and is about nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+
+from include.errors import UsageError
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.intervals.revisions import registered_of_interval
+from include.ledger.inventory import mark_revisions_removed, revisions_no_longer_needed
+from include.ledger.validation import approvals
+from include.ledger.validation.approvals import Decision, Question
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+ROW = {"kafka_topic": "nest-logs", "kafka_partition": "0", "kafka_offset": "7", "kind": "x"}
+WARNED = ExpectationResult("t", "expect_set", "kind", "kind is a", False, "1 %", 1, severity="warn", examples=(ROW,))
+FEW = ExpectationResult("t", "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
+
+
+def ask(pipeline: str, *, suite: str = "suite-1") -> Question:
+    """What is asked about the build of a new attempt."""
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    question = approvals.ask(spec.build, suite, (WARNED,))
+    builds.hold(spec, Validation(False, pipeline, (WARNED,), question=question.id))
+    return question
+
+
+def decision(question: Question | None) -> Decision:
+    assert question is not None
+    assert question.decision is not None
+    return question.decision
+
+
+def at_once(*calls: Callable[[], Question]) -> list[Question | UsageError]:
+    """What each call returned, or why it was refused; all begin at the same moment."""
+    barrier = Barrier(len(calls))
+
+    def run(call: Callable[[], Question]) -> Question | UsageError:
+        barrier.wait(10)
+        try:
+            return call()
+        except UsageError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(run, calls))
+
+
+def test_question_holds_build_suite_and_warnings_with_examples_until_it_is_decided(pipeline: str) -> None:
+    question = ask(pipeline)
+    assert approvals.last_of_interval(pipeline, hour()) == question
+    assert (question.pipeline, question.interval, question.suite, question.decision) == (
+        pipeline,
+        hour(),
+        "suite-1",
+        None,
+    )
+    assert question.warnings == (WARNED.as_json(),)
+    assert question.keys == {WARNED.key}
+    decided = approvals.decide(question.id, approved=True, by="airflow admin", reason=" a quiet\nholiday ")
+    said = decision(decided)
+    assert (said.approved, said.by, said.reason) == (True, "airflow admin", "a quiet holiday")
+    assert approvals.last_of_build(question.build) == decided
+
+
+def test_same_question_is_asked_once_and_its_decision_stays(pipeline: str) -> None:
+    question = ask(pipeline)
+    decided = approvals.decide(question.id, approved=True, by="ada", reason="a holiday")
+    assert approvals.ask(question.build, "suite-1", (replace(WARNED, words="kind is a or b"),)) == decided
+
+
+@pytest.mark.parametrize(
+    ("suite", "warnings"),
+    [("suite-2", (WARNED,)), ("suite-1", (WARNED, FEW)), ("suite-1", (FEW,))],
+    ids=["another suite", "a further warning", "another warning"],
+)
+def test_nobody_has_decided_when_suite_or_warnings_are_others_than_those_that_were_approved(
+    pipeline: str, suite: str, warnings: tuple[ExpectationResult, ...]
+) -> None:
+    first = ask(pipeline)
+    approvals.decide(first.id, approved=True, by="ada", reason="a holiday")
+    anew = approvals.ask(first.build, suite, warnings)
+    assert anew.id > first.id
+    assert anew.decision is None
+    assert approvals.last_of_build(first.build) == anew
+    with pytest.raises(UsageError, match=f"question {first.id} was asked anew as {anew.id}"):
+        approvals.decide(first.id, approved=True, by="ada", reason="a holiday")
+    approvals.decide(anew.id, approved=False, by="bob", reason="not this")
+    assert decision(approvals.last_of_build(first.build)).by == "bob"
+
+
+def test_approval_of_an_older_suite_does_not_count_when_that_suite_comes_back(pipeline: str) -> None:
+    first = ask(pipeline)
+    approvals.decide(first.id, approved=True, by="ada", reason="a holiday")
+    approvals.ask(first.build, "suite-2", (WARNED,))
+    again = approvals.ask(first.build, "suite-1", (WARNED,))
+    assert again.id != first.id
+    assert again.decision is None
+
+
+def test_decision_is_refused_without_a_reason_or_when_it_was_decided_otherwise(pipeline: str) -> None:
+    question = ask(pipeline)
+    with pytest.raises(UsageError, match="a reason is needed"):
+        approvals.decide(question.id, approved=True, by="somebody", reason=" ")
+    approvals.decide(question.id, approved=False, by="somebody", reason="wrong unit")
+    with pytest.raises(UsageError, match="refused by somebody before: wrong unit"):
+        approvals.decide(question.id, approved=True, by="another", reason="it is fine")
+    with pytest.raises(UsageError, match="nobody is asked question 0"):
+        approvals.decide(0, approved=True, by="another", reason="it is fine")
+
+
+def test_one_of_two_decides_when_one_approves_and_the_other_refuses_at_once(pipeline: str) -> None:
+    question = ask(pipeline)
+    outcomes = at_once(
+        lambda: approvals.decide(question.id, approved=True, by="ada", reason="a holiday"),
+        lambda: approvals.decide(question.id, approved=False, by="bob", reason="rows are missing"),
+    )
+    [refused] = [each for each in outcomes if isinstance(each, UsageError)]
+    [decided] = [each for each in outcomes if isinstance(each, Question)]
+    assert approvals.last_of_build(question.build) == decided
+    assert f"by {decision(decided).by} before" in str(refused)
+
+
+def test_first_of_two_approvals_at_once_is_kept_and_both_are_told_whose_it_is(pipeline: str) -> None:
+    question = ask(pipeline)
+    outcomes = at_once(
+        *(
+            lambda name=name: approvals.decide(question.id, approved=True, by=name, reason=f"says {name}")  # type: ignore[misc]
+            for name in ("ada", "bob")
+        )
+    )
+    assert outcomes == [approvals.last_of_build(question.build)] * 2
+    assert decision(approvals.last_of_build(question.build)).reason in ("says ada", "says bob")
+
+
+def test_two_publications_at_once_ask_one_question(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    build = attempts.load_attempt(attempt).build
+    assert build is not None
+    asked = at_once(*[lambda: approvals.ask(build, "suite-1", (WARNED,))] * 2)
+    assert asked[0] == asked[1] == approvals.last_of_build(build)
+
+
+def test_nothing_is_asked_about_an_interval_that_was_built_again(pipeline: str) -> None:
+    question = ask(pipeline)
+    note_build(begin_attempt(pipeline))
+    assert approvals.last_of_interval(pipeline, hour()) is None
+    assert approvals.last_of_build(question.build) == question
+
+
+def test_what_is_registered_stays_while_a_later_build_waits(pipeline: str) -> None:
+    first = begin_attempt(pipeline)
+    built = note_build(first)
+    register(first, built)
+    question = ask(pipeline)
+    spec = attempts.load_attempt(question.attempt)
+    assert [each.revision for each in registered_of_interval(spec.pinned.id)] == [built.revision]
+    validation = spec.findings.validation
+    assert validation is not None
+    assert (validation.success, validation.waits, validation.question) == (False, True, question.id)
+    assert validation.failed == (WARNED,)
+
+
+def test_files_stay_as_long_as_somebody_is_asked_about_them(pipeline: str) -> None:
+    def due() -> list[int]:
+        return [each.attempt for each in revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650))]
+
+    earlier = ask(pipeline)
+    latest = ask(pipeline)
+    # The interval was built again since the first question.
+    assert due() == [earlier.attempt]
+    approvals.decide(latest.id, approved=False, by="ada", reason="rows are missing")
+    assert due() == [earlier.attempt, latest.attempt]
+    mark_revisions_removed(revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650)))
+    assert due() == []
