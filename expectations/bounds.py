@@ -1,0 +1,40 @@
+"""Bounds of what is usual, as expectations."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from great_expectations import expectations as gxe
+from great_expectations.expectations.expectation import Expectation
+from great_expectations.expectations.metadata_types import FailureSeverity
+
+from expectations.usual import UsualBounds
+
+WORDS = "tidemark_words"
+"""Key of an expectation's `meta` with its sentence."""
+
+_SEVERITIES = {"fail": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING, "info": FailureSeverity.INFO}
+
+
+def expectations_of_bounds(bounds: UsualBounds, rows: int) -> list[Expectation]:
+    """Return the expectations of a table with so many rows; of freshness only where there is a row."""
+    severity = _SEVERITIES[bounds.severity]
+    found: list[Expectation] = []
+    if bounds.rows is not None:
+        low, high = bounds.rows
+        words = f"the table has {low} to {high} rows, as the {bounds.intervals} intervals before suggest"
+        found.append(
+            gxe.ExpectTableRowCountToBeBetween(min_value=low, max_value=high, severity=severity, meta={WORDS: words})
+        )
+    if bounds.newest_after is not None and rows:
+        words = f"the newest row is of {bounds.newest_after:%Y-%m-%d %H:%M:%S} UTC or later, as is usual"
+        bound = _as_spark_says(bounds.newest_after)
+        found.append(
+            gxe.ExpectColumnMaxToBeBetween(column="event_time", min_value=bound, severity=severity, meta={WORDS: words})
+        )
+    return found
+
+
+def _as_spark_says(moment: datetime) -> datetime:
+    """Return a time without its zone, in UTC, as Spark hands out the greatest of a column."""
+    return moment.astimezone(UTC).replace(tzinfo=None)

@@ -1,0 +1,87 @@
+"""What is usual of an archive table: rows and freshness of the registered intervals before one.
+
+What lies outside warns: a person decides whether an unusual interval is registered. A pipeline's suite file may
+declare `USUAL`, e.g. `USUAL = Usual(at_least=24, factor=3)`, or `USUAL = None` for none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import get_args
+
+from include.ledger.intervals.findings import Severity
+from include.ledger.validation.usual import MOST, PastInterval, past_intervals
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+_LEAST_LAG = timedelta(minutes=1)
+"""Where rows come until the very end, some are allowed to be missing there."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """How far an interval may lie outside of what earlier ones had."""
+
+    at_least: int = 48
+    """Earlier registered intervals below which nothing is called usual."""
+    factor: float = 2.0
+    """Rows may lie between the least divided by it and the most times it; the same of the age of the newest row."""
+    severity: Severity = "warn"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.at_least <= MOST or not 1 <= self.factor < math.inf or self.severity not in get_args(Severity):
+            raise ValueError(f"at_least is from 1 to {MOST}, factor at least 1, severity fail, warn or info: {self}")
+
+
+@dataclass(frozen=True)
+class UsualBounds:
+    """Bounds of one interval of a table; none where nothing is usual yet."""
+
+    severity: Severity = "warn"
+    intervals: int = 0
+    """Earlier registered intervals that they come from."""
+    rows: tuple[int, int] | None = None
+    newest_after: datetime | None = None
+    """The newest event time lies at or after it, UTC."""
+    not_checked: tuple[str, ...] = ()
+    """What has no bounds, and why; a sentence each."""
+
+    @property
+    def expects_rows(self) -> bool:
+        """Whether an interval without a row would be unusual."""
+        return self.rows is not None and self.rows[0] > 0
+
+
+UNKNOWN_BOUNDS = UsualBounds()
+
+
+def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
+    """Return what the ledger's registered intervals before one suggest of the archive table."""
+    usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", Usual())
+    if usual is None:
+        return UNKNOWN_BOUNDS
+    return bounds_of(usual, pipeline.table, past_intervals(pipeline.name, pipeline.table, interval.from_time), interval)
+
+
+def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: Interval) -> UsualBounds:
+    """Return the bounds that earlier intervals suggest for an interval."""
+    severity = usual.severity
+    if len(past) < usual.at_least:
+        why = f"{len(past)} earlier intervals are registered, and it takes {usual.at_least}"
+        return UsualBounds(
+            severity, len(past), not_checked=(f"whether rows and freshness of {table} are usual: {why}",)
+        )
+    counts = [each.rows for each in past]
+    rows = (math.floor(min(counts) / usual.factor), math.ceil(max(counts) * usual.factor))
+    lags = [each.lag for each in past if each.lag is not None]
+    if len(lags) < usual.at_least:
+        why = f"{len(lags)} earlier intervals have a newest row, and it takes {usual.at_least}"
+        return UsualBounds(
+            severity, len(past), rows, not_checked=(f"whether the freshness of {table} is usual: {why}",)
+        )
+    allowed = max(max(lags) * usual.factor, _LEAST_LAG)
+    return UsualBounds(severity, len(past), rows, interval.to_time - allowed)

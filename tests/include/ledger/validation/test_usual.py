@@ -1,0 +1,59 @@
+"""What is usual comes from the registered intervals before one, and from no others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from include.ledger.database import session
+from include.ledger.intervals import attempts
+from include.ledger.models import Revision
+from include.ledger.validation import usual
+from include.ledger.validation.usual import PastInterval, past_intervals
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+
+def registered(pipeline: str, number: int, *, rows: int, newest: str | None) -> None:
+    """An hour that is registered with so many rows in one file, the newest of that time."""
+    attempt = begin_attempt(pipeline, hour(number))
+    built = note_build(attempt, rows=rows)
+    register(attempt, built)
+    with session() as ledger:
+        row = ledger.get_one(Revision, (built.revision, built.table, built.partition))
+        row.files = {"a.parquet": {"event_time": ["2026-11-20T05:00:00.000000Z", newest]} if newest else {}}
+
+
+def test_rows_and_age_of_the_newest_are_those_of_registered_intervals_before_newest_first(pipeline: str) -> None:
+    registered(pipeline, 0, rows=10, newest="2026-11-20T05:59:30.500000Z")
+    registered(pipeline, 1, rows=20, newest=None)
+    # Built, and not registered; and one that is not before.
+    note_build(begin_attempt(pipeline, hour(2)), rows=30)
+    registered(pipeline, 3, rows=40, newest="2026-11-20T08:00:00.000000Z")
+    assert past_intervals(pipeline, pipeline, hour(3).from_time) == [
+        PastInterval(20, None),
+        PastInterval(10, timedelta(seconds=29.5)),
+    ]
+    assert past_intervals(pipeline, "another table", hour(1).from_time) == [PastInterval(0, None)]
+    assert past_intervals(pipeline, pipeline, hour(0).from_time) == []
+
+
+def test_newest_row_is_not_known_when_its_year_is_one_that_python_does_not_know(pipeline: str) -> None:
+    registered(pipeline, 0, rows=10, newest="+12345-11-20T05:59:30.500000Z")
+    assert past_intervals(pipeline, pipeline, hour(1).from_time) == [PastInterval(10, None)]
+
+
+def test_latest_intervals_are_looked_at_when_there_are_many(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual, "MOST", 2)
+    for number in range(4):
+        registered(pipeline, number, rows=10 + number, newest=None)
+    assert [each.rows for each in past_intervals(pipeline, pipeline, hour(4).from_time)] == [13, 12]
+
+
+def test_failed_interval_is_not_usual(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline, hour(0))
+    note_build(attempt)
+    attempts.end_attempt(attempt, 2, {})
+    assert past_intervals(pipeline, pipeline, hour(1).from_time) == []
