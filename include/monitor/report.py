@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from include.monitor.chart import chart
 from include.monitor.report_parts import (
+    approval_part,
     expectations_part,
     odd_timestamps_part,
     reconciliation_part,
@@ -71,6 +72,7 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
         reconciliation=reconciliation_part(verdict),
         expectations=expectations[:MAX_ROWS],
         expectations_left_out=max(len(expectations) - MAX_ROWS, 0),
+        approval=approval_part(verdict),
         suite=cell((verdict.get("validation") or {}).get("suite")),
         chart=chart(data.get("chart")),
         sections=[section_table(section) for section in data.get("sections") or []],
@@ -91,10 +93,18 @@ def headline(verdict: dict[str, Any]) -> Headline:
     if unexplained:
         differences = quantity(unexplained, "difference is", "differences are")
         return Headline("bad", "Not published: the layers disagree", f"{differences} unexplained. {stays}")
-    if success is False:
-        failed = len(validation.get("failed") or []) or sum(
-            not e.get("success") for e in verdict.get("expectations") or []
+    decision = validation.get("decision") or {}
+    if success is False and decision:
+        return Headline("bad", "Not published: refused", f"By {cell(decision.get('by'))}. {stays}")
+    if success is False and validation.get("question"):
+        warned = _missed(verdict, "warn")
+        return Headline(
+            "open",
+            "Not published: waits for approval",
+            f"{quantity(warned, 'warning')}, and no expectation failed. A person decides. {stays}",
         )
+    if success is False:
+        failed = _missed(verdict, "fail") or len(validation.get("failed") or [])
         return Headline("bad", "Not published: validation failed", f"{quantity(failed, 'expectation')} failed. {stays}")
     if success is None:
         return Headline("open", "Not published: not validated", f"The run ended before its tables were judged. {stays}")
@@ -103,9 +113,13 @@ def headline(verdict: dict[str, Any]) -> Headline:
         return Headline("good", "Complete, nothing to publish", "Every check passed and the interval holds no rows.")
     rows = sum(int(non_negative(entry.get("rows"))) for entry in registered)
     partitions = quantity(len(registered), "table partition")
-    return Headline(
-        "good", "Published", f"{partitions} with {quantity(rows, 'row')} registered after every check passed."
-    )
+    after = f"after {cell(decision.get('by'))} approved its warnings" if decision else "after every check passed"
+    return Headline("good", "Published", f"{partitions} with {quantity(rows, 'row')} registered {after}.")
+
+
+def _missed(verdict: dict[str, Any], severity: str) -> int:
+    missed = (each for each in verdict.get("expectations") or [] if not each.get("success"))
+    return sum(each.get("severity", "fail") == severity for each in missed)
 
 
 def _figures(verdict: dict[str, Any], expectations: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -143,6 +157,10 @@ def _commands(verdict: dict[str, Any], interval: dict[str, Any]) -> list[tuple[s
                 f"./tidemark rebuild {names}",
             )
         )
+    validation = verdict.get("validation") or {}
+    if (question := validation.get("question")) and not validation.get("decision"):
+        approve = f"./tidemark approve {pipeline} {times} --question {_argument(question)} --reason …"
+        commands.append(("Approve its warnings, or with --refuse do not", approve))
     commands.append(("Run the interval again, on the same offsets", f"./tidemark interval {pipeline} {times}"))
     if non_negative((verdict.get("records") or {}).get("quarantined")):
         commands.append(("The records in quarantine, with their reasons", f"./tidemark quarantine list {pipeline}"))

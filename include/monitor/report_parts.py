@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from include.monitor.text import cell, clean, non_negative, number, one_line_json, quantity
@@ -25,6 +26,12 @@ EXPLAINED = {
     "code": "Explained by a change of code: the records were landed, or counted live, by another version of it.",
 }
 """What a class that is not counted in the verdict means."""
+
+MOST_EXAMPLES = 20
+"""Rows of an expectation that are shown."""
+
+_MARKS = {"fail": "failed", "warn": "warned", "info": "noted"}
+"""By severity, what an expectation that was not met is called."""
 
 
 def records_part(records: dict[str, Any]) -> dict[str, Any]:
@@ -123,10 +130,12 @@ def plain(value: Any) -> str:
 
 
 def expectations_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the expectations, those that were not met first."""
+    """Return the expectations, those that were not met first, the gravest of them before the others."""
     shown = [
         {
             "success": expectation.get("success") is True,
+            "mark": "met" if expectation.get("success") is True else _MARKS[_severity(expectation)],
+            "examples": [_example(row) for row in list(expectation.get("examples") or [])[:MOST_EXAMPLES]],
             "words": cell(expectation.get("words") or expectation.get("expectation")),
             "expectation": cell(expectation.get("expectation")),
             "table": cell(expectation.get("table")),
@@ -136,4 +145,25 @@ def expectations_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for expectation in verdict.get("expectations") or []
     ]
-    return sorted(shown, key=lambda expectation: expectation["success"])
+    gravity = [*_MARKS.values(), "met"]
+    return sorted(shown, key=lambda each: gravity.index(each["mark"]))
+
+
+def _severity(expectation: Mapping[str, Any]) -> str:
+    # Verdicts of before there were severities have none; what is not known is the gravest.
+    said = expectation.get("severity")
+    return str(said) if said in _MARKS else "fail"
+
+
+def _example(row: Any) -> list[tuple[str, str]]:
+    return [(clean(str(key), 60), plain(value)) for key, value in row.items()] if isinstance(row, Mapping) else []
+
+
+def approval_part(verdict: dict[str, Any]) -> dict[str, Any]:
+    """Return what a person decided, or is asked, and what was not held against earlier intervals."""
+    validation = verdict.get("validation") or {}
+    decision = validation.get("decision") or {}
+    return {
+        "decision": {name: cell(decision.get(name)) for name in ("decision", "by", "at", "reason")} if decision else {},
+        "not_checked": [clean(str(each), 400) for each in validation.get("not_checked") or []],
+    }

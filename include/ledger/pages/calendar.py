@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, func, select, true
+from sqlalchemy import Select, and_, case, func, select, true
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.intervals.states import RevisionState
-from include.ledger.models import Attempt, Build, IntervalRow, Revision
+from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class KnownInterval:
     is_built: bool
     is_published: bool
     """Whether the latest build was."""
+    question: int | None
+    """What a person is asked about the latest build; None when nobody is, or it is decided."""
     delivered: dict[str, Delivered]
     """By table, of those with a registered revision."""
 
@@ -70,6 +72,7 @@ def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) 
             row.passed,
             row.build is not None,
             row.published_at is not None,
+            row.question,
             delivered.get(row.id, {}),
         )
         for row in rows
@@ -92,6 +95,13 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
         .limit(1)
         .lateral()
     )
+    question = (
+        select(Approval.id, Approval.approved)
+        .where(Approval.build_id == build.c.id)
+        .order_by(Approval.id.desc())
+        .limit(1)
+        .lateral()
+    )
     return (
         select(
             IntervalRow.id,
@@ -108,10 +118,12 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
             build.c.late,
             build.c.passed,
             build.c.published_at,
+            case((and_(question.c.approved.is_(None), build.c.passed.is_(False)), question.c.id)).label("question"),
         )
         .select_from(IntervalRow)
         .join(attempt, true(), isouter=True)
         .join(build, true(), isouter=True)
+        .join(question, true(), isouter=True)
         .where(IntervalRow.pipeline.in_(list(pipelines)), IntervalRow.from_time >= since, IntervalRow.from_time < until)
         .order_by(IntervalRow.pipeline, IntervalRow.from_time)
     )

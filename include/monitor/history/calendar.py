@@ -219,6 +219,8 @@ def _attention(
 def advice_for(pipeline: str, time: Interval, state: CellState, known: KnownInterval | None) -> Advice:
     """Return what a state that needs attention means, and what to do about it."""
     if state is CellState.FAILED:
+        if known is not None and known.question is not None:
+            return remedies.of_waiting(pipeline, time, known.question)
         code = known.exit_code if known else None
         return remedies.of_failure(pipeline, time, code or (3 if known and known.unexplained else 1))
     return (remedies.of_missing if state is CellState.MISSING else remedies.of_due)(pipeline, time)

@@ -42,6 +42,12 @@ def run_command(pipeline: str, interval: Interval) -> str:
     return f"./tidemark interval {shlex.quote(pipeline)} {times}"
 
 
+def approve_command(pipeline: str, interval: Interval, question: int) -> str:
+    """Return the command that approves what a person is asked about an interval."""
+    times = f"--from {format_time(interval.from_time)} --to {format_time(interval.to_time)}"
+    return f'./tidemark approve {shlex.quote(pipeline)} {times} --question {question} --reason "…"'
+
+
 def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:
     """Return what the exit code of an attempt means, what to do, and the command that begins it."""
     first = {
@@ -53,6 +59,16 @@ def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:
     remedy = _REMEDIES.get(exit_code, "read the log of its task, then run the interval again")
     command = first.get(exit_code, run_command(pipeline, interval))
     return Advice(f"exit code {exit_code}: {error_class(exit_code).meaning}", remedy, command)
+
+
+def of_waiting(pipeline: str, interval: Interval, question: int) -> Advice:
+    """Return what to do about an interval that waits for a person."""
+    remedy = "look at the warnings in its report, then approve it, or refuse it with --refuse, here or in Airflow"
+    return Advice(
+        "it failed only by warnings, and waits for somebody's approval",
+        remedy,
+        approve_command(pipeline, interval, question),
+    )
 
 
 def of_missing(pipeline: str, interval: Interval) -> Advice:

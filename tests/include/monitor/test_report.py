@@ -371,6 +371,42 @@ def test_headline_says_why_when_an_interval_ends(verdict: dict[str, Any], title:
     assert re.search(r'<h2 id="verdict">([^<]*)</h2>', html)[1] == title  # type: ignore[index]
 
 
+def warned(**validation: Any) -> dict[str, Any]:
+    """The verdict of an interval of which one expectation warns, and shows a row with markup."""
+    row = {"kafka_offset": "41000", "room": "<script>1</script>"}
+    first, *others = published()["expectations"]
+    missed = {**first, "success": False, "severity": "warn", "examples": [row], "words": "rooms are known rooms"}
+    failed = [{"expectation": first["expectation"]}]
+    return {
+        **published(),
+        "expectations": [*others, missed],
+        "validation": {"success": False, "suite": "s", "failed": failed, "question": 12, **validation},
+    }
+
+
+def test_page_asks_for_a_decision_and_shows_rows_as_text_when_only_warnings_were_not_met() -> None:
+    html = render_report(warned(not_checked=["whether <b>rows</b> are usual: 3 are registered"]), findings())
+    text = Page(html).text
+    assert "Not published: waits for approval" in text
+    assert "1 warning, and no expectation failed" in text
+    assert '<span class="mark">warned</span>' in html
+    assert html.index('class="mark">warned') < html.index('class="mark">met')
+    assert "kafka_offset=41000 room=<script>1</script>" in text
+    assert "<script>" not in html
+    assert "Not checked: whether <b>rows</b> are usual: 3 are registered." in text
+    assert "./tidemark approve nest_cameras --from 2026-11-20T05:00:00Z --to 2026-11-20T06:00:00Z --question 12" in text
+
+
+@pytest.mark.parametrize(("said", "title"), [("approved", "Published"), ("refused", "Not published: refused")])
+def test_page_names_who_decided_and_why_when_a_person_has_decided(said: str, title: str) -> None:
+    decision = {"decision": said, "by": "ada<b>", "at": "2026-11-20T07:00:00Z", "reason": "a <i>holiday</i>"}
+    html = render_report(warned(success=said == "approved", decision=decision), findings())
+    text = Page(html).text
+    assert re.search(r'<h2 id="verdict">([^<]*)</h2>', html)[1] == title  # type: ignore[index]
+    assert f"{said} by ada<b> at 2026-11-20T07:00:00Z: a <i>holiday</i>" in text
+    assert "./tidemark approve" not in text
+
+
 def test_failed_expectations_come_first_when_some_failed() -> None:
     html = render_report(rejected(), findings())
     assert html.index("rooms are known rooms") < html.index("every row names its device")

@@ -14,7 +14,9 @@ from sqlalchemy import select
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.intervals import attempts
-from include.ledger.models import ExpectationRow, QuarantineCount
+from include.ledger.intervals.findings import ExpectationResult
+from include.ledger.models import Build, ExpectationRow, IntervalRow, QuarantineCount
+from include.ledger.validation import approvals
 from include.monitor.live_page import serving
 from include.monitor.web.alone import app_alone
 from include.pipelines import load_pipeline
@@ -119,6 +121,27 @@ def test_failed_interval_says_what_it_means_and_its_verdict_is_served(client: ht
     assert "What to do: read which expectation failed" in page
     assert client.get(f"{place}/verdict").json() == {"validation": {"success": False}}
     assert client.get(f"{place}/report").status_code == 404
+
+
+def test_interval_says_that_it_waits_and_names_the_command_until_somebody_has_decided(
+    client: httpx.Client, world: World
+) -> None:
+    place = f"/intervals/{NAME}/{label(world, 3)}?format=json"
+    with session() as ledger:
+        build = ledger.scalar(
+            select(Build.id).join(IntervalRow).where(IntervalRow.from_time == world.interval(3).from_time)
+        )
+    assert build is not None
+    warned = ExpectationResult(NAME, "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
+    question = approvals.ask(build, "suite", (warned,)).id
+    advice = client.get(place).json()["advice"]
+    assert "waits for somebody's approval" in advice["meaning"]
+    assert advice["command"].startswith(f"./tidemark approve {NAME} --from ")
+    assert f"--question {question} " in advice["command"]
+    calendar = client.get("/intervals?format=json").json()
+    assert calendar["attention"][0]["advice"] == advice
+    approvals.decide(question, approved=False, by="ada", reason="rows are missing")
+    assert "exit code 2" in client.get(place).json()["advice"]["meaning"]
 
 
 def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code(client: httpx.Client, world: World) -> None:
