@@ -6,7 +6,10 @@ Great Expectations is imported here and in the suites only; importing it costs s
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from math import isfinite
 from typing import Any, Literal
 
@@ -15,43 +18,79 @@ from great_expectations import expectations as gxe
 from great_expectations.checkpoint.actions import ActionContext, ValidationAction
 from great_expectations.checkpoint.checkpoint import CheckpointResult
 from great_expectations.expectations.expectation import Expectation
+from great_expectations.expectations.metadata_types import FailureSeverity
 from pydantic.v1 import PrivateAttr
 from pyspark.sql import DataFrame
 
-from include.ledger.intervals.findings import ExpectationResult
+from expectations.bounds import WORDS, expectations_of_bounds
+from expectations.examples import examples_of
+from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
+from include.ledger.intervals.findings import ExpectationKey, ExpectationResult, Severity
 from include.pipelines.spec import IDENTITY, Pipeline
 
 WhenPassed = Callable[[Sequence[ExpectationResult]], None]
 """Called with what a checkpoint's expectations found, when it passed."""
 
 
-class OnPass(ValidationAction):
-    """Runs a function when, and only when, the whole checkpoint passed."""
+class OnResult(ValidationAction):
+    """Runs a function with the result of the whole checkpoint."""
 
-    type: Literal["tidemark_on_pass"] = "tidemark_on_pass"
+    type: Literal["tidemark_on_result"] = "tidemark_on_result"
     _function: Callable[[CheckpointResult], None] = PrivateAttr(default=lambda _: None)
 
-    def then(self, function: Callable[[CheckpointResult], None]) -> OnPass:
+    def then(self, function: Callable[[CheckpointResult], None]) -> OnResult:
         """Set the function; returns the action."""
         self._function = function
         return self
 
     def run(self, checkpoint_result: CheckpointResult, action_context: ActionContext | None = None) -> dict[str, Any]:
         """Called by the checkpoint after its validations."""
-        passed = checkpoint_passed(checkpoint_result)
-        if passed:
-            self._function(checkpoint_result)
-        return {"registered": passed}
+        self._function(checkpoint_result)
+        return {}
 
 
-def checkpoint_passed(result: CheckpointResult) -> bool:
-    """Whether everything passed: an empty result, a missing one or an exception is a failure."""
+def checkpoint_passed(result: CheckpointResult, accepted: Collection[ExpectationKey] = (), table: str = "") -> bool:
+    """Whether everything passed: an empty result, a missing one or an exception is a failure.
+
+    An expectation of severity `info` need not be met, nor one of severity `warn` that is accepted; both must have
+    been checked.
+    """
     runs = list(result.run_results.values())
-    return bool(
-        runs
-        and result.success
-        and all(run.success and run.results and all(r.success and not _raised(r) for r in run.results) for run in runs)
+    return bool(runs) and all(_run_passed(each, accepted, table) for each in runs)
+
+
+def _run_passed(run: Any, accepted: Collection[ExpectationKey], table: str) -> bool:
+    missed = [each for each in run.results if _raised(each) or not each.success]
+    return (
+        bool(run.results)
+        and all(_is_let_pass(each, accepted, table) for each in missed)
+        and bool(run.success or missed)
     )
+
+
+def _is_let_pass(result: Any, accepted: Collection[ExpectationKey], table: str) -> bool:
+    severity, key = _severity(result), (table, result.expectation_config.type, _column(result))
+    return severity == "info" or (severity == "warn" and key in accepted)
+
+
+def _column(result: Any) -> str:
+    arguments = result.expectation_config.kwargs
+    return str(arguments.get("column") or ", ".join(arguments.get("column_list", [])))
+
+
+_SEVERITIES: Mapping[FailureSeverity, Severity] = {
+    FailureSeverity.CRITICAL: "fail",
+    FailureSeverity.WARNING: "warn",
+    FailureSeverity.INFO: "info",
+}
+
+
+def _severity(result: Any) -> Severity:
+    """Return what follows; what raised an error has failed, and so has what is declared to be nothing else."""
+    if _raised(result):
+        return "fail"
+    declared = getattr(result.expectation_config, "severity", None) or FailureSeverity.CRITICAL
+    return _SEVERITIES[FailureSeverity(declared)]
 
 
 def _raised(result: Any) -> bool:
@@ -61,47 +100,90 @@ def _raised(result: Any) -> bool:
     return any(isinstance(each, dict) and each.get("raised_exception") for each in info.values())
 
 
-def expectations_of(pipeline: Pipeline, table: str, rows: int) -> list[Expectation]:
+def expectations_of(
+    pipeline: Pipeline, table: str, rows: int, usual: UsualBounds = UNKNOWN_BOUNDS
+) -> list[Expectation]:
     """The table's expectations: rows as the ledger counts them, identity once, then the pipeline's own.
 
-    An empty frame or a column of nulls would pass most expectations, so the row count comes first.
+    An empty frame or a column of nulls would pass most expectations, so the row count comes first. What is usual
+    comes last. Of an archive table without a row, which is judged only where rows are usual, nothing more is expected.
     """
     own = importlib.import_module(f"expectations.{pipeline.name}").SUITES
     shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows)]
-    if table == pipeline.table:
-        shared += [gxe.ExpectColumnValuesToNotBeNull(column=name) for name in IDENTITY]
-        shared.append(gxe.ExpectCompoundColumnsToBeUnique(column_list=list(IDENTITY)))
-    return [*shared, *own[table]]
+    if table != pipeline.table:
+        return [*shared, *own[table]]
+    shared += [gxe.ExpectColumnValuesToNotBeNull(column=name) for name in IDENTITY]
+    shared.append(gxe.ExpectCompoundColumnsToBeUnique(column_list=list(IDENTITY)))
+    return [*shared, *(own[table] if rows or not usual.expects_rows else ()), *expectations_of_bounds(usual, rows)]
 
 
 def run_checkpoint(
-    pipeline: Pipeline, table: str, rows: int, frame: DataFrame, on_pass: WhenPassed
+    table: str,
+    expectations: Sequence[Expectation],
+    frame: DataFrame,
+    on_pass: WhenPassed,
+    *,
+    accepted: Collection[ExpectationKey] = (),
+    named_by: Sequence[str] = (),
 ) -> tuple[bool, list[ExpectationResult]]:
-    """Validate a table's rows; `on_pass` runs inside the checkpoint's action when all passed."""
+    """Validate a table's rows; `on_pass` runs inside the checkpoint's action when all passed.
+
+    Warnings that a person `accepted` need not be met. Rows that do not meet an expectation are shown by the columns
+    `named_by`.
+    """
+    found: list[ExpectationResult] = []
+
+    def complete(result: CheckpointResult) -> None:
+        found.extend(_with_examples(table, result, frame, named_by))
+        if checkpoint_passed(result, accepted, table):
+            on_pass(found)
+
+    action = OnResult(name="register").then(complete)
+    result = _run(table, expectations, frame, {"result_format": "SUMMARY"}, action)
+    return checkpoint_passed(result, accepted, table), found
+
+
+def _with_examples(
+    table: str, first: CheckpointResult, frame: DataFrame, named_by: Sequence[str]
+) -> list[ExpectationResult]:
+    """Return the results with the first rows that do not meet them: asked once more, of what was missed only.
+
+    To name rows costs a job for each expectation, also for those that are met.
+    """
+    raw = [each for run in first.run_results.values() for each in run.results]
+    missed = [each.expectation_config.to_domain_obj() for each in raw if not each.success and not _raised(each)]
+    if not (missed and named_by):
+        return [_result(table, each) for each in raw]
+    shown = {"result_format": "SUMMARY", "unexpected_index_column_names": list(named_by)}
+    again = _run(table, missed, frame, shown).run_results.values()
+    examples = {_identity(each): examples_of(each.result or {}) for run in again for each in run.results}
+    return [replace(_result(table, each), examples=examples.get(_identity(each), ())) for each in raw]
+
+
+def _identity(result: Any) -> tuple[str, str]:
+    arguments = {name: value for name, value in result.expectation_config.kwargs.items() if name != "batch_id"}
+    return result.expectation_config.type, json.dumps(arguments, sort_keys=True, default=str)
+
+
+def _run(
+    table: str, expectations: Sequence[Expectation], frame: DataFrame, shown: dict[str, Any], *actions: OnResult
+) -> CheckpointResult:
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     source = context.data_sources.add_or_update_spark("lake", persist=False)
     batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("revision")
-    suite = context.suites.add(gx.ExpectationSuite(name=table, expectations=expectations_of(pipeline, table, rows)))
+    # Copies: an expectation belongs to one suite only.
+    suite = context.suites.add(gx.ExpectationSuite(name=table, expectations=[copy(each) for each in expectations]))
     validation = context.validation_definitions.add(gx.ValidationDefinition(name=table, data=batch, suite=suite))
     checkpoint = gx.Checkpoint(
-        name=table,
-        validation_definitions=[validation],
-        actions=[OnPass(name="register").then(lambda passed: on_pass(_results(table, passed)))],
-        result_format={"result_format": "SUMMARY"},
+        name=table, validation_definitions=[validation], actions=list(actions), result_format=shown
     )
-    result = checkpoint.run(batch_parameters={"dataframe": frame})
-    return checkpoint_passed(result), _results(table, result)
-
-
-def _results(table: str, checkpoint: CheckpointResult) -> list[ExpectationResult]:
-    return [_result(table, each) for run in checkpoint.run_results.values() for each in run.results]
+    return checkpoint.run(batch_parameters={"dataframe": frame})
 
 
 def _result(table: str, result: Any) -> ExpectationResult:
     config = result.expectation_config
     details = result.result or {}
-    column = config.kwargs.get("column") or ", ".join(config.kwargs.get("column_list", []))
     observed = details.get("observed_value")
     if observed is None and "unexpected_percent" in details:
         observed = f"{details['unexpected_percent'] or 0:.3g} % unexpected"
@@ -110,13 +192,14 @@ def _result(table: str, result: Any) -> ExpectationResult:
     return ExpectationResult(
         table,
         config.type,
-        column,
-        in_words(config.type, config.kwargs),
+        _column(result),
+        str((config.meta or {}).get(WORDS) or in_words(config.type, config.kwargs)),
         bool(result.success) and not _raised(result),
         str(observed if observed is not None else ""),
         int(details.get("unexpected_count") or 0),
         *_measured(config.kwargs, details),
         details.get("element_count"),
+        severity=_severity(result),
     )
 
 

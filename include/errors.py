@@ -2,6 +2,7 @@
 
     TidemarkError                  1  unexpected
     ├── ValidationFailed           2  the checkpoint did not pass, nothing registered
+    │   ├── ApprovalNeeded         2  only warnings failed: a person decides whether it is registered
     │   └── Undecodable            2  a decoder that fails fast met a value it cannot decode
     ├── ReconciliationFailed       3  something is unexplained, nothing registered
     ├── OffsetsLost                4  offsets gone: retention, a cut range
@@ -53,6 +54,10 @@ class ValidationFailed(TidemarkError):
     exit_code = 2
     retryable = False
     meaning = "validation failed, nothing was registered"
+
+
+class ApprovalNeeded(ValidationFailed):
+    """Only expectations of severity `warn` were not met; nothing is registered until somebody approves."""
 
 
 class Undecodable(ValidationFailed):

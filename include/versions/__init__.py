@@ -11,6 +11,7 @@ transforms are among the roots instead.
 |                 | keys and values as messages                     | windows; references with their content         |
 | code_version    | decoding, transforms of all views, aggregation, | those of decoder and all views; references;    |
 |                 | writing, content hash, suite and checkpoint     | the archive's partition columns and format     |
+| suite_version   | suite, what is usual, checkpoint                | Great Expectations' version                    |
 | rules_version   | decoding, the flags' rules transform, flags     | those of the decoder; columns of a flag        |
 
 What is declared beside that changes no row: names, descriptions, source, schedule, retention, reports, the Delta
@@ -32,7 +33,7 @@ from typing import Any
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Csv, Json, Pipeline, Text, UserDefined
 from include.settings import REPOSITORY
-from include.versions.executed_code import executed_code
+from include.versions.executed_code import executed_code, is_defined
 
 DECODING_MODULES: Mapping[type, str] = {
     Json: "spark_jobs.decoding.strict_json",
@@ -54,9 +55,11 @@ REVISIONS = (
 )
 VALIDATION = (
     "expectations.checkpoint:expectations_of",
-    "expectations.checkpoint:OnPass",
+    "expectations.checkpoint:checkpoint_passed",
+    "expectations.usual:usual_of",
     "spark_jobs.publication.validate:named_for_suite",
 )
+"""Beside a pipeline's own suite."""
 FLAGS = ("spark_jobs.views.flags:flags",)
 
 BOUNDARY = (
@@ -84,11 +87,18 @@ def code_version(pipeline: str, references: References = ()) -> str:
     declared = load_pipeline(pipeline)
     archive = declared.archive
     transforms = (name for view in declared.views for name in _transforms(declared, view))
-    roots = (*AGGREGATION, *REVISIONS, *VALIDATION, *transforms, f"expectations.{declared.code}:SUITES")
+    roots = (*AGGREGATION, *REVISIONS, *_suite(declared), *transforms)
     views = {view.name: _view(view) for view in declared.views}
     used = _references(declared, references)
     facts = [decoder_version(pipeline), used, views, dict(archive.partition_by), archive.file_format]
     return _digest(declared, roots, facts)
+
+
+@cache
+def suite_version(pipeline: str) -> str:
+    """Return twelve hex digits that change when what is expected of an interval may."""
+    declared = load_pipeline(pipeline)
+    return _digest(declared, _suite(declared), [version("great-expectations")])
 
 
 @cache
@@ -130,6 +140,11 @@ def _transform(pipeline: Pipeline, name: str) -> str:
 
 def _transforms(pipeline: Pipeline, view: AdditiveView) -> tuple[str, str]:
     return _transform(pipeline, view.rows), _transform(pipeline, view.aggregate)
+
+
+def _suite(pipeline: Pipeline) -> tuple[str, ...]:
+    own = (f"expectations.{pipeline.code}:{name}" for name in ("SUITES", "USUAL"))
+    return (*VALIDATION, *(root for root in own if is_defined(root, REPOSITORY) or root.endswith("SUITES")))
 
 
 def _is_ours(function: str) -> bool:

@@ -45,6 +45,11 @@ def executed_code(roots: Sequence[str], boundary: Collection[str], repository: P
     return "\n".join(reached.texts())
 
 
+def is_defined(name: str, repository: Path) -> bool:
+    """Whether a root (`module:name`) exists."""
+    return _Reached(repository, frozenset()).exists(name)
+
+
 @dataclass(frozen=True)
 class _Definition:
     module: str

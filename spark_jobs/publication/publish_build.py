@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from include import lake
-from include.errors import ReconciliationFailed, TidemarkError, ValidationFailed
+from include.errors import ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.lake import delta_tables
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.validation import approvals
+from include.ledger.validation.approvals import Question
+from include.monitor.history.remedies import approve_command
+from include.versions import suite_version
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
@@ -43,10 +47,10 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     else:
         built = revisions.of_build(build)
         _check_files_lie_there(run, built)
-        validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check))
+        approved = _approved(run, build)
+        validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)
         if not validation.success:
-            builds.reject(run.attempt, validation)
-            raise _not_passed(run, validation)
+            raise _not_passed(run, _leave(run, build, validation))
     if delta_tables.has_delta_table(run.pipeline):
         publish_delta(run)
 
@@ -70,6 +74,35 @@ def _check_reconciled(run: IntervalRun) -> int:
     return build
 
 
+def _approved(run: IntervalRun, build: int) -> Question | None:
+    """Return what a person approved of the build as this suite judges it; None where nobody did.
+
+    Raises ValidationFailed when it was refused, which does not depend on the suite.
+    """
+    asked = approvals.last_of_build(build)
+    if asked is None or asked.decision is None:
+        return None
+    if not asked.decision.approved:
+        said = f"refused by {asked.decision.by}, nothing was registered: {asked.decision.reason}"
+        raise ValidationFailed(
+            f"{run.pinned.interval} was {said}",
+            remedy="run the interval again, which builds and asks again",
+            pipeline=run.pipeline.name,
+        )
+    return asked if asked.suite == suite_version(run.pipeline.name) else None
+
+
+def _leave(run: IntervalRun, build: int, validation: Validation) -> Validation:
+    """Reject what did not pass, or ask a person about it; what is registered stays either way."""
+    if not validation.is_only_warned:
+        builds.reject(run.attempt, validation)
+        return validation
+    asked = approvals.ask(build, suite_version(run.pipeline.name), validation.warnings)
+    waiting = replace(validation, question=asked.id)
+    builds.hold(run.attempt, waiting)
+    return waiting
+
+
 def _check_files_lie_there(run: IntervalRun, built: list[BuiltRevision]) -> None:
     for revision in built:
         if not lake.exists(revision.location):
@@ -81,12 +114,19 @@ def _check_files_lie_there(run: IntervalRun, built: list[BuiltRevision]) -> None
 
 
 def _not_passed(run: IntervalRun, validation: Validation) -> ValidationFailed:
-    first = next(iter(validation.failed), None)
+    name, place = run.pipeline.name, run.pinned.interval
+    blocking = [each for each in validation.failed if each.severity != "info"]
+    if not blocking:
+        return ValidationFailed("the checkpoint had no result", remedy="read the interval's report", pipeline=name)
+    first = f"first: {blocking[0].table}: {blocking[0].words} (observed {blocking[0].observed})"
+    if validation.question is not None:
+        return ApprovalNeeded(
+            f"{len(blocking)} warnings in {place}, nothing was registered yet; {first}",
+            remedy=approve_command(name, place, validation.question),
+            pipeline=name,
+        )
     return ValidationFailed(
-        f"{len(validation.failed)} expectations failed in {run.pinned.interval}, nothing was registered; first: "
-        f"{first.table}: {first.words} (observed {first.observed})"
-        if first
-        else "the checkpoint had no result",
+        f"{len(blocking)} expectations failed in {place}, nothing was registered; {first}",
         remedy="read the interval's report",
-        pipeline=run.pipeline.name,
+        pipeline=name,
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from expectations.checkpoint import run_checkpoint
+from expectations.checkpoint import expectations_of, run_checkpoint
+from expectations.usual import UsualBounds, usual_of
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.revisions import BuiltRevision
-from include.pipelines.spec import Pipeline
+from include.ledger.validation.approvals import Question
+from include.pipelines.spec import IDENTITY, Pipeline
 from include.times import Stopwatch
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import table_schema
@@ -20,45 +24,83 @@ OnPass = Callable[[Validation], None]
 """Called with what all checkpoints found, by the action of the last one, when and only when all passed."""
 
 
-def validate(run: IntervalRun, built: Sequence[BuiltRevision], on_pass: OnPass) -> Validation:
+def validate(
+    run: IntervalRun, built: Sequence[BuiltRevision], on_pass: OnPass, approved: Question | None = None
+) -> Validation:
     """Run a checkpoint per table that has revisions; `on_pass` runs inside the action that completes them.
 
-    A build without any rows has nothing to judge, and passes.
+    A checkpoint also passes when only warnings were not met that a person has `approved`. A build without any rows has
+    nothing to judge, and passes, unless rows are usual.
     """
-    suite = run.pipeline.name
-    tables = [table for table in run.pipeline.tables if any(each.table == table for each in built)]
+    usual, watch = usual_of(run.pipeline, run.pinned.interval), Stopwatch()
+    tables = _judged_tables(run, built, usual)
+    judged: list[tuple[bool, list[ExpectationResult]]] = []
+
+    def outcome(success: bool, *of_last: ExpectationResult) -> Validation:
+        results = (*(result for _, of_table in judged for result in of_table), *of_last)
+        found = Validation(success, run.pipeline.name, results, watch.seconds, usual.not_checked)
+        return replace(found, **_decided(approved)) if success and approved and found.warnings else found
+
     if not tables:
-        validation = Validation(True, suite)
-        on_pass(validation)
-        return validation
+        on_pass(outcome(True))
+        return outcome(True)
     *others, last = tables
-    watch = Stopwatch()
-    judged = []
     for table in others:
         with watch.part(table):
-            judged.append(_judge(run, table, built, lambda _: None))
+            judged.append(_judge(run, table, built, usual, lambda _: None, approved))
     have_passed = all(passed for passed, _ in judged)
-    results = tuple(result for _, of_table in judged for result in of_table)
 
     def complete(of_last: Sequence[ExpectationResult]) -> None:
         if have_passed:
-            on_pass(Validation(True, suite, (*results, *of_last), watch.seconds))
+            on_pass(outcome(True, *of_last))
 
     # The action of the last checkpoint registers, too: that is no part of the check.
     with watch.part(f"{last}, registering included"):
-        passed, of_last = _judge(run, last, built, complete)
-    return Validation(have_passed and passed, suite, (*results, *of_last), watch.seconds)
+        passed, of_last = _judge(run, last, built, usual, complete, approved)
+    return outcome(have_passed and passed, *of_last)
+
+
+def _decided(question: Question) -> dict[str, Any]:
+    return {"question": question.id, "decision": question.decision.as_json() if question.decision else {}}
+
+
+def _judged_tables(run: IntervalRun, built: Sequence[BuiltRevision], usual: UsualBounds) -> list[str]:
+    """Return the tables with revisions, and the archive table also without one where that would not be usual."""
+    with_rows = {each.table for each in built}
+    if usual.expects_rows:
+        with_rows.add(run.pipeline.table)
+    return [table for table in run.pipeline.tables if table in with_rows]
 
 
 def _judge(
-    run: IntervalRun, table: str, built: Sequence[BuiltRevision], on_pass: Callable[[Sequence[ExpectationResult]], None]
+    run: IntervalRun,
+    table: str,
+    built: Sequence[BuiltRevision],
+    usual: UsualBounds,
+    on_pass: Callable[[Sequence[ExpectationResult]], None],
+    approved: Question | None,
 ) -> tuple[bool, list[ExpectationResult]]:
     """Run the checkpoint of one table; whether it passed, and what it found."""
     revisions = [each for each in built if each.table == table]
     files = [f"{each.location}/{name}" for each in revisions for name in each.files]
     rows = read_files(run.spark, files, table_schema(run.pipeline, table))
     counted = sum(each.rows for each in revisions)
-    return run_checkpoint(run.pipeline, table, counted, named_for_suite(run.pipeline, table, rows), on_pass)
+    return run_checkpoint(
+        table,
+        expectations_of(run.pipeline, table, counted, usual),
+        named_for_suite(run.pipeline, table, rows),
+        on_pass,
+        accepted=approved.keys if approved else (),
+        named_by=key_columns(run.pipeline, table),
+    )
+
+
+def key_columns(pipeline: Pipeline, table: str) -> list[str]:
+    """Return the columns that name a row of a table: its record's coordinates, or the key of a view."""
+    if table == pipeline.table:
+        return list(IDENTITY)
+    view = next(view for view in pipeline.views if pipeline.view_table(view) == table)
+    return ["window_start" if column == view.window else column for column in view.key]
 
 
 def named_for_suite(pipeline: Pipeline, table: str, rows: DataFrame) -> DataFrame:

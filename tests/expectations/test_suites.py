@@ -75,15 +75,15 @@ def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: An
         pipeline.view_table(view): aggregate_view(pipeline, view, rows, references) for view in pipeline.views
     }
     for table, frame in frames.items():
-        count = frame.count()
+        expectations = expectations_of(pipeline, table, frame.count())
         # What is said of each row for itself; shares of all rows, and counts, are no single message's doing.
         of_rows = {
             (each.expectation_type, each.column)
-            for each in expectations_of(pipeline, table, count)
+            for each in expectations
             if isinstance(each, ColumnMapExpectation) and each.mostly == 1
         }
         assert of_rows
-        _, outcomes = run_checkpoint(pipeline, table, count, named_for_suite(pipeline, table, frame), lambda _: None)
+        _, outcomes = run_checkpoint(table, expectations, named_for_suite(pipeline, table, frame), lambda _: None)
         judged = [each for each in outcomes if (each.expectation, each.column) in of_rows]
         assert len(judged) == len(of_rows)
         assert [each for each in judged if not each.success] == []

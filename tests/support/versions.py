@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from include import versions
 
-CACHED = (versions.code_version, versions.decoder_version, versions.view_version, versions.rules_version)
+CACHED = (
+    versions.code_version,
+    versions.decoder_version,
+    versions.view_version,
+    versions.rules_version,
+    versions.suite_version,
+)
 
 ALL = {"decoder", "code", "rules", "hourly_counts"}
 """What `all_versions` names for a pipeline with this one view."""

@@ -90,6 +90,41 @@ def test_only_those_versions_change_whose_code_did(
     assert changed(tree, name, old, new) == versions_changed
 
 
+OF_SUITE = {
+    "a bound of the suite": ('regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{6}$"'),
+    "a severity": ('regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{5}$", severity="warning"'),
+    "what is usual": ("    at_least: int = 48", "    at_least: int = 24"),
+    "the bounds of what is usual": ("min(counts) / usual.factor", "min(counts) // usual.factor"),
+    "what passes": ('severity == "info" or (', 'severity != "fail" or ('),
+}
+
+
+@pytest.mark.parametrize("kind", OF_SUITE)
+def test_suite_changes_and_with_it_an_approval_is_void_when_what_is_expected_does(tree: Path, kind: str) -> None:
+    before = versions.suite_version("nest_cameras")
+    edit(tree, *OF_SUITE[kind])
+    clear()
+    assert versions.suite_version("nest_cameras") != before
+
+
+def test_suite_changes_when_a_pipeline_declares_what_is_usual_and_when_it_changes_that(tree: Path) -> None:
+    suite = tree / "expectations" / "nest_cameras.py"
+    found = [versions.suite_version("nest_cameras")]
+    for declared in ("USUAL = None", "USUAL = Usual(factor=3)", "USUAL = Usual(factor=4)"):
+        suite.write_text(f"{suite.read_text()}\n{declared}\n")
+        clear()
+        found.append(versions.suite_version("nest_cameras"))
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize("kind", ["a comment", "a docstring", "the ledger", "another pipeline's transform"])
+def test_suite_stays_when_something_else_changes(tree: Path, kind: str) -> None:
+    before = versions.suite_version("nest_cameras")
+    edit(tree, *WITHOUT_EFFECT[kind])
+    clear()
+    assert versions.suite_version("nest_cameras") == before
+
+
 WITHOUT_EFFECT = {
     "a comment": ("    # NaN is greater than every number.", "    # NaN is the greatest number."),
     "a docstring": ('"""Return the cameras of a message: array', '"""Return all cameras of a message: array'),

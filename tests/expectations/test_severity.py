@@ -1,0 +1,198 @@
+"""Expectations that warn: what they let pass, what they show, and what is usual."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from expectations.usual import Usual, UsualBounds, bounds_of
+from include.ledger.validation.usual import PastInterval
+from include.pipelines import load_pipeline
+from include.times import Interval
+from tests.conftest import REPOSITORY
+
+INTERVAL = Interval(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))
+PAST = [PastInterval(100 + number, timedelta(seconds=number)) for number in range(48)]
+
+
+@pytest.fixture(autouse=True)
+def main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main module of a worker of pytest-xdist has no file, for which Spark Connect, at import, ends the process."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(REPOSITORY / "tests" / "conftest.py"), raising=False)
+
+
+@pytest.fixture(scope="module")
+def rows(spark: Any) -> Any:
+    """30 rows, of which 25 have a kind that is not expected; one of these would colour a terminal."""
+    kinds = ["'a'" if number < 5 else "'\\u001b[31m<b>'" if number == 5 else "'b'" for number in range(30)]
+    values = ", ".join(f"('t', 0, {number}L, 0, {kind}, 1)" for number, kind in enumerate(kinds))
+    columns = "kafka_topic, kafka_partition, kafka_offset, kafka_element, kind, amount"
+    return spark.sql(f"SELECT * FROM VALUES {values} AS t({columns})").persist()
+
+
+def expected(bounds: UsualBounds, rows: int) -> list[Any]:
+    """The expectations of bounds."""
+    from expectations.bounds import expectations_of_bounds
+
+    return list(expectations_of_bounds(bounds, rows))
+
+
+def check(rows: Any, *expectations: Any, accepted: Any = ()) -> tuple[bool, list[Any], list[Any]]:
+    """Whether the checkpoint passed, what it found, and what each pass was told."""
+    from expectations.checkpoint import run_checkpoint
+    from include.pipelines.spec import IDENTITY
+
+    told: list[Any] = []
+    passed, found = run_checkpoint("t", expectations, rows, told.append, accepted=accepted, named_by=IDENTITY)
+    return passed, found, told
+
+
+@pytest.mark.spark
+def test_warning_keeps_a_revision_back_until_it_is_accepted_and_a_failure_always(rows: Any) -> None:
+    from great_expectations import expectations as gxe
+
+    warned = gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["a"], severity="warning")
+    met = gxe.ExpectColumnValuesToNotBeNull(column="kafka_topic")
+    passed, found, told = check(rows, met, warned)
+    assert (passed, told) == (False, [])
+    assert [(each.expectation, each.success, each.severity) for each in found] == [
+        ("expect_column_values_to_not_be_null", True, "fail"),
+        ("expect_column_values_to_be_in_set", False, "warn"),
+    ]
+    passed, accepted_found, told = check(rows, met, warned, accepted={found[1].key})
+    assert (passed, told) == (True, [accepted_found])
+    passed, _, told = check(rows, met, warned, accepted={("t", "expect_column_values_to_be_in_set", "another")})
+    assert (passed, told) == (False, [])
+    failed = gxe.ExpectColumnValuesToBeBetween(column="amount", min_value=2)
+    passed, found, told = check(rows, warned, failed, accepted={each.key for each in found})
+    assert (passed, told, found[1].severity) == (False, [], "fail")
+    # What may not be accepted, is not.
+    passed, found, told = check(rows, failed, accepted={found[1].key})
+    assert (passed, told) == (False, [])
+
+
+@pytest.mark.spark
+def test_note_is_told_and_keeps_nothing_back(rows: Any) -> None:
+    from great_expectations import expectations as gxe
+
+    noted = gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["a"], severity="info")
+    passed, found, told = check(rows, noted)
+    assert (passed, told) == (True, [found])
+    assert [(each.success, each.severity, len(each.examples)) for each in found] == [(False, "info", 20)]
+
+
+@pytest.mark.spark
+def test_first_rows_that_do_not_meet_it_are_told_by_coordinates_and_safe_to_print_also_when_it_is_accepted(
+    rows: Any,
+) -> None:
+    from great_expectations import expectations as gxe
+
+    warned = gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["a"], severity="warning")
+    key = ("t", "expect_column_values_to_be_in_set", "kind")
+    for accepted in ((), {key}):
+        _, [found], told = check(rows, warned, accepted=accepted)
+        assert len(found.examples) == 20
+        # Without what a terminal would act upon; pages escape the rest.
+        assert found.examples[0] == {
+            "kafka_topic": "t",
+            "kafka_partition": "0",
+            "kafka_offset": "5",
+            "kafka_element": "0",
+            "kind": "[31m<b>",
+        }
+        assert [each[0].examples for each in told] == ([found.examples] if accepted else [])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("severity", ["warning", "info"])
+def test_check_that_raises_is_a_failure_whatever_was_declared(rows: Any, severity: Any) -> None:
+    from great_expectations import expectations as gxe
+
+    broken = gxe.ExpectColumnValuesToNotBeNull(column="no_such_column", severity=severity)
+    key = ("t", "expect_column_values_to_not_be_null", "no_such_column")
+    passed, [found], told = check(rows, broken, accepted={key})
+    assert (passed, told) == (False, [])
+    assert found.key == key
+    # Nobody is asked about it: nobody could let it pass.
+    assert (found.observed, found.severity) == ("the check itself failed", "fail")
+
+
+@pytest.mark.spark
+def test_too_few_and_old_rows_warn_when_intervals_before_had_more_and_newer_ones(spark: Any, rows: Any) -> None:
+    bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
+    timed = rows.selectExpr("*", "TIMESTAMP '2026-11-20 05:40:00' AS event_time")
+    _, found, _ = check(timed, *expected(bounds, 30))
+    assert [(each.words, each.success, each.severity) for each in found] == [
+        ("the table has 50 to 294 rows, as the 48 intervals before suggest", False, "warn"),
+        ("the newest row is of 2026-11-20 05:58:26 UTC or later, as is usual", False, "warn"),
+    ]
+    fresh = rows.union(rows).selectExpr("*", "TIMESTAMP '2026-11-20 05:59:00' AS event_time")
+    passed, found, _ = check(fresh, *expected(bounds, 60))
+    assert passed, found
+
+
+@pytest.mark.spark
+def test_empty_table_warns_and_its_own_suite_is_left_out_when_rows_are_usual(spark: Any, rows: Any) -> None:
+    from expectations.checkpoint import expectations_of
+
+    pipeline = load_pipeline("isp_hits")
+    bounds = bounds_of(Usual(), pipeline.table, PAST, INTERVAL)
+    suite = expectations_of(pipeline, pipeline.table, 0, bounds)
+    passed, found, told = check(rows.limit(0), *suite)
+    assert (passed, told) == (False, [])
+    assert [each.expectation for each in found if not each.success] == ["expect_table_row_count_to_be_between"]
+    assert suite[-1].severity == "warning"
+
+
+def test_bounds_are_half_the_least_and_twice_the_most_and_twice_the_greatest_age() -> None:
+    bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
+    assert bounds.rows == (50, 294)
+    assert bounds.newest_after == INTERVAL.to_time - timedelta(seconds=94)
+    assert bounds.not_checked == ()
+    wider = bounds_of(Usual(factor=4, severity="fail"), "t", PAST, INTERVAL)
+    assert wider.rows == (25, 588)
+    assert {each.severity for each in expected(wider, 30)} == {"critical"}
+    noted = bounds_of(Usual(severity="info"), "t", PAST, INTERVAL)
+    assert {each.severity for each in expected(noted, 30)} == {"info"}
+
+
+def test_a_minute_may_be_missing_where_rows_come_until_the_very_end() -> None:
+    past = [PastInterval(10, timedelta(seconds=-3))] * 48
+    assert bounds_of(Usual(), "t", past, INTERVAL).newest_after == INTERVAL.to_time - timedelta(minutes=1)
+
+
+def test_nothing_is_usual_and_it_is_said_before_enough_intervals_are_registered() -> None:
+    bounds = bounds_of(Usual(), "t", PAST[:47], INTERVAL)
+    assert expected(bounds, 30) == []
+    assert not bounds.expects_rows
+    assert bounds.not_checked == (
+        "whether rows and freshness of t are usual: 47 earlier intervals are registered, and it takes 48",
+    )
+    assert bounds_of(Usual(at_least=3), "t", PAST[:3], INTERVAL).expects_rows
+
+
+def test_freshness_alone_is_not_checked_and_it_is_said_when_too_few_intervals_have_a_newest_row() -> None:
+    past = [*PAST[:47], *[PastInterval(100, None)] * 5]
+    bounds = bounds_of(Usual(), "t", past, INTERVAL)
+    assert [each.expectation_type for each in expected(bounds, 30)] == ["expect_table_row_count_to_be_between"]
+    assert bounds.not_checked == (
+        "whether the freshness of t is usual: 47 earlier intervals have a newest row, and it takes 48",
+    )
+
+
+def test_freshness_is_not_expected_of_an_interval_without_a_row() -> None:
+    bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
+    assert [each.expectation_type for each in expected(bounds, 0)] == ["expect_table_row_count_to_be_between"]
+
+
+def test_empty_interval_is_usual_where_there_were_empty_ones() -> None:
+    assert not bounds_of(Usual(), "t", [*PAST, PastInterval(0, None)], INTERVAL).expects_rows
+
+
+@pytest.mark.parametrize("declared", [{"at_least": 0}, {"at_least": 169}, {"factor": 0.5}, {"severity": "warning"}])
+def test_what_cannot_be_usual_is_refused_when_it_is_declared(declared: Any) -> None:
+    with pytest.raises(ValueError, match="at_least is from 1 to 168"):
+        Usual(**declared)
