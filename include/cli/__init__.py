@@ -42,6 +42,10 @@ VERBS: dict[str, Verb] = {
         "jobs",
         "Run one interval end to end, as the DAG does, and print its verdict: in words on a terminal, else as JSON",
     ),
+    "approve": Verb(
+        "jobs",
+        "Decide about an interval that failed only by warnings: it is registered, or, with `--refuse`, it is not",
+    ),
     "rebuild": Verb(
         "jobs",
         "Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree",

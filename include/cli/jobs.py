@@ -24,7 +24,7 @@ from include.cli.output import (
     working,
 )
 from include.errors import TidemarkError
-from include.intervals import steps
+from include.intervals import approving, steps
 from include.intervals.telling.plan import plan_interval
 from include.intervals.telling.summary import Step, summarize
 from include.intervals.verdict import Verdict
@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs to the command."""
     app.command()(stream)
     app.command()(interval)
+    app.command()(approve)
     app.command()(rebuild)
     app.command()(sql)
 
@@ -140,7 +141,44 @@ def interval(
         if not steps.is_unexplained(attempt):
             _tell("publish", attempt)
         verdict = steps.announce(attempt)
-        _tell("announce", attempt, verdict)
+    _end(attempt, verdict, code, as_json)
+
+
+def approve(
+    pipeline: PipelineName,
+    from_time: Annotated[str, typer.Option("--from", help="start of the interval")],
+    to_time: Annotated[str, typer.Option("--to", help="its end")],
+    reason: Annotated[str, typer.Option("--reason", help="why; kept for ever")],
+    question: Annotated[
+        int | None, typer.Option("--question", help="number of what is asked; refused when it was asked anew since")
+    ] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="decide that it is not registered")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decide about an interval that failed only by warnings: it is registered, or, with `--refuse`, it is not."""
+    declared = load_pipeline(pipeline)
+    wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
+    asked = approving.find_question(declared.name, wanted, question)
+    if refuse:
+        verdict = approving.refuse(asked, by=user_at_host(), reason=reason)
+        _tell("publish", asked.attempt)
+        _conclude(verdict, as_json)
+        return
+    for line in approving.lines_of(approving.approve(asked, by=user_at_host(), reason=reason)):
+        progress(line)
+    with locks.attempt_under_way(declared.name, wanted):
+        with working(f"{declared.name}: validating and publishing {wanted}", as_json=as_json):
+            code = run_job(steps.submit("publish", declared.name, asked.attempt))
+        if code not in (0, 2):
+            raise typer.Exit(code)
+        _tell("publish", asked.attempt)
+        verdict = steps.announce(asked.attempt)
+    _end(asked.attempt, verdict, code, as_json)
+
+
+def _end(attempt: int, verdict: Verdict, code: int, as_json: bool) -> None:
+    """Print an attempt's verdict, and end with its exit code."""
+    _tell("announce", attempt, verdict)
     _conclude(verdict, as_json)
     if verdict.exit_code == 3:
         steps.judge_reconciliation(attempt)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from include import lake
 from include.crash_points import crash_point
-from include.errors import ReconciliationFailed, ValidationFailed
+from include.errors import ApprovalNeeded, ReconciliationFailed, ValidationFailed
 from include.intervals import notifications
 from include.intervals.pinning import pin_interval
 from include.intervals.verdict import Verdict, assemble_verdict
@@ -23,6 +23,7 @@ from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams.incarnations import closed
+from include.monitor.history.remedies import approve_command
 from include.pipelines import load_pipeline
 from include.reconciliation import DifferenceClass
 from include.spark.submission import SHORT, SparkSubmission, submission
@@ -120,6 +121,14 @@ def judge_validation(attempt: int) -> None:
     if validation is not None and not validation.success:
         verdict = announce(attempt)
         failed = "; ".join(f"{each.expectation}({each.column})" for each in validation.failed)
+        if validation.waits and validation.question is not None:
+            raise ApprovalNeeded(
+                f"{len(validation.warnings)} warnings in {spec.pinned.interval}, nothing was registered yet: {failed}",
+                remedy=approve_command(spec.pinned.pipeline, spec.pinned.interval, validation.question),
+                pipeline=spec.pinned.pipeline,
+            )
+        if validation.decision:
+            failed = f"refused by {validation.decision['by']}: {validation.decision['reason']}; {failed}"
         raise ValidationFailed(
             f"the checkpoint did not pass in {spec.pinned.interval}, nothing was registered: {failed}",
             remedy=f"read the report: {verdict.report}",

@@ -17,6 +17,7 @@ from include.ledger.intervals import attempts, revisions
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, RevisionDifference, Validation
 from include.ledger.intervals.revisions import BuiltRevision
+from include.monitor.history.remedies import approve_command
 from include.offsets import OffsetRange
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 
@@ -134,11 +135,12 @@ def _published(spec: AttemptSpec, built: Sequence[BuiltRevision], registered: Se
         return [f"{_place(spec)}: FAILED, nothing was validated", _given(spec)]
     missed = _missed(validation)
     if not validation.success:
-        failed = f"{_place(spec)}: FAILED, {len(validation.failed)} expectations; nothing was registered"
-        return [failed, *missed, _given(spec), *_registered(built, registered, "stays"), failed]
+        failed = _not_registered(spec, validation)
+        return [failed, *_asked(spec), *missed, _given(spec), *_registered(built, registered, "stays"), failed]
     return [
         f"{_place(spec)}: {_met(validation)}, {len(registered)} table partitions are registered",
         *missed,
+        *_decided(validation),
         _given(spec),
         *_registered(built, registered, "unchanged"),
         *_changes(spec.findings.build.revision_differences if spec.findings.build else ()),
@@ -222,11 +224,40 @@ def _code_changes(changes: Mapping[str, int]) -> list[str]:
 
 
 def _missed(validation: Validation) -> list[str]:
-    return [f"FAILED: {_expectation(each)}" for each in validation.failed[: 2 * _EXAMPLES]]
+    return [f"{_MARKS[each.severity]}: {_expectation(each)}" for each in validation.failed[: 2 * _EXAMPLES]]
+
+
+_MARKS = {"fail": "FAILED", "warn": "warning", "info": "note"}
 
 
 def _expectation(each: ExpectationResult) -> str:
-    return f"{each.table}: {each.words} (observed {each.observed or 'nothing'}, {each.unexpected_count} unexpected)"
+    said = f"{each.table}: {each.words} (observed {each.observed or 'nothing'}, {each.unexpected_count} unexpected)"
+    shown = " ".join(f"{name}={value}" for row in each.examples[:1] for name, value in row.items())
+    return f"{said}; first: {shown}" if shown else said
+
+
+def _not_registered(spec: AttemptSpec, validation: Validation) -> str:
+    """Return why nothing was registered: it was refused, waits for a person, or failed."""
+    if validation.decision:
+        return f"{_place(spec)}: REFUSED by {validation.decision['by']}: {validation.decision['reason']}"
+    if validation.waits:
+        return f"{_place(spec)}: WAITS for approval of {len(validation.warnings)} warnings; nothing is registered yet"
+    failed = sum(each.severity == "fail" for each in validation.failed)
+    return f"{_place(spec)}: FAILED, {failed} expectations; nothing was registered"
+
+
+def _asked(spec: AttemptSpec) -> list[str]:
+    validation = spec.findings.validation
+    if validation is None or not validation.waits or validation.question is None:
+        return []
+    return [f"decide: {approve_command(spec.pinned.pipeline, spec.pinned.interval, validation.question)}"]
+
+
+def _decided(validation: Validation) -> list[str]:
+    """Return who decided what about warnings, and what could not be held against earlier intervals."""
+    said = validation.decision
+    decided = [f"{said['decision']}: by {said['by']} at {said['at']}: {said['reason']}"] if said else []
+    return [*decided, *(f"not checked: {each}" for each in validation.not_checked)]
 
 
 def _met(validation: Validation) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+
 import pytest
 
 from include.intervals import steps
@@ -96,6 +99,44 @@ def test_missed_expectations_stand_first_and_what_stays_is_named_when_a_publicat
     assert (lines[0], lines[-1]) == (failed, failed)
     assert lines[1] == "FAILED: t: kind is one of a, b (observed 3 % unexpected, 6 unexpected)"
     assert lines[-2].endswith(f"r-{before}, 190 rows, content 0123456789abcdef, stays")
+
+
+def test_warnings_and_the_command_that_decides_are_told_when_a_build_waits_for_a_person(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    examples = ({"kafka_offset": "7", "kind": "x"},)
+    warned, noted = replace(MISSED, severity="warn", examples=examples), replace(MISSED, severity="info")
+    builds.hold(attempts.load_attempt(attempt), Validation(False, pipeline, (MET, noted, warned), question=12))
+    lines = summarize("publish", attempt)
+    waits = f"{pipeline} {INTERVAL}: WAITS for approval of 1 warnings; nothing is registered yet"
+    assert (lines[0], lines[-1]) == (waits, waits)
+    assert lines[1:4] == [
+        f"decide: ./tidemark approve {shlex.quote(pipeline)} --from 2026-11-20T05:00:00Z --to 2026-11-20T06:00:00Z "
+        '--question 12 --reason "…"',
+        "warning: t: kind is one of a, b (observed 3 % unexpected, 6 unexpected); first: kind=x kafka_offset=7",
+        "note: t: kind is one of a, b (observed 3 % unexpected, 6 unexpected)",
+    ]
+
+
+@pytest.mark.parametrize("said", ["approved", "refused"])
+def test_who_decided_and_why_is_told_when_a_person_has_decided(pipeline: str, said: str) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt)
+    decision = {"decision": said, "by": "airflow ada", "reason": "a holiday", "at": "2026-11-20T07:00:00Z"}
+    warned = (replace(MISSED, severity="warn"),)
+    not_checked = ("whether rows are usual: 3 earlier intervals",)
+    found = Validation(said == "approved", pipeline, warned, {}, not_checked, 12, decision)
+    if found.success:
+        register(attempt, built, found)
+        told = summarize("publish", attempt)
+        assert told[1].startswith("warning: t: kind is one of a, b")
+        assert "approved: by airflow ada at 2026-11-20T07:00:00Z: a holiday" in told
+        assert "not checked: whether rows are usual: 3 earlier intervals" in told
+    else:
+        builds.reject(attempts.load_attempt(attempt), found)
+        told = summarize("publish", attempt)
+        assert told[0] == told[-1] == f"{pipeline} {INTERVAL}: REFUSED by airflow ada: a holiday"
+        assert not [line for line in told if line.startswith("decide: ")]
 
 
 def test_announcement_names_tables_report_and_page(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:

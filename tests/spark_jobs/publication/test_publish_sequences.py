@@ -21,11 +21,13 @@ from include import catalog
 from include.errors import AnotherWriter, UsageError
 from include.intervals import steps
 from include.ledger.intervals import locks
+from include.ledger.validation import approvals
 from include.pipelines import load_pipeline
 from include.spark.run import run_job
 from include.times import Interval
 from tests.conftest import Home, iso, last_hours, settings_of, warm_jvm
 from tests.support import audit
+from tests.support.busier import busier_before
 
 pytestmark = [pytest.mark.services]
 
@@ -239,6 +241,65 @@ def test_registered_state_stays_when_a_later_attempt_fails_validation_and_the_fi
     assert hour.check() == before
     hour.publish(published)
     assert hour.announce(published)["validation"]["success"] is True
+    assert hour.check() == before
+
+
+def warn(hour: Hour) -> approvals.Question:
+    """Build and publish an attempt of the interval, whose rows are far fewer than usual."""
+    attempt = hour.begin()
+    hour.build(attempt)
+    hour.publish(attempt, expect=2)
+    question = approvals.last_of_interval(PIPELINE.name, hour.interval)
+    assert question is not None
+    assert question.attempt == attempt
+    assert [each["expectation"] for each in question.warnings] == ["expect_table_row_count_to_be_between"]
+    return question
+
+
+def approve(hour: Hour, *extra: str, expect: int = 0) -> dict[str, Any]:
+    """The verdict that the command prints when it decides about the interval."""
+    bounds = ("--from", iso(hour.interval.from_time), "--to", iso(hour.interval.to_time))
+    verdict: dict[str, Any] = json.loads(hour.home.run("approve", PIPELINE.name, *bounds, *extra, expect=expect).stdout)
+    return verdict
+
+
+def test_unusual_interval_waits_for_a_person_and_is_registered_when_the_command_approves_it(
+    hour: Hour, published: int
+) -> None:
+    before = hour.check()
+    with busier_before(hour.home, PIPELINE.name, hour.interval.from_time):
+        question = warn(hour)
+        assert hour.check() == before
+        # Somebody approved it as another suite judged it: that does not count, and it is asked anew.
+        hour.query("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
+        waiting = approve(hour, "--reason", "a quiet day", expect=2)
+        assert (waiting["registered"], "decision" in waiting["validation"]) == ([], False)
+        assert hour.check() == before
+        anew = waiting["validation"]["question"]
+        assert anew > question.id
+        verdict = approve(hour, "--reason", "a quiet day", "--question", str(anew))
+    validation = verdict["validation"]
+    assert (validation["success"], validation["question"]) == (True, anew)
+    assert (validation["decision"]["decision"], validation["decision"]["reason"]) == ("approved", "a quiet day")
+    missed = [each for each in verdict["expectations"] if not each["success"]]
+    assert [each["severity"] for each in missed] == ["warn"]
+    assert hour.check() == before
+
+
+@pytest.mark.slow
+def test_unusual_interval_is_not_registered_and_the_catalog_stays_when_it_is_refused(
+    hour: Hour, published: int
+) -> None:
+    before = hour.check()
+    with busier_before(hour.home, PIPELINE.name, hour.interval.from_time):
+        question = warn(hour)
+        refused = approve(hour, "--reason", "rows are missing", "--refuse")
+        assert refused["validation"]["decision"]["decision"] == "refused"
+        # As another suite judges it, too: what was refused was the build.
+        hour.query("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
+        hour.publish(question.attempt, expect=2)
+        verdict = hour.announce(question.attempt)
+    assert (verdict["validation"]["success"], verdict["registered"]) == (False, [])
     assert hour.check() == before
 
 

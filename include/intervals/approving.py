@@ -1,0 +1,69 @@
+"""Deciding about a build that failed only by warnings, for the command and for Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from include.errors import UsageError
+from include.intervals import steps
+from include.intervals.verdict import Verdict
+from include.ledger.intervals import attempts, builds, locks
+from include.ledger.validation import approvals
+from include.ledger.validation.approvals import Question
+from include.times import Interval
+
+
+def find_question(pipeline: str, interval: Interval, number: int | None = None) -> Question:
+    """Return what a person is asked about an interval, which is the question of that number if one is given.
+
+    Raises UsageError when nobody is asked, and when the last question is another.
+    """
+    question = approvals.last_of_interval(pipeline, interval)
+    if question is None:
+        raise UsageError(
+            f"{interval} waits for nobody's approval", remedy="run the interval, which says so", pipeline=pipeline
+        )
+    if number not in (None, question.id):
+        raise UsageError(
+            f"question {number} is not what is asked about {interval} now: that is question {question.id}",
+            remedy="look at the interval's page, then decide about that",
+            pipeline=pipeline,
+        )
+    return question
+
+
+def approve(question: Question, *, by: str, reason: str) -> Question:
+    """Note that the warnings are approved; publishing the attempt then registers the build. Raises as `decide` does."""
+    return approvals.decide(question.id, approved=True, by=by, reason=reason)
+
+
+def refuse(question: Question, *, by: str, reason: str) -> Verdict:
+    """Note that the build is refused, write its report and return its verdict; what is registered stays.
+
+    Raises UsageError as `decide` does, and when the build was registered meanwhile; AnotherWriter while it is being
+    published.
+    """
+    with locks.publishing(question.pipeline, question.interval):
+        if builds.is_published(question.build):
+            raise UsageError(
+                f"{question.interval} is published already: its warnings were met or approved meanwhile",
+                remedy="run the interval again to replace it",
+                pipeline=question.pipeline,
+            )
+        decided = approvals.decide(question.id, approved=False, by=by, reason=reason)
+        spec = attempts.load_attempt(question.attempt)
+        if decided.decision and spec.build == question.build and spec.findings.validation is not None:
+            validation = replace(spec.findings.validation, question=decided.id, decision=decided.decision.as_json())
+            builds.reject(spec, validation)
+        return steps.announce(question.attempt)
+
+
+def lines_of(question: Question) -> Iterator[str]:
+    """Yield what a decision is about, and what was decided, a line each."""
+    yield f"question {question.id}: {question.pipeline} {question.interval}, suite {question.suite}"
+    for each in question.warnings:
+        yield f"warning: {each['table']}: {each['words']} (observed {each['observed'] or 'nothing'})"
+    if question.decision is not None:
+        said = question.decision.as_json()
+        yield f"{said['decision']} by {said['by']} at {said['at']}: {said['reason']}"
