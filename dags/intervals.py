@@ -10,6 +10,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, PokeReturnValue, TaskGro
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
+from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.form import interval_form
 from include.airflow.interval_run.links import linked
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
@@ -45,6 +46,7 @@ Intervals that were never built (Airflow was down) are built by runs `missing__â
 | build_interval | Kafka, PostgreSQL or Spark failed; nothing was registered | the log's last line names it; it is retried |
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
+| publish, *awaiting input* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve, and it is registered, or refuse, and the run fails; say why |
 | announce | the report could not be written, or a notification not be sent | it is retried |
 | find_missing, build_missing | the intervals that were never built could not be read, or their runs not be triggered; *skipped* is no failure: there are none, or none are asked for | it is retried |
 | announce_tables | Airflow did not take the event of a table; *skipped* is no failure: the interval has no row in that table | it is retried |
@@ -82,7 +84,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
     ) as dag:
         attempt = _pin(pipeline)
         build = JobOperator(task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt)
-        publish = JobOperator(task_id="publish", job="publish", pipeline=pipeline.name, attempt=attempt)
+        publish = PublishOperator(task_id="publish", pipeline=pipeline.name, attempt=attempt)
         announced = _announce(pipeline, attempt)
         attempt >> build >> _reconcile(attempt) >> publish >> announced
         _build_missing(pipeline, attempt)

@@ -23,6 +23,7 @@ from include.airflow.api import AirflowApi
 from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.busier import busier_before
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers]
 
@@ -338,6 +339,25 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
     run_backfill(airflow, iso(START), iso(last), again=True)
     assert ledger(home, attempts) == [(6,)]
     assert registered(home) == first
+
+
+@pytest.mark.slow
+def test_interval_that_only_warns_awaits_an_approval_and_is_registered_then(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
+    airflow.set_paused(INTERVAL, False)
+    before, bounds = registered(home), {"from": iso(START), "to": iso(START + timedelta(hours=1))}
+    with busier_before(home, "nest_cameras", START):
+        run = airflow.trigger(INTERVAL, **bounds)
+        wait_for("it to ask", lambda: airflow.tasks(INTERVAL, run)["publish"] == "awaiting_input", 480)
+        assert registered(home) == before
+        airflow.answer(INTERVAL, run, "publish", "Approve", reason="a quiet hour")
+        assert wait_for("the run", lambda: run_ended(airflow, run), 480) == "success", airflow.tasks(INTERVAL, run)
+    assert registered(home) == before
+    assert ledger(home, "SELECT approved, decided_by, reason FROM approvals") == [
+        (True, "airflow admin", "a quiet hour")
+    ]
 
 
 @pytest.mark.slow

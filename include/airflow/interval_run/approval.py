@@ -1,0 +1,99 @@
+"""The task `publish`, which waits for a person when a build failed only by warnings.
+
+While it waits it takes no task slot: Airflow calls `execute_complete` when somebody has answered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Context, Param
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+
+from include.airflow.interval_run.links import push_links
+from include.airflow.interval_run.step_log import tell_step
+from include.airflow.spark import JobOperator
+from include.airflow.tasks import take_step
+from include.errors import ValidationFailed
+from include.intervals import approving, steps
+from include.intervals.telling.addresses import interval_page
+from include.intervals.telling.summary import summarize
+from include.ledger.intervals.attempts import load_attempt
+from include.ledger.validation import approvals
+from include.ledger.validation.approvals import Question
+
+APPROVE, REFUSE = "Approve", "Refuse"
+
+
+class PublishOperator(JobOperator):
+    """Validates and registers a build; asks a person where only warnings were not met."""
+
+    def __init__(self, *, pipeline: str, attempt: Any, **kwargs: Any) -> None:
+        super().__init__(job="publish", pipeline=pipeline, attempt=attempt, **kwargs)
+
+    def execute(self, context: Context) -> None:
+        """Publish; wait for a person when it was only warned."""
+        push_links(context, self)
+        code = self.run_job(context)
+        question = take_step(self._open_question) if code == ValidationFailed.exit_code else None
+        if question is not None:
+            self._ask(context, question)
+        self._end(code)
+
+    def _end(self, code: int) -> None:
+        if code:
+            raise self._failure(code)
+        tell_step("publish", int(self.attempt))
+
+    def execute_complete(self, context: Context, event: dict[str, Any], question: int) -> None:
+        """Note what was answered, by whom and why; register, or fail and leave the catalog as it was.
+
+        It fails, too, when something else is asked by now: of one try of a task, Airflow shows the first question only.
+        """
+        asked = take_step(lambda: approvals.last_of_build(load_attempt(int(self.attempt)).build))
+        if asked is None or asked.id != question:
+            raise AirflowFailException(
+                f"question {question} is not asked any more: suite or build have changed since, and nothing was "
+                "registered; clear this task, which publishes or asks anew"
+            )
+        user = (event.get("responded_by_user") or {}).get("name") or "unknown"
+        reason = str((event.get("params_input") or {}).get("reason") or "").strip() or "no reason was given"
+        answer = {"by": f"airflow {user}", "reason": reason}
+        if event["chosen_options"] != [APPROVE]:
+            verdict = take_step(approving.refuse, asked, **answer)
+            tell_step("publish", int(self.attempt), failed=True)
+            raise AirflowFailException(
+                f"refused by {answer['by']}: {reason}; nothing was registered, see {verdict.report}"
+            )
+        for line in approving.lines_of(take_step(approving.approve, asked, **answer)):
+            self.log.info("%s", line)
+        self._end(self.run_job(context))
+
+    def _open_question(self) -> Question | None:
+        """Return what nobody has decided yet about the build; None where nothing waits."""
+        spec = load_attempt(int(self.attempt))
+        validation, asked = spec.findings.validation, approvals.last_of_build(spec.build)
+        is_open = asked is not None and asked.decision is None
+        return asked if is_open and validation is not None and validation.waits else None
+
+    def _ask(self, context: Context, question: Question) -> None:
+        """Show what was found and wait, without a task slot, until somebody has answered."""
+        take_step(steps.announce, int(self.attempt))
+        tell_step("publish", int(self.attempt), failed=True)
+        reason = Param("", type="string", title="Why", description="Kept in the ledger, with your name.")
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            options=[APPROVE, REFUSE],
+            subject=f"{self.pipeline} {question.interval}: {len(question.warnings)} warnings. Register it?",
+            body=_body(int(self.attempt), question),
+            params={"reason": reason.serialize()},
+        )
+        raise TaskAwaitingInput(method_name="execute_complete", kwargs={"question": question.id})
+
+
+def _body(attempt: int, question: Question) -> str:
+    """Return what is known, as Markdown in which nothing of the data is more than text."""
+    lines = "\n".join(f"    {line}" for line in summarize("publish", attempt))
+    page = interval_page(question.pipeline, question.interval)
+    return f"What was found ([the interval's page]({page})):\n\n{lines}\n\nRefusing leaves the catalog as it was.\n"

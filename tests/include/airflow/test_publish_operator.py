@@ -1,0 +1,195 @@
+"""The task `publish` by its exit code: what it says, when it asks a person, and what an answer does.
+
+`spark-submit` is a program that prints and ends as a driver would; hook, ledger and files are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import structlog
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+
+from include import lake
+from include.airflow.interval_run import approval
+from include.airflow.interval_run.approval import PublishOperator
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.validation import approvals
+from include.ledger.validation.approvals import Decision
+from tests.conftest import Home
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+NAME = "isp_hits"
+WARNED = ExpectationResult(NAME, "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
+DRIVER = """#!/bin/sh
+echo "10:11:12 WARN HiveConf: HiveConf of name hive.stats.jdbc.timeout does not exist"
+echo "tidemark: isp_hits: validating"
+exit $(cat {code})
+"""
+
+
+@pytest.fixture
+def driver(postgres: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the exit code of the program that stands for `spark-submit`."""
+    code = tmp_path / "code"
+    program = tmp_path / "spark-submit"
+    program.write_text(DRIVER.format(code=code))
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    connection = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    return code
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Airflow was given to ask; its supervisor is not there to take it."""
+    questions: list[dict[str, Any]] = []
+    monkeypatch.setattr(approval, "upsert_hitl_detail", lambda **question: questions.append(question))
+    return questions
+
+
+@pytest.fixture
+def context() -> dict[str, Any]:
+    run = SimpleNamespace(data_interval_start=hour().from_time, data_interval_end=hour().to_time)
+    of_run = {"params": {}, "dag_run": run}
+    return {"ti": SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)}
+
+
+@pytest.fixture
+def waiting(postgres: Home) -> int:
+    """An attempt whose build waits for a person."""
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    question = approvals.ask(spec.build, "suite-1", (WARNED,))
+    builds.hold(spec, Validation(False, NAME, (WARNED,), question=question.id))
+    return attempt
+
+
+def publish(attempt: int) -> PublishOperator:
+    return PublishOperator(task_id="publish", pipeline=NAME, attempt=str(attempt))
+
+
+def answer(option: str, reason: str) -> dict[str, Any]:
+    user = {"id": "1", "name": "ada"}
+    return {"chosen_options": [option], "params_input": {"reason": reason}, "responded_by_user": user}
+
+
+def test_log_says_what_is_registered_and_nothing_foreign_when_it_passed(driver: Path, context: dict[str, Any]) -> None:
+    attempt = begin_attempt(NAME)
+    register(attempt, note_build(attempt))
+    driver.write_text("0")
+    with structlog.testing.capture_logs() as logged:
+        publish(attempt).execute(context)  # type: ignore[arg-type]
+    said = [each["event"] for each in logged]
+    assert "tidemark: isp_hits: validating" in said
+    assert not [line for line in said if "HiveConf" in line or "Spark-Submit cmd" in line]
+
+
+def decision(attempt: int) -> Decision:
+    question = approvals.last_of_build(attempts.load_attempt(attempt).build)
+    assert question is not None
+    assert question.decision is not None
+    return question.decision
+
+
+def question(attempt: int) -> int:
+    found = approvals.last_of_build(attempts.load_attempt(attempt).build)
+    assert found is not None
+    return found.id
+
+
+def test_person_is_asked_and_approval_registers_when_only_warnings_were_not_met(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    driver.write_text("2")
+    operator = publish(waiting)
+    with pytest.raises(TaskAwaitingInput) as parked:
+        operator.execute(context)  # type: ignore[arg-type]
+    assert (parked.value.method_name, parked.value.kwargs) == ("execute_complete", {"question": question(waiting)})
+    [shown] = asked
+    assert shown["options"] == ["Approve", "Refuse"]
+    assert shown["subject"] == f"isp_hits {hour()}: 1 warnings. Register it?"
+    assert "    warning: isp_hits: 50 to 294 rows (observed 7, 0 unexpected)" in shown["body"]
+    report = Path(unquote(lake.uri("reports", NAME, f"{hour().label}.html").removeprefix("file://")))
+    assert "Not published: waits for approval" in report.read_text()
+    driver.write_text("0")
+    operator.execute_complete(context, answer("Approve", "a holiday"), **parked.value.kwargs)  # type: ignore[arg-type]
+    said = decision(waiting)
+    assert (said.approved, said.by, said.reason) == (True, "airflow ada", "a holiday")
+
+
+def test_run_fails_for_good_and_nothing_is_submitted_when_it_is_refused(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    driver.write_text("0")
+    refuse = answer("Refuse", "rows are missing")
+    with pytest.raises(AirflowFailException, match="refused by airflow ada: rows are missing; nothing was registered"):
+        publish(waiting).execute_complete(context, refuse, question=question(waiting))  # type: ignore[arg-type]
+    assert decision(waiting).approved is False
+    validation = attempts.load_attempt(waiting).findings.validation
+    assert validation is not None
+    assert validation.decision["decision"] == "refused"
+    assert asked == []
+
+
+def test_answer_decides_nothing_when_something_else_is_asked_since(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    driver.write_text("0")
+    before, build = question(waiting), attempts.load_attempt(waiting).build
+    assert build is not None
+    anew = approvals.ask(build, "suite-2", (WARNED,))
+    with pytest.raises(AirflowFailException, match=f"question {before} is not asked any more"):
+        publish(waiting).execute_complete(context, answer("Approve", "yes"), question=before)  # type: ignore[arg-type]
+    assert approvals.last_of_build(build) == anew
+    assert anew.decision is None
+
+
+def test_task_fails_and_asks_nobody_when_an_approval_was_of_an_older_suite(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    # What the driver does that finds another suite: it asks anew, and ends with 2.
+    driver.write_text("2")
+    before, spec = question(waiting), attempts.load_attempt(waiting)
+    ask_anew = Validation(False, NAME, (WARNED,), question=before + 1)
+    builds.hold(spec, ask_anew)
+    with pytest.raises(AirflowFailException, match=r"1 warnings in .*, nothing was registered yet"):
+        publish(waiting).execute_complete(context, answer("Approve", "yes"), question=before)  # type: ignore[arg-type]
+    assert asked == []
+
+
+def test_answer_agrees_with_the_command_when_that_was_faster(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    driver.write_text("0")
+    number = question(waiting)
+    approvals.decide(number, approved=True, by="bob@host", reason="a holiday")
+    publish(waiting).execute_complete(context, answer("Approve", "yes"), question=number)  # type: ignore[arg-type]
+    assert decision(waiting).by == "bob@host"
+    with pytest.raises(AirflowFailException, match="it was approved by bob@host before: a holiday"):
+        publish(waiting).execute_complete(context, answer("Refuse", "no"), question=number)  # type: ignore[arg-type]
+
+
+def test_nobody_is_asked_when_an_expectation_failed(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]]
+) -> None:
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    failed = ExpectationResult(NAME, "expect_set", "isp", "isp is a", False, "x", 3)
+    builds.reject(attempts.load_attempt(attempt), Validation(False, NAME, (failed, WARNED)))
+    driver.write_text("2")
+    with pytest.raises(AirflowFailException, match="the checkpoint did not pass"):
+        publish(attempt).execute(context)  # type: ignore[arg-type]
+    assert asked == []
