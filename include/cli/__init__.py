@@ -50,6 +50,10 @@ VERBS: dict[str, Verb] = {
         "jobs",
         "Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree",
     ),
+    "report": Verb(
+        "jobs",
+        "Give a pipeline's reports and the fates of the records over any offset ranges; nothing is registered",
+    ),
     "sql": Verb("jobs", "Query the catalog with Spark SQL"),
     "tail": Verb(
         "live",

@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
     app.command()(interval)
     app.command()(approve)
     app.command()(rebuild)
+    app.command()(report)
     app.command()(sql)
 
 
@@ -232,6 +233,45 @@ def rebuild(
             f"{table} {partition} is not what its offsets give: {differences}",
             remedy="run its interval again, which registers it anew",
         )
+
+
+def report(
+    pipeline: PipelineName,
+    ranges: Annotated[
+        str, typer.Option("--ranges", metavar="TOPIC:PARTITION:FROM-UNTIL,…", help="offsets; UNTIL is not included")
+    ],
+    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.KAFKA,
+    as_json: AsJson = False,
+) -> None:
+    """Give a pipeline's reports and the fates of the records over any offset ranges; nothing is registered."""
+    from include.intervals.telling.asked_ranges import check_ranges, format_ranges, parse_ranges
+
+    declared = load_pipeline(pipeline)
+    wanted = parse_ranges(ranges, declared.name)
+    check_ranges(declared, wanted, source)
+    arguments = ["--pipeline", declared.name, "--ranges", format_ranges(wanted), "--source", source.value]
+    found = _result_of("report_ranges", arguments, f"report {declared.name}", sum(map(len, wanted)) < SHORT)
+    if as_json:
+        print_json(found)
+        return
+    print_facts(found["records"])
+    for title, section in found["reports"].items():
+        print_table(section["columns"], [list(row.values()) for row in section["rows"]], title=title)
+        console.print(f"[dim]{clean(section['note'])}; {section['truncated']} rows more[/dim]")
+    suggest(f"./tidemark quarantine list {declared.name}")
+
+
+def _result_of(entry: str, arguments: list[str], name: str, short: bool) -> dict[str, Any]:
+    """Run a Spark application that writes a JSON object to `--result`, and return it. Raise Exit with its code."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        job = submission(
+            entry, *arguments, "--result", str(result), name=name, short=short, delta=delta_tables.any_delta_table()
+        )
+        if code := run_job(job):
+            raise typer.Exit(code)
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
 
 
 def sql(

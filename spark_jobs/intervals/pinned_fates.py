@@ -5,12 +5,11 @@ A replay is the only way out, and it delivers the rows in another interval, so e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.quarantine import pinned_fates
 from include.offsets import OffsetRange
 from include.pipelines.spec import Avro, Pipeline
@@ -25,23 +24,24 @@ _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 def withhold_quarantined(
     spark: SparkSession,
     pipeline: Pipeline,
-    pinned: PinnedInterval,
+    ranges: Sequence[OffsetRange],
+    topic_ids: Mapping[str, str],
     otherwise: Sequence[OffsetRange],
     records: DataFrame,
 ) -> tuple[DataFrame, Column | None]:
-    """Records of an interval and which of them `decode` must leave alone.
+    """Return records of ranges, and which of them `decode` must leave alone.
 
     Diverted records would throw, replayed ones belong to another interval, and in the parts that were
     decoded by other code (`otherwise`) every quarantined record stays so; so does one whose schema the registry
     did not know then. Elsewhere records are decoded again, to be compared.
     """
-    known = pinned_fates(pipeline.name, pinned.ranges, pinned.topic_ids)
+    known = pinned_fates(pipeline.name, ranges, topic_ids)
     registered_since = isinstance(pipeline.decoder, Avro)
     if not known and not otherwise and not registered_since:
         return records, None
     held = frame_of(spark, known, _COORDINATES)
     if registered_since:
-        held = held.unionByName(read_quarantined(spark, pipeline, pinned.ranges, UNKNOWN_SCHEMA)).distinct()
+        held = held.unionByName(read_quarantined(spark, pipeline, ranges, UNKNOWN_SCHEMA)).distinct()
     if otherwise:
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))

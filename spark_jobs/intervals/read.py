@@ -114,8 +114,9 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     _check_topics(pipeline, pinned, ranges)
     version = decoder_version(pipeline.name)
     otherwise = decoded_otherwise(pipeline.name, ranges, version)
-    records = withhold_quarantined(spark, pipeline, pinned, otherwise, read_ranges(spark, ranges))
-    decoded = decode(pipeline, *records).drop("key", "value", "headers", "date")
+    records = read_ranges(spark, ranges)
+    known = withhold_quarantined(spark, pipeline, pinned.ranges, pinned.topic_ids, otherwise, records)
+    decoded = decode(pipeline, *known).drop("key", "value", "headers", "date")
     if otherwise:
         reading = _compare_changed_code(landed, decoded, ranges, otherwise, write)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,8 @@ ROWS = 50
 SERIES = 6
 """Keys the chart shows."""
 
+_INTERVAL = "the interval"
+
 
 def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]) -> dict[str, Any]:
     """Return sections and chart of the report, small enough for the ledger, and note the rows to be notified."""
@@ -32,24 +35,46 @@ def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
     for report in pipeline.reports:
-        if isinstance(report, Threshold):
-            view = next(view for view in pipeline.views if view.name == report.view)
-            sections.append(_threshold(spark, pipeline, report, view, views[report.view]))
-        elif isinstance(report, Top):
-            sections.append(
-                _section(report.title, "over all windows of the interval", _top(report, views[report.view]))
-            )
+        if isinstance(report, Listing) and report.notify:
+            sections.append(_noted_listing(run, report, rows))
         else:
-            listed = _listed(pipeline, report, rows).persist()
-            sections.append(_section(report.title, "as of the last record of the interval", listed))
-            if report.notify:
-                noted = listed.limit(notifications.MOST).collect()
-                notifications.note_listed(
-                    run.pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted)
-                )
-            listed.unpersist()
+            sections.append(section_of(spark, pipeline, report, views, rows, _INTERVAL))
     chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
     return {"sections": sections, "chart": chart}
+
+
+def section_of(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    report: Threshold | Top | Listing,
+    views: Mapping[str, DataFrame],
+    rows: DataFrame,
+    scope: str,
+) -> dict[str, Any]:
+    """Return one section: `{"title", "note", "columns", "rows", "truncated"}`.
+
+    `views` are the batch views by name; `rows` has the archive table's columns and `event_time`; `scope` is what the
+    notes call that which was read.
+    """
+    if isinstance(report, Threshold):
+        return _threshold(spark, pipeline, report, views[report.view], scope)
+    if isinstance(report, Top):
+        return _section(report.title, f"over all windows of {scope}", _top(report, views[report.view]))
+    return _listing(report, _listed(pipeline, report, rows), scope)
+
+
+def _listing(report: Listing, listed: DataFrame, scope: str) -> dict[str, Any]:
+    return _section(report.title, f"as of the last record of {scope}", listed)
+
+
+def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[str, Any]:
+    """Return the section, and note its rows to be notified."""
+    listed = _listed(run.pipeline, report, rows).persist()
+    section = _listing(report, listed, _INTERVAL)
+    noted = listed.limit(notifications.MOST).collect()
+    notifications.note_listed(run.pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted))
+    listed.unpersist()
+    return section
 
 
 def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, built: list[BuiltRevision]) -> DataFrame:
@@ -77,10 +102,10 @@ def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
 
 
 def _threshold(
-    spark: SparkSession, pipeline: Pipeline, report: Threshold, view: AdditiveView, rows: DataFrame
+    spark: SparkSession, pipeline: Pipeline, report: Threshold, rows: DataFrame, scope: str
 ) -> dict[str, Any]:
     """Keys above the limit in the batch view or in the speed view, with both values."""
-    measure = report.measure
+    view, measure = next(view for view in pipeline.views if view.name == report.view), report.measure
     batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
     window = F.col(view.window)
     first, last = rows.agg(F.min(window["start"]), F.max(window["end"])).collect()[0]
@@ -99,7 +124,7 @@ def _threshold(
         "speed_view",
     ).orderBy(F.desc("batch_view"), *plain)
     topic = view.speed.topic
-    note = f"{view.description}, above {report.above}: this interval's batch view beside the last value of {topic}"
+    note = f"{view.description}, above {report.above}: the batch view of {scope} beside the last value of {topic}"
     return _section(report.title, note, shown)
 
 
