@@ -58,6 +58,7 @@ class Settings(BaseModel):
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
     max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
+    proof_key: Path | None = Field(None, description="0600 file with the Ed25519 key (PEM) that signs proofs")
     alert_webhook: SecretStr | None = Field(None, description="https://… that every alert is posted to as JSON")
     alert_smtp: SecretStr | None = Field(None, description="smtp[s]://[user:password@]host[:port] that sends alerts")
     alert_email_to: str = Field("", description="receivers of alerts, separated by commas")

@@ -37,6 +37,7 @@ VERBS: dict[str, Verb] = {
     "ranges": Verb("data", "List the pinned offset ranges of all intervals, or of one"),
     "explain": Verb("data", "Show where a table partition comes from"),
     "lag": Verb("data", "Show how many offsets each query is behind its topics"),
+    "verify": Verb("data", "Check the proof of a registered interval"),
     "stream": Verb("jobs", "Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully"),
     "interval": Verb(
         "jobs",

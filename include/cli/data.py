@@ -1,4 +1,4 @@
-"""The verbs `pipelines`, `produce`, `ranges`, `explain` and `lag`, which need no Spark."""
+"""The verbs `pipelines`, `produce`, `ranges`, `explain`, `lag` and `verify`, which need no Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_table, progress, suggest, working
+from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command()(ranges)
     app.command()(explain)
     app.command()(lag)
+    app.command()(verify)
 
 
 def pipelines(as_json: AsJson = False) -> None:
@@ -241,3 +242,29 @@ def lag(
             if behind
             else "./tidemark interval PIPELINE --from TIME --to TIME"
         )
+
+
+def verify(
+    file: Annotated[str, typer.Argument(help="the proof: a path, or a URI in the lake")],
+    lake: Annotated[str, typer.Option("--lake", metavar="URI", help="default: the lake of the settings")] = "",
+    public_key: Annotated[
+        str, typer.Option("--public-key", help="the signer's, in hexadecimal; default: that of the key that is set")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check the proof of a registered interval.
+
+    Files, rows, counts, chain and signature. Each difference is named; then it ends with 3.
+    """
+    from include.errors import ReconciliationFailed
+    from include.proof.check import check_proof
+    from include.proof.verify import lines
+
+    report = check_proof(file, lake, public_key)
+    if as_json:
+        print_json({"file": file, "differences": report.differences, "notes": report.notes})
+    else:
+        for line in lines(report):
+            console.print(clean(line), highlight=False, soft_wrap=True)
+    if report.differences:
+        raise typer.Exit(ReconciliationFailed.exit_code)

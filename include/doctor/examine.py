@@ -20,6 +20,7 @@ from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.tables import check_tables
 from include.errors import TidemarkError
+from include.ledger import proofs
 from include.ledger.lineage import registered_partitions
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import all_pipelines
@@ -190,8 +191,16 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             yield from _missing(pipeline)
+            yield from unproved(pipeline)
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)
+
+
+def unproved(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a note when registered intervals have no proof yet."""
+    if count := len(proofs.unproved(pipeline.name)):
+        what = f"{pipeline.name}: registered intervals without a proof: {count}"
+        yield Finding(True, what, "they are written when the pipeline's next intervals are registered", notice=True)
 
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.streams.incarnations import closed
 from include.monitor.history.remedies import approve_command
 from include.pipelines import load_pipeline
+from include.proof.write import prove_registered
 from include.reconciliation import DifferenceClass
 from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import Interval
@@ -137,7 +138,7 @@ def judge_validation(attempt: int) -> None:
 
 
 def announce(attempt: int) -> Verdict:
-    """Write the interval's report and verdict, end the attempt, and notify the operators of what is new."""
+    """Write the interval's proof, report and verdict, end the attempt, and notify the operators of what is new."""
     from include.monitor.report import render_report
 
     crash_point("interval_published")
@@ -146,6 +147,8 @@ def announce(attempt: int) -> Verdict:
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
     verdict = replace(verdict, report=location.removeprefix("file://"))
     pipeline = load_pipeline(verdict.pipeline)
+    if verdict.exit_code == 0:
+        verdict = verdict.with_proof(prove_registered(pipeline, spec.pinned.id))
     data = spec.findings.build.report if spec.findings.build else {}
     lake.write_text(location, render_report(verdict.as_json(), {"description": pipeline.description, **data}))
     attempts.end_attempt(attempt, verdict.exit_code, verdict.as_json())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from include.errors import ReconciliationFailed, ValidationFailed
@@ -55,6 +55,10 @@ class Verdict:
             "delta": kept.get("delta", {}),
             "report": self.report,
         }
+
+    def with_proof(self, proof: str | None) -> Verdict:
+        """Return the verdict with the URI of the proof beside each registered table partition; null without one."""
+        return replace(self, registered=[{**each, "proof": proof} for each in self.registered])
 
     def in_words(self) -> str:
         """Return one line: what became of the interval, and why."""

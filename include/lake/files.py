@@ -10,6 +10,7 @@ Layout:
     checkpoints/<pipeline>/g<generation>/<query>           a query's checkpoint; beside it <view>.base-<token>
     received/<pipeline>/<connection>-<n>.lines             lines of a socket, unchanged
     reports/<pipeline>/<interval>.html
+    proofs/<pipeline>/<interval>-<build>.json              the proof of what a build registered
     lost+found/<time>/…                                    what `doctor --repair` moved away
 """
 

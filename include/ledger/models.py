@@ -715,3 +715,24 @@ class AlertRow(Base):
     closed_at: Mapped[datetime | None] = mapped_column(comment="When it was found to be over")
     told: Mapped[dict[str, Any]] = mapped_column(comment="By channel: when its beginning was told there")
     told_closed: Mapped[dict[str, Any]] = mapped_column(comment="By channel: when its end was told there")
+
+
+class ProofRow(Base):
+    """A proof that was written."""
+
+    __tablename__ = "proofs"
+    __table_args__ = (
+        Index("ix_proofs_pipeline", "pipeline", "id"),
+        {"comment": "Proofs of registered intervals in the order of their chain; only ever added to"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order of the chain")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    build_id: Mapped[int] = mapped_column(
+        ForeignKey("builds.id", ondelete="CASCADE"), unique=True, comment="The build that was registered"
+    )
+    tables: Mapped[list[Any]] = mapped_column(JSONB, comment="Tables whose chains it continues")
+    path: Mapped[str] = mapped_column(comment="Path of its file below the lake")
+    sha256: Mapped[str] = mapped_column(comment="SHA-256 of the file")
+    signed_by: Mapped[str | None] = mapped_column(comment="Public key, in hexadecimal; null: unsigned")
+    written_at: Mapped[datetime] = _now("When it was written")

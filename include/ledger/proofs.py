@@ -1,0 +1,151 @@
+"""Proofs of registered intervals in the ledger: what each says, which were written, and the order of their chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session
+
+from include.ledger.database import lock, session
+from include.ledger.intervals.findings import Findings, findings_of
+from include.ledger.intervals.pins import PinnedInterval, pinned_of
+from include.ledger.intervals.revisions import BuiltRevision, as_built
+from include.ledger.intervals.states import IntervalState, RevisionState
+from include.ledger.models import Attempt, Build, IntervalRow, ProofRow, Revision
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A proof that was written."""
+
+    path: str
+    """Below the lake."""
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A registered revision, and the code that built it."""
+
+    built: BuiltRevision
+    code_version: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the proof of a published build says."""
+
+    build: int
+    attempt: int
+    source: str
+    code_version: str
+    published_at: datetime
+    pinned: PinnedInterval
+    findings: Findings
+    registered: tuple[Registered, ...]
+    """What is registered of the interval, by table and partition; a rerun may have left some of it as it was."""
+
+
+@dataclass
+class Chain:
+    """The ends of a pipeline's chains while one proof is added to them."""
+
+    heads: Mapping[str, Proof | None]
+    """The last proof of each table; None: there is none yet."""
+    written: Proof | None = None
+    """The proof that the build has already, or has got by `append`."""
+    signed_by: str | None = field(default=None)
+
+    def append(self, proof: Proof, signed_by: str | None) -> None:
+        """Add the proof at the end; in force when the block that yielded this chain ends."""
+        self.written, self.signed_by = proof, signed_by
+
+
+@contextmanager
+def extending(pipeline: str, build: int, tables: Sequence[str]) -> Iterator[Chain]:
+    """Yield the chains of a pipeline's tables, locked, and keep what the block appends to them."""
+    with session() as ledger:
+        lock(ledger, f"proof:{pipeline}")
+        known = ledger.scalar(select(ProofRow).where(ProofRow.build_id == build))
+        chain = Chain({table: _head(ledger, pipeline, table) for table in tables}, _proof(known))
+        yield chain
+        if known is None and chain.written is not None:
+            ledger.add(
+                ProofRow(
+                    pipeline=pipeline,
+                    build_id=build,
+                    tables=list(tables),
+                    path=chain.written.path,
+                    sha256=chain.written.sha256,
+                    signed_by=chain.signed_by,
+                )
+            )
+
+
+def _head(ledger: Session, pipeline: str, table: str) -> Proof | None:
+    wanted = select(ProofRow).where(ProofRow.pipeline == pipeline, ProofRow.tables.contains([table]))
+    return _proof(ledger.scalar(wanted.order_by(ProofRow.id.desc()).limit(1)))
+
+
+def _proof(row: ProofRow | None) -> Proof | None:
+    return Proof(row.path, row.sha256) if row is not None else None
+
+
+def build_to_prove(interval_id: int) -> int | None:
+    """Return the build that made what is registered of an interval as it is; None when none was published.
+
+    A rerun that changed nothing needs no proof of its own.
+    """
+    with session() as ledger:
+        return ledger.scalar(_made_it().where(Build.interval_id == interval_id))
+
+
+def unproved(pipeline: str, limit: int | None = None) -> list[int]:
+    """Return the builds that made what is registered of intervals and have no proof yet, in order."""
+    made_it = (
+        _made_it()
+        .join(IntervalRow, IntervalRow.id == Build.interval_id)
+        .where(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.REGISTERED)
+        .group_by(Build.interval_id)
+        .subquery()
+    )
+    proved = select(ProofRow.id).where(ProofRow.build_id == made_it.c.build)
+    wanted = select(made_it.c.build).where(~proved.exists()).order_by(made_it.c.build).limit(limit)
+    with session() as ledger:
+        return list(ledger.scalars(wanted))
+
+
+def _made_it() -> Select[int | None]:
+    """The last build that pointed the catalog elsewhere; of an interval without a row, the first that passed."""
+    changed = [func.jsonb_array_length(Build.changes[part]) > 0 for part in ("points", "drops")]
+    made = func.coalesce(func.max(Build.id).filter(or_(*changed)), func.min(Build.id))
+    return select(made.label("build")).where(
+        Build.published_at.is_not(None), Build.passed.is_(True), Build.changes.is_not(None)
+    )
+
+
+def evidence_of(build: int) -> Evidence:
+    """Return what the proof of a published build says."""
+    with session() as ledger:
+        row = ledger.get_one(Build, build)
+        attempt = ledger.get_one(Attempt, row.attempt_id)
+        revisions = ledger.scalars(
+            select(Revision)
+            .where(Revision.interval_id == row.interval_id, Revision.state == RevisionState.REGISTERED)
+            .order_by(Revision.table_name, Revision.table_partition)
+        )
+        assert row.published_at is not None
+        return Evidence(
+            row.id,
+            attempt.id,
+            attempt.source,
+            attempt.code_version,
+            row.published_at,
+            pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id)),
+            findings_of(row.findings),
+            tuple(Registered(as_built(each), each.code_version) for each in revisions),
+        )

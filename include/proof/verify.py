@@ -1,0 +1,399 @@
+"""Check a proof of Tidemark: `python verify.py FILE [--lake URI] [--public-key HEX]`.
+
+This file needs nothing but itself and pyarrow. Copy it wherever a proof is to be
+checked. It ends with 0 when everything is as the proof says, with 3 and a line per difference when something is not,
+with 64 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+FORMAT = "tidemark-proof/1"
+IDENTITY = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
+FATES = ("archived", "empty", "quarantined", "gaps")
+
+_P = 2**255 - 19
+_L = 2**252 + 27742317777372353535851937790883648493
+_D = -121665 * pow(121666, -1, _P) % _P
+_ROOT = pow(2, (_P - 1) // 4, _P)
+_Point = tuple[int, int, int, int]
+
+
+class NotAProof(Exception):
+    """The file is no proof of a known format."""
+
+
+@dataclass
+class Report:
+    """What was found: each entry begins with what it is about."""
+
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be checked, or is good to know."""
+
+    def differs(self, what: str, detail: str) -> None:
+        """Note a difference."""
+        self.differences.append(f"{what}: {detail}")
+
+
+@dataclass(frozen=True)
+class Lake:
+    """Files below a URI."""
+
+    system: fs.FileSystem
+    root: str
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None without the file."""
+        if not self.has(path):
+            return None
+        with self.system.open_input_stream(f"{self.root}/{path}") as file:
+            return bytes(file.read())
+
+    def has(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        if ".." in path.split("/"):
+            raise NotAProof(f"{path} leads out of the lake")
+        return bool(self.system.get_file_info(f"{self.root}/{path}").type == fs.FileType.File)
+
+    def sha256(self, path: str) -> str:
+        """Return the SHA-256 of a file's bytes."""
+        digest = hashlib.sha256()
+        with self.system.open_input_stream(f"{self.root}/{path}") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+
+    def names(self, folder: str) -> set[str]:
+        """Return the names of the visible files in a folder."""
+        infos = self.system.get_file_info(fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
+        return {i.base_name for i in infos if i.type == fs.FileType.File and not i.base_name.startswith((".", "_"))}
+
+
+def open_lake(uri: str) -> Lake:
+    """Return the lake at a URI or path."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file"):
+        return Lake(fs.LocalFileSystem(), (unquote(parts.path) if parts.scheme else uri).rstrip("/"))
+    system, path = fs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
+    return Lake(system, path.rstrip("/"))
+
+
+def canonical(proof: Mapping[str, Any]) -> bytes:
+    """Return the bytes that are signed: the proof without its signature, keys sorted, no spaces, ASCII."""
+    unsigned = {key: value for key, value in proof.items() if key != "signature"}
+    return json.dumps(unsigned, sort_keys=True, separators=(",", ":")).encode()
+
+
+def parse(content: bytes) -> dict[str, Any]:
+    """Return a proof. Raise NotAProof for anything else."""
+    try:
+        proof = json.loads(content)
+    except ValueError:
+        raise NotAProof("it is not JSON") from None
+    if not isinstance(proof, dict) or proof.get("format") != FORMAT:
+        raise NotAProof(f"its format is not {FORMAT}")
+    return proof
+
+
+def check(content: bytes, lake: Lake, public_key: str = "") -> Report:
+    """Check a proof; `public_key` is the signer's, in hexadecimal."""
+    report = Report()
+    try:
+        proof = parse(content)
+        _check_signature(proof, public_key, report)
+        _check_counts(proof, report)
+        successors = _check_chain(content, proof, lake, report)
+        _check_files(proof, lake, successors, report)
+        rows = _identities(proof, lake, report)
+        if rows is not None:
+            _check_records(proof, rows, report)
+    except NotAProof as error:
+        report.differs("format", str(error))
+    except (KeyError, TypeError, AttributeError) as error:
+        report.differs("format", f"a part is missing or of another kind: {error}")
+    return report
+
+
+def _check_signature(proof: Mapping[str, Any], public_key: str, report: Report) -> None:
+    signature = proof["signature"]
+    if signature["algorithm"] != "Ed25519":
+        told = f"the proof is unsigned: {signature.get('why', '')}"
+        report.differs("signature", told) if public_key else report.notes.append(told)
+        return
+    if not ed25519_verifies(signature["public_key"], signature["value"], canonical(proof)):
+        report.differs("signature", "it does not fit the proof: the proof or the signature was changed")
+    elif public_key and signature["public_key"] != public_key:
+        report.differs("signature", f"signed by {signature['public_key']}, expected is {public_key}")
+    elif not public_key:
+        report.notes.append(f"signed by {signature['public_key']}; whose key that is was not checked")
+
+
+def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
+    """Compare what the proof says about itself: it must add up."""
+    counted = [each for each in proof["ranges"] if each.get("archived") is not None]
+    for each in counted:
+        total, offsets = sum(each[fate] for fate in FATES), each["until_offset"] - each["from_offset"]
+        if total != offsets:
+            report.differs("counts", f"{_place(each)} holds {offsets} offsets, their fates add up to {total}")
+    for fate in FATES if counted else ():
+        if sum(each[fate] for each in counted) != proof["records"][fate]:
+            report.differs("counts", f"{fate} of the topic partitions do not add up to {proof['records'][fate]}")
+    for table in proof["tables"]:
+        rows = [file["rows"] for file in table["files"]]
+        if None not in rows and sum(rows) != table["rows"]:
+            report.differs("counts", f"{_where(table)}: rows of the files do not add up to {table['rows']}")
+    if proof["reconciliation"]["unexplained"] or not proof["validation"]["success"]:
+        report.differs("verdict", "what did not pass is not registered; the proof says it was")
+    decision = proof["validation"]["decision"] or {}
+    for each in (each for each in proof["expectations"] if not each["success"]):
+        approved = each["severity"] == "warn" and decision.get("decision") == "approved"
+        told = f"not met: {each['table']}: {each['words']}"
+        if approved or each["severity"] == "info":
+            report.notes.append(f"{told}; " + (f"approved by {decision['by']}" if approved else "only told"))
+        else:
+            report.differs("verdict", told)
+
+
+def _check_chain(content: bytes, proof: Mapping[str, Any], lake: Lake, report: Report) -> list[dict[str, Any]]:
+    """Walk to the first proof, then look at those that name this one; return the later ones of its interval."""
+    seen: set[str] = set()
+    direct = _links(proof)
+    before = [*direct]
+    while before:
+        path, digest = before.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        found = lake.read(path)
+        if found is None:
+            report.differs("chain", f"{path} is missing")
+        elif hashlib.sha256(found).hexdigest() != digest:
+            report.differs("chain", f"{path} was changed since its successor was written")
+        else:
+            earlier = parse(found)
+            before += _links(earlier)
+            was_signed = (path, digest) in direct and earlier["signature"]["algorithm"] == "Ed25519"
+            if was_signed and proof["signature"]["algorithm"] != "Ed25519":
+                report.differs("signature", f"the proof is unsigned, and {path} before it is signed")
+    return _successors(content, proof, lake, seen, report)
+
+
+def _successors(
+    content: bytes, proof: Mapping[str, Any], lake: Lake, seen: set[str], report: Report
+) -> list[dict[str, Any]]:
+    folder, own = proof["file"].rsplit("/", 1)[0], hashlib.sha256(content).hexdigest()
+    later = []
+    for name in sorted(lake.names(folder)):
+        path = f"{folder}/{name}"
+        if path == proof["file"] or path in seen or not (found := lake.read(path)):
+            continue
+        try:
+            other = parse(found)
+        except NotAProof as error:
+            report.differs("chain", f"{path}: {error}")
+            continue
+        if any(linked == proof["file"] and digest != own for linked, digest in _links(other)):
+            report.differs("chain", f"{path} follows this proof as it was; it was changed since")
+        if other["interval"] == proof["interval"] and other["build"] > proof["build"]:
+            later.append(other)
+    stored = lake.read(proof["file"])
+    if stored is not None and stored != content:
+        report.differs("chain", f"the lake holds another proof at {proof['file']}")
+    return later
+
+
+def _links(proof: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(each["file"], each["sha256"]) for each in proof["previous"].values() if each is not None}
+
+
+def _check_files(proof: Mapping[str, Any], lake: Lake, successors: list[dict[str, Any]], report: Report) -> None:
+    current = {each["location"] for later in successors[-1:] for each in later["tables"]}
+    for table in proof["tables"]:
+        names, told = lake.names(table["location"]), {file["name"]: file for file in table["files"]}
+        if not names and successors and table["location"] not in current:
+            report.notes.append(f"{_where(table)} was replaced by a later run; its files are gone")
+            continue
+        for name in sorted(names - told.keys()):
+            report.differs("extra file", f"{table['location']}/{name}")
+        for name, file in sorted(told.items()):
+            path = f"{table['location']}/{name}"
+            if not lake.has(path):
+                report.differs("file missing", path)
+                continue
+            if file["sha256"] is None:
+                report.notes.append(f"{path} is not compared: no SHA-256 of it was kept")
+                continue
+            if lake.sha256(path) != file["sha256"]:
+                report.differs("file changed", f"{path}: its SHA-256 is another one")
+            if name.endswith(".parquet"):
+                _check_rows(path, lake, file["rows"], report)
+
+
+def _check_rows(path: str, lake: Lake, told: int, report: Report) -> None:
+    try:
+        rows = pq.read_metadata(f"{lake.root}/{path}", filesystem=lake.system).num_rows
+    except (pa.ArrowException, OSError) as error:
+        report.differs("rows", f"{path} cannot be read: {error}")
+        return
+    if rows != told:
+        report.differs("rows", f"{path} holds {rows}, told are {told}")
+
+
+def _identities(proof: Mapping[str, Any], lake: Lake, report: Report) -> pa.Table | None:
+    """Return coordinates and timestamps of the archive table's rows; None where they cannot be read as told."""
+    tables = []
+    for table in (each for each in proof["tables"] if each["table"] == proof["archive_table"]):
+        for file in table["files"]:
+            path = f"{table['location']}/{file['name']}"
+            if not lake.has(path) or not path.endswith(".parquet"):
+                report.notes.append(f"rows are not compared: {file['name']} is gone, or not Parquet")
+                return None
+            try:
+                with lake.system.open_input_file(f"{lake.root}/{path}") as opened:
+                    tables.append(pq.ParquetFile(opened).read([*IDENTITY, "kafka_timestamp"]))
+            except (pa.ArrowException, OSError, KeyError):
+                report.notes.append(f"rows are not compared: {file['name']} cannot be read")
+                return None
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> None:
+    """Compare the archive table's rows with the fates of the ranges."""
+    distinct = rows.group_by(IDENTITY).aggregate([]).num_rows
+    if distinct != rows.num_rows:
+        report.differs("duplicates", f"{rows.num_rows - distinct} rows of {proof['archive_table']} are there twice")
+    replayed = proof["records"].get("replayed", 0)
+    for each in proof["ranges"]:
+        found, told = len(_timestamps(rows, each)), each.get("archived")
+        # What a replay let out of quarantine has its rows here, and keeps its fate.
+        if told is not None and not told <= found <= told + replayed:
+            report.differs("records", f"{_place(each)}: {told} are told to be archived, {found} have rows")
+
+
+def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int]:
+    """Return the timestamps (ms) of the records of a range that have rows, by offset."""
+    if rows is None:
+        return {}
+    offset = pc.field("kafka_offset")
+    own = (pc.field("kafka_topic") == each["topic"]) & (pc.field("kafka_partition") == each["partition"])
+    found = rows.filter(own & (offset >= each["from_offset"]) & (offset < each["until_offset"]))
+    moments = found["kafka_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    return dict(zip(found["kafka_offset"].to_pylist(), moments.to_pylist(), strict=True))
+
+
+def _place(each: Mapping[str, Any]) -> str:
+    return f"{each['topic']}-{each['partition']} [{each['from_offset']}, {each['until_offset']})"
+
+
+def _where(table: Mapping[str, Any]) -> str:
+    return f"{table['table']} {table['partition']}"
+
+
+def ed25519_verifies(public_key: str, signature: str, message: bytes) -> bool:
+    """Return whether an Ed25519 signature fits (RFC 8032, section 5.1.7); keys and signatures are hexadecimal."""
+    try:
+        key, value = bytes.fromhex(public_key), bytes.fromhex(signature)
+    except ValueError:
+        return False
+    if len(key) != 32 or len(value) != 64:
+        return False
+    signer, commitment = _decompress(key), _decompress(value[:32])
+    scalar = int.from_bytes(value[32:], "little")
+    if signer is None or commitment is None or scalar >= _L:
+        return False
+    challenge = int.from_bytes(hashlib.sha512(value[:32] + key + message).digest(), "little") % _L
+    y = 4 * pow(5, -1, _P) % _P
+    base = _recover(y, 0)
+    assert base is not None
+    left, right = _times(scalar, base), _add(commitment, _times(challenge, signer))
+    return all((left[n] * right[2] - right[n] * left[2]) % _P == 0 for n in (0, 1))
+
+
+def _decompress(encoded: bytes) -> _Point | None:
+    number = int.from_bytes(encoded, "little")
+    return _recover(number & (2**255 - 1), number >> 255)
+
+
+def _recover(y: int, sign: int) -> _Point | None:
+    """Return the point of a y coordinate and the sign of x; None when there is none."""
+    square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P
+    x = pow(square, (_P + 3) // 8, _P)
+    if (x * x - square) % _P:
+        x = x * _ROOT % _P
+    if y >= _P or (x * x - square) % _P or (x == 0 and sign):
+        return None
+    x = _P - x if x & 1 != sign else x
+    return x, y, 1, x * y % _P
+
+
+def _add(p: _Point, q: _Point) -> _Point:
+    a, b = (p[1] - p[0]) * (q[1] - q[0]) % _P, (p[1] + p[0]) * (q[1] + q[0]) % _P
+    c, d = 2 * p[3] * q[3] * _D % _P, 2 * p[2] * q[2] % _P
+    e, f, g, h = b - a, d - c, d + c, b + a
+    return e * f % _P, g * h % _P, f * g % _P, e * h % _P
+
+
+def _times(scalar: int, point: _Point) -> _Point:
+    result: _Point = (0, 1, 1, 0)
+    while scalar:
+        result = _add(result, point) if scalar & 1 else result
+        point, scalar = _add(point, point), scalar >> 1
+    return result
+
+
+def lines(report: Report) -> Iterator[str]:
+    """Yield what was found, differences first."""
+    yield from (f"differs: {each}" for each in report.differences)
+    yield from (f"note: {each}" for each in report.notes)
+    yield "the proof does not hold" if report.differences else "everything that was checked is as the proof says"
+
+
+def _lake_above(file: str, content: bytes) -> str:
+    """Return the folder of the lake that holds a proof. Raise OSError when the proof was moved."""
+    try:
+        path = str(parse(content).get("file", ""))
+    except NotAProof:
+        return "."
+    if not path or not file.endswith(path):
+        raise OSError("it does not lie where it was written; name the lake with --lake")
+    return file.removesuffix(path) or "."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check the proof that the command line names; return the exit code."""
+    parser = argparse.ArgumentParser(description="Check a proof of Tidemark.")
+    parser.add_argument("file", help="the proof")
+    parser.add_argument("--lake", default="", help="URI of the lake; default: the folder that holds the proofs")
+    parser.add_argument("--public-key", default="", help="the signer's public key, in hexadecimal")
+    try:
+        given = parser.parse_args(arguments)
+    except SystemExit as error:
+        return 64 if error.code else 0
+    try:
+        with open(given.file, "rb") as file:  # noqa: PTH123
+            content = file.read()
+        lake = given.lake or _lake_above(given.file, content)
+        report = check(content, open_lake(lake), given.public_key)
+    except OSError as error:
+        print(f"{given.file}: {error}", file=sys.stderr)
+        return 64
+    print("\n".join(lines(report)))
+    return 3 if report.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

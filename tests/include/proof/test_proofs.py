@@ -1,0 +1,377 @@
+"""Proofs of registered intervals: written once, chained and signed, and whatever is changed since is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from include.doctor.examine import unproved
+from include.errors import UsageError
+from include.intervals import steps
+from include.pipelines import load_pipeline
+from include.proof import signing, verify
+from include.proof.check import check_proof
+from include.proof.write import prove_registered
+from include.settings import settings
+from tests.conftest import REPOSITORY, Home, settings_of
+from tests.support.proved import PIPELINE, register_hour
+
+pytestmark = [pytest.mark.services]
+
+NAMES = load_pipeline(PIPELINE)
+
+
+def prove(interval: int) -> Path:
+    written = prove_registered(NAMES, interval)
+    assert written is not None
+    return Path(written.removeprefix("file://"))
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "proof.key"
+    pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(pem)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def signed(postgres: Home, key: Path) -> Iterator[list[Path]]:
+    """Three signed proofs of the hours 0, 1 and 2."""
+    with settings_of(postgres, TIDEMARK_PROOF_KEY=str(key)):
+        yield [prove(register_hour(number)) for number in range(3)]
+
+
+@pytest.fixture
+def copied(signed: list[Path], tmp_path: Path) -> Path:
+    """A copy of the lake with the proofs."""
+    lake = signed[0].parents[2]
+    return Path(shutil.copytree(lake, tmp_path / "lake"))
+
+
+def proof_in(lake: Path, signed: list[Path], number: int = 1) -> Path:
+    return lake / signed[number].relative_to(signed[number].parents[2])
+
+
+def differences(proof: Path, lake: Path, public_key: str = "") -> list[str]:
+    return verify.check(proof.read_bytes(), verify.open_lake(str(lake)), public_key).differences
+
+
+def change(proof: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads(proof.read_text())
+    edit(document)
+    proof.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def part(lake: Path, proof: Path) -> Path:
+    table = json.loads(proof.read_text())["tables"][0]
+    return lake / table["location"] / table["files"][0]["name"]
+
+
+def test_proof_holds_and_says_what_was_registered(signed: list[Path], key: Path) -> None:
+    report = check_proof(str(signed[1]))
+    assert (report.differences, report.notes) == ([], [])
+    proof = json.loads(signed[1].read_text())
+    assert proof["interval"] == {"from": "2026-11-20T06:00:00Z", "to": "2026-11-20T07:00:00Z"}
+    assert proof["ranges"][1] == {
+        "topic": "nest-logs", "topic_id": "id", "partition": 1, "from_offset": 100, "until_offset": 200,
+        "archived": 95, "empty": 2, "quarantined": 3, "gaps": 0,
+    }  # fmt: skip
+    assert proof["record_hashes"]["present"] is False
+    assert set(proof["previous"]) == set(NAMES.tables)
+    assert {each["file"] for each in proof["previous"].values()} == {json.loads(signed[0].read_text())["file"]}
+    assert proof["signature"]["public_key"] == signing.own_public_key()
+    assert len(proof["lock_sha256"]) == 64
+
+
+def drop_row(lake: Path, proof: Path, *, told: bool = False) -> None:
+    """Write the file anew with another content; `told`: as whoever can write the proof too, without the key."""
+    path = part(lake, proof)
+    table = pq.ParquetFile(path).read()
+    pq.write_table(table.slice(2), path)
+    if told:
+        tell(proof, path, table.num_rows - 2)
+
+
+def double_row(lake: Path, proof: Path) -> None:
+    path = part(lake, proof)
+    table = pq.ParquetFile(path).read()
+    pq.write_table(pa.concat_tables([table.slice(1), table.slice(1, 1)]), path)
+    tell(proof, path, table.num_rows)
+
+
+def change_value(lake: Path, proof: Path) -> None:
+    path = part(lake, proof)
+    table = pq.ParquetFile(path).read()
+    other = pa.array(["d-x"] * table.num_rows)
+    pq.write_table(table.set_column(table.column_names.index("device_id"), "device_id", other), path)
+
+
+def tell(proof: Path, path: Path, rows: int) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        table = document["tables"][0]
+        table["rows"] = table["files"][0]["rows"] = rows
+        table["files"][0]["sha256"] = verify.open_lake("/").sha256(str(path))
+
+    change(proof, edit)
+
+
+def sign_by_another(proof: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+
+    def edit(document: dict[str, Any]) -> None:
+        document["signature"]["public_key"] = key.public_key().public_bytes_raw().hex()
+        document["signature"]["value"] = key.sign(verify.canonical(document)).hex()
+
+    change(proof, edit)
+
+
+def flip(proof: Path) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        value = document["signature"]["value"]
+        document["signature"]["value"] = ("0" if value[0] != "0" else "1") + value[1:]
+
+    change(proof, edit)
+
+
+Corruption = Callable[[Path, Path], object]
+CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
+    "a value of a row is another": (change_value, {"file changed"}),
+    "a row is gone": (drop_row, {"file changed", "rows", "records"}),
+    "a row is gone and the proof says so": (
+        lambda lake, proof: drop_row(lake, proof, told=True),
+        {"signature", "records", "chain"},
+    ),
+    "a row is there twice and the proof says so": (double_row, {"signature", "duplicates", "records", "chain"}),
+    "a file is gone": (lambda lake, proof: part(lake, proof).unlink(), {"file missing"}),
+    "a file is cut": (
+        lambda lake, proof: part(lake, proof).write_bytes(part(lake, proof).read_bytes()[:-9]),
+        {"file changed", "rows"},
+    ),
+    "a file is added": (
+        lambda lake, proof: shutil.copy(part(lake, proof), part(lake, proof).with_name("part-1.parquet")),
+        {"extra file"},
+    ),
+    "a count is another": (
+        lambda lake, proof: change(proof, lambda it: it["ranges"][0].update(archived=94)),
+        {"signature", "counts", "records", "chain"},
+    ),
+    "a content hash is another": (
+        lambda lake, proof: change(proof, lambda it: it["tables"][0].update(content_hash="v2:9")),
+        {"signature", "chain"},
+    ),
+    "an expectation was not met": (
+        lambda lake, proof: change(proof, lambda it: it["expectations"][0].update(success=False)),
+        {"signature", "verdict", "chain"},
+    ),
+    "the signature is another": (lambda lake, proof: flip(proof), {"signature", "chain"}),
+    "the signature is taken away": (
+        lambda lake, proof: change(proof, lambda it: it.update(signature={"algorithm": "none"})),
+        {"signature", "chain"},
+    ),
+    "the proof is signed by another": (lambda lake, proof: sign_by_another(proof), {"signature", "chain"}),
+    "the proof before is another": (
+        lambda lake, proof: change(before(proof), lambda it: it["records"].update(archived=191)),
+        {"chain"},
+    ),
+    "the proof before is gone": (lambda lake, proof: before(proof).unlink(), {"chain"}),
+    "the chain leads elsewhere": (
+        lambda lake, proof: change(proof, lambda it: it["previous"][PIPELINE].update(sha256="0" * 64)),
+        {"signature", "chain"},
+    ),
+    "the proof is cut": (lambda lake, proof: proof.write_bytes(proof.read_bytes()[:-20]), {"format"}),
+    "a file lies elsewhere": (
+        lambda lake, proof: change(proof, lambda it: it["tables"][0].update(location="../tables")),
+        {"signature", "chain", "format"},
+    ),
+    "a part of the proof is gone": (
+        lambda lake, proof: change(proof, lambda it: it.pop("reconciliation")),
+        {"signature", "format"},
+    ),
+}
+
+
+def before(proof: Path) -> Path:
+    return proof.parents[2] / json.loads(proof.read_text())["previous"][PIPELINE]["file"]
+
+
+@pytest.mark.parametrize("what", CORRUPTIONS)
+def test_each_seeded_corruption_is_named(what: str, copied: Path, signed: list[Path]) -> None:
+    proof, public_key = proof_in(copied, signed), signing.own_public_key()
+    assert differences(proof, copied, public_key) == []
+    corrupt, named = CORRUPTIONS[what]
+    corrupt(copied, proof)
+    assert {each.split(":")[0] for each in differences(proof, copied, public_key)} == named
+
+
+@pytest.mark.parametrize(
+    ("severity", "decision", "differs"),
+    [
+        ("fail", {"decision": "approved", "by": "ann"}, True),
+        ("warn", None, True),
+        ("warn", {"decision": "refused", "by": "ann"}, True),
+        ("warn", {"decision": "approved", "by": "ann"}, False),
+        ("info", None, False),
+    ],
+)
+def test_warning_holds_when_a_person_approved_it(
+    copied: Path, signed: list[Path], severity: str, decision: dict[str, str] | None, differs: bool
+) -> None:
+    proof = proof_in(copied, signed)
+    change(proof, lambda it: it["expectations"][0].update(success=False, severity=severity))
+    change(proof, lambda it: it["validation"].update(decision=decision))
+    report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)))
+    assert any(each.startswith("verdict: not met") for each in report.differences) == differs
+    assert any(each.startswith("not met: ") for each in report.notes) != differs
+
+
+def test_stripped_signature_is_named_without_knowing_the_key(copied: Path, signed: list[Path]) -> None:
+    last = proof_in(copied, signed, 2)
+    change(last, lambda it: it.update(signature={"algorithm": "none"}))
+    [found] = differences(last, copied)
+    assert found.startswith("signature: the proof is unsigned, and proofs/nest_cameras/")
+
+
+def test_file_alone_checks_a_proof_where_nothing_of_the_project_is(
+    copied: Path, signed: list[Path], tmp_path: Path
+) -> None:
+    alone = Path(shutil.copy(verify.__file__, tmp_path / "verify.py"))
+    proof = proof_in(copied, signed)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", str(alone), *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    held = run(str(proof))
+    assert (held.returncode, held.stderr) == (0, "")
+    assert "whose key that is was not checked" in held.stdout
+    assert run(str(proof), "--public-key", signing.own_public_key()).stdout.count("\n") == 1
+    drop_row(copied, proof)
+    broken = run(str(proof), "--lake", copied.as_uri())
+    assert broken.returncode == 3
+    assert f"differs: file changed: {json.loads(proof.read_text())['tables'][0]['location']}" in broken.stdout
+    assert run(str(tmp_path / "none.json")).returncode == 64
+    assert run().returncode == 64
+    assert run(str(alone)).returncode == 3
+    moved = run(shutil.copy(proof, tmp_path))
+    assert (moved.returncode, "name the lake with --lake" in moved.stderr) == (64, True)
+
+
+def test_command_ends_with_3_and_names_what_differs(postgres: Home, copied: Path, signed: list[Path]) -> None:
+    proof = proof_in(copied, signed)
+    assert postgres.json("verify", str(signed[1]), "--json")["differences"] == []
+    part(copied, proof).unlink()
+    broken = postgres.run("verify", str(proof), "--lake", copied.as_uri(), expect=3)
+    assert "differs: file missing: tables/nest_cameras/" in broken.stdout
+    assert "differs: format: it is not JSON" in postgres.run("verify", str(REPOSITORY / "uv.lock"), expect=3).stdout
+    postgres.run("verify", str(copied / "none.json"), expect=64)
+
+
+def test_proof_is_written_once_and_again_only_when_something_changed(signed: list[Path]) -> None:
+    interval = register_hour(10)
+    first = prove(interval)
+    content = first.read_bytes()
+    assert prove(interval) == first
+    register_hour(10, unchanged=True)
+    assert prove(interval) == first
+    assert first.read_bytes() == content
+    register_hour(10)
+    second = prove(interval)
+    assert second != first
+    assert check_proof(str(second)).differences == []
+    # What the first says is still true of its files, until housekeeping removes them.
+    assert check_proof(str(first)).differences == []
+    shutil.rmtree(part(first.parents[2], first).parent)
+    replaced = check_proof(str(first))
+    assert replaced.differences == []
+    assert any("was replaced by a later run" in each for each in replaced.notes)
+
+
+def test_proof_that_a_kill_prevented_is_written_by_the_next(signed: list[Path]) -> None:
+    missed, following = register_hour(20), register_hour(21)
+    [note] = unproved(NAMES)
+    assert (note.notice, note.what) == (True, f"{PIPELINE}: registered intervals without a proof: 2")
+    last = prove(following)
+    assert list(unproved(NAMES)) == []
+    assert prove(missed) == before(last)
+
+
+def test_announcement_names_the_proof_beside_each_partition(postgres: Home, signed: list[Path]) -> None:
+    interval = register_hour(25)
+    verdict = steps.announce(last_attempt(postgres, interval)).as_json()
+    [registered] = verdict["registered"]
+    assert registered["proof"] == prove(interval).as_uri()
+    assert check_proof(registered["proof"]).differences == []
+    kept = postgres_value(postgres, "SELECT verdict FROM intervals WHERE id = %s", interval)
+    assert kept["registered"] == verdict["registered"]
+
+
+def last_attempt(home: Home, interval: int) -> int:
+    return int(postgres_value(home, "SELECT max(id) FROM attempts WHERE interval_id = %s", interval))
+
+
+def postgres_value(home: Home, question: str, value: int) -> Any:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(question, [value])
+        return cursor.fetchall()[0][0]
+
+
+def test_file_without_a_note_is_written_again(postgres: Home, signed: list[Path]) -> None:
+    proof = prove(register_hour(30))
+    content = proof.read_bytes()
+    # As a kill between the file and its note leaves it.
+    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs)")
+    proof.write_text("half")
+    assert prove_registered(NAMES, register_hour(31)) is not None
+    assert proof.read_bytes() == content
+
+
+def test_proof_is_unsigned_and_says_so_when_no_key_is_set(signed: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEMARK_PROOF_KEY")
+    settings.cache_clear()
+    proof = prove(register_hour(40))
+    told = verify.check(proof.read_bytes(), verify.open_lake(str(proof.parents[2])))
+    monkeypatch.undo()
+    settings.cache_clear()
+    assert "the proof is unsigned: no key is set: TIDEMARK_PROOF_KEY" in told.notes
+    assert json.loads(proof.read_text())["signature"] == {
+        "algorithm": "none", "why": "no key is set: TIDEMARK_PROOF_KEY",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        (None, 0o600, "No such file"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", 0o600, "holds no Ed25519 key"),
+        (b"", 0o644, "readable by others"),
+    ],
+)
+def test_key_that_cannot_be_used_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, mode: int, message: str
+) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    monkeypatch.setenv("TIDEMARK_PROOF_KEY", str(path))
+    settings.cache_clear()
+    try:
+        with pytest.raises(UsageError, match=message):
+            signing.signature_of(b"x")
+    finally:
+        settings.cache_clear()
