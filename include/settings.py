@@ -62,6 +62,10 @@ class Settings(BaseModel):
     alert_webhook: SecretStr | None = Field(None, description="https://… that every alert is posted to as JSON")
     alert_smtp: SecretStr | None = Field(None, description="smtp[s]://[user:password@]host[:port] that sends alerts")
     alert_email_to: str = Field("", description="receivers of alerts, separated by commas")
+    openlineage_url: SecretStr | None = Field(
+        None,
+        description="http[s]://[:key@]host[:port] or file:///path that lineage is sent to, as OpenLineage's events",
+    )
     alert_email_from: str = Field("tidemark@localhost", description="sender of alerts")
 
     @model_validator(mode="before")
@@ -114,14 +118,18 @@ class Settings(BaseModel):
             raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
         return url
 
-    @field_validator("alert_smtp", "alert_webhook")
+    @field_validator("alert_smtp", "alert_webhook", "openlineage_url")
     @classmethod
     def _is_a_receiver(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         if url is None or not url.get_secret_value():
             return None
-        schemes = {"alert_smtp": ("smtp", "smtps"), "alert_webhook": ("http", "https")}[str(info.field_name)]
+        schemes = {
+            "alert_smtp": ("smtp", "smtps"),
+            "alert_webhook": ("http", "https"),
+            "openlineage_url": ("file", "http", "https"),
+        }[str(info.field_name)]
         parts = urlsplit(url.get_secret_value())
-        if parts.scheme not in schemes or not parts.hostname:
+        if parts.scheme not in schemes or not (parts.path if parts.scheme == "file" else parts.hostname):
             raise ValueError(f"not a URL; write {schemes[-1]}://host[:port]")
         return url
 

@@ -1,4 +1,4 @@
-"""Receivers of alerts that really listen: a mail server and a web server, on loopback."""
+"""Receivers of alerts and lineage that really listen: a mail server and a web server, on loopback."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Received:
 
     mails: list[Message] = field(default_factory=list)
     posts: list[dict[str, Any]] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
+    """Of each post."""
     refuses: bool = False
     """Whether the web server answers with an error."""
     smtp: str = ""
@@ -61,6 +63,7 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if not received.refuses:
                 received.posts.append(body)
+                received.authorizations.append(self.headers.get("Authorization", ""))
             self.send_response(503 if received.refuses else 204)
             self.end_headers()
 

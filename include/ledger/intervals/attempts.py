@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, select
@@ -81,6 +81,13 @@ def load_attempt(attempt: int) -> AttemptSpec:
         build = latest_build(ledger, attempt)
         findings = findings_of(build.findings) if build else Findings()
         return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, build.id if build else None)
+
+
+def attempt_times(attempt: int) -> tuple[datetime, datetime]:
+    """Return when an attempt began, and when it ended: now for one that has not."""
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt)
+        return row.started_at, row.ended_at or datetime.now(UTC)
 
 
 def pinned_interval(interval_id: int) -> PinnedInterval:
