@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 LIBRARIES = (
     "alembic.command", "confluent_kafka.admin", "fastavro", "great_expectations", "great_expectations.expectations",
     "httpx", "httpx_sse", "jinja2", "pandas", "psutil", "psycopg2.extras", "py4j.java_gateway", "pyarrow.dataset",
-    "pyarrow.parquet", "pydantic_settings", "pyspark.sql.functions", "pyspark.sql.streaming", "pyspark.testing",
+    "pyarrow.parquet", "pyspark.sql.functions", "pyspark.sql.streaming", "pyspark.testing",
     "rich.console", "rich.live", "sqlalchemy.dialects.postgresql", "sqlalchemy.orm", "typer",
 )  # fmt: skip
 
