@@ -142,9 +142,10 @@ class Home:
     def json(self, *arguments: str, **options: Any) -> Any:
         return json.loads(self.run(*arguments, **options).stdout)
 
-    def interval(self, pipeline: str, start: datetime, *extra: str, expect: int = 0) -> dict[str, Any]:
+    def interval(self, pipeline: str, start: datetime, *extra: str, expect: int = 0, **settings: str) -> dict[str, Any]:
         bounds = ["--from", iso(start), "--to", iso(start + timedelta(hours=1))]
-        verdict: dict[str, Any] = json.loads(self.run("interval", pipeline, *bounds, *extra, expect=expect).stdout)
+        done = self.run("interval", pipeline, *bounds, *extra, expect=expect, **settings)
+        verdict: dict[str, Any] = json.loads(done.stdout)
         return verdict
 
     def end(self) -> None:

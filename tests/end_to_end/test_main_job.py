@@ -48,7 +48,8 @@ def landed(home: Home) -> Home:
 @pytest.fixture(scope="module")
 def verdict(landed: Home) -> dict[str, Any]:
     """The verdict of the second hour, run first: the hour before is pinned on the way."""
-    found = landed.interval("nest_cameras", START + timedelta(hours=1))
+    lineage = (landed.path / "lineage.ndjson").as_uri()
+    found = landed.interval("nest_cameras", START + timedelta(hours=1), TIDEMARK_OPENLINEAGE_URL=lineage)
     # The main job had processes of its own; what follows are variations of it.
     landed.own_drivers = False
     return found
@@ -134,6 +135,30 @@ def test_pinned_intervals_tile_and_hold_the_records_of_their_hour(landed: Home, 
     low = (START + timedelta(hours=1)).timestamp() * 1000
     records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), verdict["ranges"])
     assert all(low <= record.timestamp < low + 3_600_000 for record in records.values())
+
+
+def test_lineage_tells_the_ranges_and_what_was_registered(landed: Home, verdict: dict[str, Any]) -> None:
+    events = [json.loads(line) for line in (landed.path / "lineage.ndjson").read_text().splitlines()]
+    _, complete, _, judged = events
+    assert [(each["job"]["name"], each["eventType"]) for each in (complete, judged)] == [
+        ("nest_cameras.interval", "COMPLETE"),
+        ("nest_cameras.validate", "COMPLETE"),
+    ]
+    [topic] = complete["inputs"]
+    assert (
+        sum(
+            each["archived"] + each["empty"] + each["quarantined"] + each["gaps"]
+            for each in topic["inputFacets"]["tidemark_offsetRanges"]["ranges"]
+        )
+        == verdict["records"]["in_ranges"]
+    )
+    partitions = {
+        (table["facets"]["symlinks"]["identifiers"][0]["name"], partition["identifier"])
+        for table in complete["outputs"]
+        for partition in table["outputFacets"]["subset"]["outputCondition"]["partitions"]
+    }
+    assert partitions == {(f"lake.{each['table']}", each["partition"]) for each in verdict["registered"]}
+    assert len(judged["inputs"]) == 2
 
 
 def test_compacted_topic_equals_batch_view(landed: Home, verdict: dict[str, Any]) -> None:
