@@ -36,7 +36,7 @@ from openlineage.client.facet_v2 import (
 
 from include.catalog.columns import declared_columns, type_name
 from include.intervals.verdict import Verdict
-from include.ledger.intervals.findings import ExpectationResult
+from include.ledger.intervals.findings import ExpectationResult, Severity
 from include.pipelines.spec import Pipeline
 
 PRODUCER = "urn:tidemark"
@@ -44,6 +44,9 @@ set_producer(PRODUCER)
 
 _RUNS = uuid.UUID("6f7c1f0e-3f0b-5a43-9d3f-6a0d6a5f5b17")
 """Namespace of the identities of runs: the same attempt is the same run, however often it is told."""
+
+_SEVERITIES: Mapping[Severity, str] = {"fail": "error", "warn": "warn", "info": "info"}
+"""In OpenLineage's words."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,7 @@ def _assertion(result: ExpectationResult) -> data_quality_assertions_dataset.Ass
         result.expectation,
         result.success,
         column=result.column or None,
+        severity=_SEVERITIES[result.severity],
         description=result.words,
         expected=bounds if bounds != " to " else None,
         actual=result.observed or None,

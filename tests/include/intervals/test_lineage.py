@@ -122,9 +122,9 @@ def test_failed_interval_is_told_as_failed_and_writes_nothing(lineage: Path) -> 
     assert (failed["eventType"], judged["eventType"], failed["outputs"]) == ("FAIL", "FAIL", [])
     assert "known cameras" in failed["run"]["facets"]["errorMessage"]["message"]
     assertions = judged["inputs"][0]["inputFacets"]["dataQualityAssertions"]["assertions"]
-    assert [(each["assertion"], each["success"]) for each in assertions] == [
-        ("expect_rows", True),
-        ("expect_set", False),
+    assert [(each["assertion"], each["success"], each["severity"]) for each in assertions] == [
+        ("expect_rows", True, "error"),
+        ("expect_set", False, "error"),
     ]
 
 
