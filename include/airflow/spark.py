@@ -68,9 +68,8 @@ class JobOperator(SparkSubmitOperator):
         if issubclass(failed, ValidationFailed):
             tell_step(self.job, int(self.attempt), failed=True)
             meaning = _validation(int(self.attempt)) or meaning
-        elif failed is TidemarkError:
-            for line in self._lines.held:
-                self.log.error("driver: %s", line)
+        for line in self._lines.reasons(code):
+            self.log.error("driver: %s", line)
         return task_failure(failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}")
 
     def _get_hook(self) -> SparkSubmitHook:

@@ -1,6 +1,7 @@
 """What a Spark application prints, parted: its own lines, and warnings of the JVM, of Hive and of `spark-submit`.
 
-Spark's own warnings are held back, and shown when the application fails: then they may be the reason.
+Spark's own warnings are held back, and shown when the application dies without naming an error: then they may be the
+reason.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from include.errors import TidemarkError, error_class
 
 HELD = 30
 """How many of the lines held back are kept for a failure."""
@@ -30,6 +34,8 @@ class DriverLines:
     held: deque[str] = field(default_factory=lambda: deque(maxlen=HELD))
     """The last lines that were held back."""
     _is_held: bool = False
+    _last: str = ""
+    """The last line that was shown."""
 
     def passes(self, line: str) -> bool:
         """Whether a line is shown at once; what is not is kept in `held`. All are with TIDEMARK_DEBUG."""
@@ -38,7 +44,15 @@ class DriverLines:
         self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
         if self._is_held:
             self.held.append(line.rstrip())
+        else:
+            self._last = line
         return not self._is_held
+
+    def reasons(self, code: int) -> Sequence[str]:
+        """Return what was held back of an application that ended with an exit code and did not say why itself."""
+        # The last line of a driver that fails names the error. A JVM that never came to the driver says nothing.
+        named = code == TidemarkError.exit_code and self._last.startswith("tidemark: ")
+        return () if named or error_class(code) is not TidemarkError else tuple(self.held)
 
     def _is_foreign(self, line: str) -> bool:
         start = line.lstrip()

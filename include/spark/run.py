@@ -13,7 +13,6 @@ from types import FrameType
 
 import psutil
 
-from include.errors import TidemarkError, error_class
 from include.spark import driver_folders
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission
@@ -57,7 +56,7 @@ def run_job(job: SparkSubmission) -> int:
     try:
         _pass_on(process, lines)
         code = process.wait()
-        _show(lines.held, code)
+        _show(lines.reasons(code) if code else ())
         return code
     except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGTERM)
@@ -67,12 +66,10 @@ def run_job(job: SparkSubmission) -> int:
         driver_folders.sweep()
 
 
-def _show(held: Iterable[str], code: int) -> None:
-    """Show what was held back of an application that died without naming an error."""
-    if code and error_class(code) is TidemarkError:
-        for line in held:
-            sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def run_attached(job: SparkSubmission) -> int:

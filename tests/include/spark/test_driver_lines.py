@@ -38,3 +38,26 @@ def test_warnings_of_spark_pass_when_the_application_is_a_stream() -> None:
 def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_DEBUG", "1")
     assert all(map(DriverLines().passes, [*NOISE, *OWN]))
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "shown"),
+    [
+        # The driver's last line is its error: nothing stands behind it.
+        ([*NOISE, OWN[0], "tidemark: No space left on device — the log above has the whole of it"], 1, []),
+        # It was killed after a line of progress.
+        ([*NOISE, OWN[0]], 137, NOISE),
+        # It never came to the driver.
+        (NOISE, 1, NOISE),
+        (["Traceback (most recent call last):", *NOISE], 1, NOISE),
+        # The exit code says what it is.
+        (NOISE, 6, []),
+    ],
+)
+def test_what_was_held_back_is_shown_only_of_an_application_that_named_no_error(
+    said: list[str], code: int, shown: list[str]
+) -> None:
+    lines = DriverLines()
+    for line in said:
+        lines.passes(line)
+    assert list(lines.reasons(code)) == shown
