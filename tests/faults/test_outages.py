@@ -183,6 +183,8 @@ def test_stream_ends_clearly_and_goes_on_later_when_the_disk_is_full(rig: Rig, d
 
 @pytest.mark.slow
 def test_interval_registers_nothing_and_goes_through_later_when_the_disk_of_the_tables_is_full(rig: Rig) -> None:
+    rig.produce(200)
+    rig.catch_up()
     bounds = ("--from", iso(rig.start), "--to", iso(rig.start + timedelta(hours=1)))
     fill(rig.home.lake / "tables")
     try:
@@ -194,6 +196,9 @@ def test_interval_registers_nothing_and_goes_through_later_when_the_disk_of_the_
     with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM revisions WHERE state IN ('registered', 'registering')")
         assert cursor.fetchone() == (0,)
+    assert {each["table"] for each in rig.home.interval("nest_cameras", rig.start)["registered"]} == {
+        "nest_cameras", "nest_cameras_hourly_counts",
+    }  # fmt: skip
 
 
 @pytest.mark.slow
