@@ -247,6 +247,9 @@ def lag(
 def verify(
     file: Annotated[str, typer.Argument(help="the proof: a path, or a URI in the lake")],
     lake: Annotated[str, typer.Option("--lake", metavar="URI", help="default: the lake of the settings")] = "",
+    kafka: Annotated[
+        str, typer.Option("--kafka", metavar="BOOTSTRAP", help="also read the offsets again from this Kafka")
+    ] = "",
     public_key: Annotated[
         str, typer.Option("--public-key", help="the signer's, in hexadecimal; default: that of the key that is set")
     ] = "",
@@ -254,13 +257,14 @@ def verify(
 ) -> None:
     """Check the proof of a registered interval.
 
-    Files, rows, counts, chain and signature. Each difference is named; then it ends with 3.
+    Files, rows, counts, chain and signature, and with --kafka the records. Each difference is named; then it ends
+    with 3.
     """
     from include.errors import ReconciliationFailed
     from include.proof.check import check_proof
     from include.proof.verify import lines
 
-    report = check_proof(file, lake, public_key)
+    report = check_proof(file, lake, kafka, public_key)
     if as_json:
         print_json({"file": file, "differences": report.differences, "notes": report.notes})
     else:

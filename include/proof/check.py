@@ -1,22 +1,28 @@
-"""Check a proof with the settings of this machine: its lake and its key."""
+"""Check a proof with the settings of this machine: its lake, its key, its options for Kafka."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from include import lake
-from include.errors import UsageError
+from include.errors import ServiceUnreachable, UsageError
+from include.kafka_security import for_librdkafka
 from include.proof import verify
 from include.proof.signing import own_public_key
+from include.settings import read_properties, settings
 
 
-def check_proof(file: str, lake_uri: str = "", public_key: str = "") -> verify.Report:
+def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str = "") -> verify.Report:
     """Check a proof in a file or at a URI of the lake; what is not given is taken from the settings.
 
-    Raises UsageError for a file that cannot be read.
+    Raises UsageError for a file that cannot be read, ServiceUnreachable when lake or Kafka do not answer.
     """
     files = verify.open_lake(lake_uri) if lake_uri else verify.Lake(*lake.filesystem(lake.root()))
-    return verify.check(_read(file), files, public_key or own_public_key())
+    options = {**for_librdkafka(read_properties(settings().kafka_properties)), "bootstrap.servers": kafka}
+    try:
+        return verify.check(_read(file), files, options if kafka else None, public_key or own_public_key())
+    except verify.Unreachable as error:
+        raise ServiceUnreachable(str(error), remedy="name a broker that can be reached") from None
 
 
 def _read(file: str) -> bytes:

@@ -1,8 +1,8 @@
-"""Check a proof of Tidemark: `python verify.py FILE [--lake URI] [--public-key HEX]`.
+"""Check a proof of Tidemark: `python verify.py FILE [--lake URI] [--kafka BOOTSTRAP] [--public-key HEX]`.
 
-This file needs nothing but itself and pyarrow. Copy it wherever a proof is to be
+This file needs nothing but itself and pyarrow; with --kafka also confluent-kafka. Copy it wherever a proof is to be
 checked. It ends with 0 when everything is as the proof says, with 3 and a line per difference when something is not,
-with 64 for wrong usage.
+with 6 when lake or Kafka cannot be reached, with 64 for wrong usage.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,10 @@ from pyarrow import fs
 FORMAT = "tidemark-proof/1"
 IDENTITY = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
 FATES = ("archived", "empty", "quarantined", "gaps")
+QUIET = {"log_level": 0, "reconnect.backoff.ms": 500}
+"""Of Kafka's client: that nothing answers is said once."""
+PATIENCE = 60.0
+"""Seconds without any answer of Kafka until it counts as unreachable."""
 
 _P = 2**255 - 19
 _L = 2**252 + 27742317777372353535851937790883648493
@@ -34,6 +39,10 @@ _Point = tuple[int, int, int, int]
 
 class NotAProof(Exception):
     """The file is no proof of a known format."""
+
+
+class Unreachable(Exception):
+    """Kafka does not answer."""
 
 
 @dataclass
@@ -109,8 +118,8 @@ def parse(content: bytes) -> dict[str, Any]:
     return proof
 
 
-def check(content: bytes, lake: Lake, public_key: str = "") -> Report:
-    """Check a proof; `public_key` is the signer's, in hexadecimal."""
+def check(content: bytes, lake: Lake, kafka: Mapping[str, Any] | None = None, public_key: str = "") -> Report:
+    """Check a proof; `kafka` are options of confluent-kafka, `public_key` is the signer's, in hexadecimal."""
     report = Report()
     try:
         proof = parse(content)
@@ -121,6 +130,8 @@ def check(content: bytes, lake: Lake, public_key: str = "") -> Report:
         rows = _identities(proof, lake, report)
         if rows is not None:
             _check_records(proof, rows, report)
+        if kafka:
+            _check_kafka(proof, rows, kafka, report)
     except NotAProof as error:
         report.differs("format", str(error))
     except (KeyError, TypeError, AttributeError) as error:
@@ -295,6 +306,81 @@ def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int
     return dict(zip(found["kafka_offset"].to_pylist(), moments.to_pylist(), strict=True))
 
 
+def _check_kafka(proof: Mapping[str, Any], rows: pa.Table | None, kafka: Mapping[str, Any], report: Report) -> None:
+    """Read the ranges again: as many visible records, and at the offsets of rows the same timestamps."""
+    topics = {each["topic"] for each in proof["ranges"]}
+    ids = _topic_ids(topics, kafka) if topics else {}
+    for each in proof["ranges"]:
+        if (now := ids.get(each["topic"])) != each["topic_id"]:
+            report.notes.append(f"{_place(each)} is not compared with Kafka: the topic's id is {now or 'none'} now")
+            continue
+        first, seen = _read_range(each, kafka)
+        if first > each["from_offset"]:
+            report.notes.append(f"{_place(each)} is not compared with Kafka: it begins at offset {first} now")
+            continue
+        _compare_range(proof, each, _timestamps(rows, each), seen, report)
+
+
+def _compare_range(
+    proof: Mapping[str, Any], each: Mapping[str, Any], told: dict[int, int], seen: dict[int, int], report: Report
+) -> None:
+    records = sum(each[fate] for fate in FATES[:3]) if each.get("archived") is not None else None
+    compacted = proof["records"].get("compacted_since", 0)
+    if records is not None and not records - compacted <= len(seen) <= records:
+        report.differs("kafka", f"{_place(each)}: {records} records are told, Kafka gives {len(seen)}")
+    elif records is not None and len(seen) < records:
+        report.notes.append(f"{_place(each)}: {records - len(seen)} records were compacted away before the proof")
+    absent = sorted(told.keys() - seen.keys())
+    if len(absent) > compacted:
+        report.differs("kafka", f"{_place(each)}: {len(absent)} rows are of records that Kafka has not, {absent[:3]} …")
+    other = [offset for offset, moment in told.items() if offset in seen and seen[offset] != moment]
+    if other:
+        report.differs("kafka", f"{_place(each)}: {len(other)} records have another timestamp, {sorted(other)[:3]} …")
+
+
+def _topic_ids(topics: set[str], kafka: Mapping[str, Any]) -> dict[str, str]:
+    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    ids = {}
+    admin = AdminClient({**kafka, **QUIET})
+    for name, future in admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=15).items():
+        try:
+            ids[name] = str(future.result().topic_id)
+        except KafkaException as error:
+            if not error.args[0].name().startswith("UNKNOWN_TOPIC"):
+                raise Unreachable(f"Kafka: {error.args[0].str()}") from error
+    return ids
+
+
+def _read_range(each: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[int, dict[int, int]]:
+    """Return the first offset that Kafka has, and the timestamps of the visible records of the range by offset."""
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+    safe = {"group.id": "tidemark-verify", "enable.auto.commit": False, "enable.partition.eof": True}
+    reader = Consumer({**kafka, **QUIET, **safe, "isolation.level": "read_committed", "auto.offset.reset": "error"})
+    seen: dict[int, int] = {}
+    try:
+        first, _ = reader.get_watermark_offsets(TopicPartition(each["topic"], each["partition"]), timeout=30)
+        if first > each["from_offset"] or each["from_offset"] == each["until_offset"]:
+            return (first if each["from_offset"] < each["until_offset"] else 0), seen
+        reader.assign([TopicPartition(each["topic"], each["partition"], each["from_offset"])])
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            if (message := reader.poll(1.0)) is None:
+                continue
+            if message.error() and message.error().code() != KafkaError._PARTITION_EOF:
+                raise Unreachable(f"Kafka: {message.error().str()}")
+            if message.error() or message.offset() >= each["until_offset"]:
+                return first, seen
+            seen[message.offset()], until = message.timestamp()[1], time.monotonic() + PATIENCE
+    except KafkaException as error:
+        raise Unreachable(f"Kafka: {error.args[0].str()}") from error
+    finally:
+        reader.close()
+    raise Unreachable(f"Kafka gave nothing of {_place(each)} within {PATIENCE:.0f} s")
+
+
 def _place(each: Mapping[str, Any]) -> str:
     return f"{each['topic']}-{each['partition']} [{each['from_offset']}, {each['until_offset']})"
 
@@ -378,6 +464,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check a proof of Tidemark.")
     parser.add_argument("file", help="the proof")
     parser.add_argument("--lake", default="", help="URI of the lake; default: the folder that holds the proofs")
+    parser.add_argument("--kafka", default="", help="host:port, to read the offsets again")
     parser.add_argument("--public-key", default="", help="the signer's public key, in hexadecimal")
     try:
         given = parser.parse_args(arguments)
@@ -387,7 +474,11 @@ def main(arguments: list[str] | None = None) -> int:
         with open(given.file, "rb") as file:  # noqa: PTH123
             content = file.read()
         lake = given.lake or _lake_above(given.file, content)
-        report = check(content, open_lake(lake), given.public_key)
+        kafka = {"bootstrap.servers": given.kafka} if given.kafka else None
+        report = check(content, open_lake(lake), kafka, given.public_key)
+    except Unreachable as error:
+        print(error, file=sys.stderr)
+        return 6
     except OSError as error:
         print(f"{given.file}: {error}", file=sys.stderr)
         return 64

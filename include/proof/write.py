@@ -27,7 +27,7 @@ from include.times import format_time
 OTHERS = 20
 """Most proofs of other intervals that an announcement writes."""
 
-NO_RECORD_HASHES = "the build keeps no hash of keys and values"
+NO_RECORD_HASHES = "the build keeps no hash of keys and values; offsets and timestamps can be compared with Kafka"
 
 
 def prove_registered(pipeline: Pipeline, interval_id: int) -> str | None:

@@ -67,7 +67,7 @@ def proof_in(lake: Path, signed: list[Path], number: int = 1) -> Path:
 
 
 def differences(proof: Path, lake: Path, public_key: str = "") -> list[str]:
-    return verify.check(proof.read_bytes(), verify.open_lake(str(lake)), public_key).differences
+    return verify.check(proof.read_bytes(), verify.open_lake(str(lake)), None, public_key).differences
 
 
 def change(proof: Path, edit: Callable[[dict[str, Any]], object]) -> None:
