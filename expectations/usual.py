@@ -1,7 +1,7 @@
 """What is usual of an archive table: rows and freshness of the registered intervals before one.
 
-What lies outside warns: a person decides whether an unusual interval is registered. A pipeline's suite file may
-declare `USUAL`, e.g. `USUAL = Usual(at_least=24, factor=3)`, or `USUAL = None` for none.
+What lies outside is told, and holds nothing up: a quiet night is no error. Where it is to wait for a person, a suite
+file declares `USUAL`, e.g. `USUAL = Usual(at_least=24, factor=3, severity="warn")`, or `USUAL = None` for no bounds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import get_args
 from include.ledger.intervals.findings import Severity
 from include.ledger.validation.usual import MOST, PastInterval, past_intervals
 from include.pipelines.spec import Pipeline
+from include.settings import settings
 from include.times import Interval
 
 _LEAST_LAG = timedelta(minutes=1)
@@ -61,7 +62,8 @@ UNKNOWN_BOUNDS = UsualBounds()
 
 def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
     """Return what the ledger's registered intervals before one suggest of the archive table."""
-    usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", Usual())
+    told = Usual(severity=settings().unusual)
+    usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", told)
     if usual is None:
         return UNKNOWN_BOUNDS
     return bounds_of(usual, pipeline.table, past_intervals(pipeline.name, pipeline.table, interval.from_time), interval)

@@ -11,7 +11,7 @@ import os
 import re
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
@@ -59,6 +59,9 @@ class Settings(BaseModel):
     max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
     proof_key: Path | None = Field(None, description="0600 file with the Ed25519 key (PEM) that signs proofs")
+    unusual: Literal["info", "warn", "fail"] = Field(
+        "info", description="severity of rows and freshness that are not usual, where a suite does not declare it"
+    )
     alert_webhook: SecretStr | None = Field(None, description="https://… that every alert is posted to as JSON")
     alert_smtp: SecretStr | None = Field(None, description="smtp[s]://[user:password@]host[:port] that sends alerts")
     alert_email_to: str = Field("", description="receivers of alerts, separated by commas")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from expectations.usual import Usual, UsualBounds, bounds_of
+from expectations.usual import Usual, UsualBounds, bounds_of, usual_of
 from include.ledger.validation.usual import PastInterval
 from include.pipelines import load_pipeline
+from include.settings import settings
 from include.times import Interval
 from tests.conftest import REPOSITORY
 
@@ -196,3 +197,17 @@ def test_empty_interval_is_usual_where_there_were_empty_ones() -> None:
 def test_what_cannot_be_usual_is_refused_when_it_is_declared(declared: Any) -> None:
     with pytest.raises(ValueError, match="at_least is from 1 to 168"):
         Usual(**declared)
+
+
+@pytest.mark.parametrize(("setting", "severity"), [(None, "info"), ("warn", "warn")])
+def test_unusual_interval_is_only_told_unless_the_setting_asks_for_more(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None, severity: str
+) -> None:
+    monkeypatch.setattr("expectations.usual.past_intervals", lambda *_: PAST)
+    if setting:
+        monkeypatch.setenv("TIDEMARK_UNUSUAL", setting)
+    settings.cache_clear()
+    try:
+        assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
+    finally:
+        settings.cache_clear()
