@@ -6,7 +6,7 @@ Tidemark never reads them: the ledger alone says what is committed.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -30,7 +30,8 @@ class ConsumerGroup:
         self.name = group_of(pipeline)
         # A consumer that subscribes to nothing: an admin client that times out has ended its process here.
         self._consumer = kafka.consumer(**{"group.id": self.name, "on_commit": self._on_commit})
-        self._answers: list[str] = []
+        self._answers: list[tuple[set[tuple[str, int, int]], str]] = []
+        """Which positions were committed, and why not; empty when they were."""
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> str:
         """Commit the next offset of each topic partition and return why that failed; empty when it did not."""
@@ -41,12 +42,22 @@ class ConsumerGroup:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
             given_up = time.monotonic() + PATIENCE
-            while not self._answers and time.monotonic() < given_up:
+            wanted = _positions(offsets)
+            # The answer to an earlier commit may come only now.
+            while (answer := self._answer(wanted)) is None and time.monotonic() < given_up:
                 self._consumer.poll(0.1)
         except KafkaException as error:
             return str(error.args[0])
-        return self._answers[0] if self._answers else "no answer"
+        return "no answer" if answer is None else answer
+
+    def _answer(self, wanted: set[tuple[str, int, int]]) -> str | None:
+        return next((said for committed, said in self._answers if not committed or committed == wanted), None)
 
     def _on_commit(self, error: KafkaError | None, offsets: list[confluent_kafka.TopicPartition]) -> None:
         refused = [f"{each.topic}-{each.partition}: {each.error}" for each in offsets if each.error is not None]
-        self._answers.append("; ".join(refused) or (str(error) if error is not None else ""))
+        said = "; ".join(refused) or (str(error) if error is not None else "")
+        self._answers.append((_positions(offsets), said))
+
+
+def _positions(offsets: Iterable[confluent_kafka.TopicPartition]) -> set[tuple[str, int, int]]:
+    return {(each.topic, each.partition, each.offset) for each in offsets}

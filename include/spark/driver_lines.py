@@ -1,7 +1,7 @@
 """What a Spark application prints, parted: its own lines, and warnings of the JVM, of Hive and of `spark-submit`.
 
-Spark's own warnings are held back, and shown when the application dies without naming an error: then they may be the
-reason.
+Spark's own warnings are held back, and shown when the application fails and its exit code says nothing: then they may
+be the reason.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ class DriverLines:
         if self._is_held:
             self.held.append(line.rstrip())
         else:
-            self._last = line
+            self._last = line.rstrip()
         return not self._is_held
 
     def reasons(self, code: int) -> Sequence[str]:
-        """Return what was held back of an application that ended with an exit code and did not say why itself."""
-        # The last line of a driver that fails names the error. A JVM that never came to the driver says nothing.
-        named = code == TidemarkError.exit_code and self._last.startswith("tidemark: ")
-        return () if named or error_class(code) is not TidemarkError else tuple(self.held)
+        """Return what was held back of an application whose exit code says nothing, and its own last line again.
+
+        That line names the error where the driver came to name one, so it also stands last.
+        """
+        if error_class(code) is not TidemarkError:
+            return ()
+        return (*self.held, *([self._last] if self.held and self._last.startswith("tidemark: ") else ()))
 
     def _is_foreign(self, line: str) -> bool:
         start = line.lstrip()

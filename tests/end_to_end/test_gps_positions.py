@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import psycopg2
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -23,7 +22,6 @@ from include.producing.messages.gps_positions import encode
 from include.schemas.registry import SchemaRegistry
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
-from tests.support.checkout import copy_checkout
 from tests.support.delta_log import read_delta, validated
 from tests.support.registry_gate import Gate, open_gate
 
@@ -52,12 +50,6 @@ def published(home: Home, gate: Gate) -> dict[str, Any]:
     home.run("produce", "gps_positions", "--events", "3000", "--bad-fraction", "0.1", *bounds)
     home.run("stream", "gps_positions", "--until-caught-up")
     return home.interval("gps_positions", HOUR)
-
-
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
 
 
 def topic_of(home: Home) -> list[Any]:
@@ -228,29 +220,6 @@ def test_unknown_schema_is_decoded_by_a_replay_once_it_is_registered(home: Home,
     counts = home.json("quarantine", "replay", "gps_positions", "--reason", "unknown_schema")
     assert counts["replayed"] == 0
     assert counts["still_failing"] == quarantined(home)["unknown_schema"]
-
-
-def test_nothing_is_registered_and_the_landing_stays_when_a_decoder_fails_fast(
-    home: Home, published: dict[str, Any], tmp_path: Path
-) -> None:
-    """The next hour, of which one record in ten is broken, by code that says so and builds nothing."""
-    checkout = copy_checkout(tmp_path / "checkout", home)
-    checkout.edit("include/pipelines/gps_positions.py", "Avro(", 'Avro(mode="FAILFAST", ')
-    landing = home.lake / "landing" / "gps_positions"
-    before = sorted(landing.rglob("*.parquet"))
-    hour = HOUR + timedelta(hours=1)
-    bounds = ("--from", iso(hour), "--to", iso(hour + timedelta(hours=1)))
-    failed = checkout.run("interval", "gps_positions", *bounds, expect=2)
-    assert "the decoder's mode is FAILFAST" in failed.stderr
-    (state, registered), *_ = ledger(
-        home,
-        "SELECT i.state, (SELECT count(*) FROM revisions v WHERE v.interval_id = i.id) FROM intervals i "
-        f"WHERE i.from_time = '{iso(hour)}'",
-    )
-    assert (state, registered) == ("failed", 0)
-    # Every micro-batch has offsets of that hour, so all of their rows are still needed.
-    home.run("housekeeping", "gps_positions", "--older-than", "0s")
-    assert sorted(landing.rglob("*.parquet")) == before != []
 
 
 def test_values_of_the_wire_format_begin_as_the_registry_says(registry: SchemaRegistry) -> None:

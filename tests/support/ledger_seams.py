@@ -21,6 +21,7 @@ from include.doctor.disagreement import Disagreement
 from include.ledger import held_locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.validation.approvals import Question
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.support.ledger_world import MemoryCatalog, World
 
@@ -63,7 +64,11 @@ def repair_catalog(world: World, found: Sequence[Disagreement]) -> None:
 
 
 def validate(
-    world: World, run: IntervalRun, built: list[BuiltRevision], on_pass: Callable[[Validation], None]
+    world: World,
+    run: IntervalRun,
+    built: list[BuiltRevision],
+    on_pass: Callable[[Validation], None],
+    approved: Question | None,
 ) -> Validation:
     """Stands for the checkpoint: it passes a build that has every row, unless the suite is against it."""
     complete = world.is_complete(run.pinned, built)

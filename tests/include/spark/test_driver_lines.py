@@ -43,10 +43,11 @@ def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("said", "code", "shown"),
     [
-        # The driver's last line is its error: nothing stands behind it.
-        ([*NOISE, OWN[0], "tidemark: No space left on device — the log above has the whole of it"], 1, []),
+        # The driver's last line is its error, and stands last again.
+        ([*NOISE, OWN[0], "tidemark: No space left on device"], 1, [*NOISE, "tidemark: No space left on device"]),
+        ([OWN[0], "tidemark: No space left on device"], 1, []),
         # It was killed after a line of progress.
-        ([*NOISE, OWN[0]], 137, NOISE),
+        ([*NOISE, OWN[0]], 137, [*NOISE, OWN[0]]),
         # It never came to the driver.
         (NOISE, 1, NOISE),
         (["Traceback (most recent call last):", *NOISE], 1, NOISE),
@@ -54,7 +55,7 @@ def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch)
         (NOISE, 6, []),
     ],
 )
-def test_what_was_held_back_is_shown_only_of_an_application_that_named_no_error(
+def test_what_was_held_back_is_shown_before_the_last_line_when_the_exit_code_says_nothing(
     said: list[str], code: int, shown: list[str]
 ) -> None:
     lines = DriverLines()
