@@ -29,11 +29,15 @@ function follow(place) {
       if (!before || !place.contains(before) || before.outerHTML === now.outerHTML) continue;
       const atEnd = before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
       const scroll = before.scrollTop;
-      const focused = [before, ...before.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+      const focused = document.activeElement;
+      const at = [before, ...before.querySelectorAll(FOCUSABLE)].indexOf(focused);
       const made = document.importNode(now, true);
       before.replaceWith(made);
       made.scrollTop = atEnd ? made.scrollHeight : scroll;
-      if (focused >= 0) [made, ...made.querySelectorAll(FOCUSABLE)][focused]?.focus({ preventScroll: true });
+      if (at < 0) continue;
+      // By its id, where it has one: more may stand before it now.
+      const again = focused.id && document.getElementById(focused.id);
+      (again || [made, ...made.querySelectorAll(FOCUSABLE)][at])?.focus({ preventScroll: true });
     }
   }
 
