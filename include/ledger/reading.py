@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.exc import DataError, InternalError, NotSupportedError, ProgrammingError
+from psycopg2 import DataError, InternalError, NotSupportedError, ProgrammingError
 
 from include.errors import UsageError, one_line
-from include.ledger.database import session
+from include.ledger.connection import reading
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,11 @@ def query(statement: str) -> Answer:
 
     Raises UsageError when the statement is not valid, would change something or returns nothing.
     """
-    with session() as ledger:
-        ledger.execute(text("SET TRANSACTION READ ONLY"))
+    with reading() as ledger:
         try:
-            # Not as text(), which would take each `:name` for a parameter; the driver would take `%` for one.
-            result = ledger.connection().exec_driver_sql(statement.replace("%", "%%"))
+            ledger.execute(statement)
         except (ProgrammingError, DataError, InternalError, NotSupportedError) as error:
-            said = one_line(str(error.orig))
-            raise UsageError(said, remedy="correct the query; the ledger is only read here") from error
-        if not result.returns_rows:
+            raise UsageError(one_line(str(error)), remedy="correct the query; the ledger is only read here") from error
+        if ledger.description is None:
             raise UsageError("not a query: it returns no rows", remedy="write a SELECT")
-        return Answer(tuple(result.keys()), [tuple(row) for row in result])
+        return Answer(tuple(column.name for column in ledger.description), ledger.fetchall())

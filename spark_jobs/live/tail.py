@@ -104,6 +104,8 @@ class TopicTail:
         while True:
             ranges = self._next_ranges(until)
             if not any(map(len, ranges)):
+                # Where it begins is settled now, not when the first records come.
+                self._positions |= {each.topic_partition: each.from_offset for each in ranges}
                 return []
             records = self._decoded(ranges)
             self._positions |= {each.topic_partition: each.until_offset for each in ranges}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -31,19 +32,18 @@ def send_lineage(pipeline: Pipeline, attempt: int, verdict: Verdict) -> int:
     # Here, because most processes have nothing to send.
     from include.intervals.telling.lineage_events import AttemptTold, events_of
 
-    times = attempts.attempt_times(attempt)
-    told = AttemptTold(pipeline, attempt, verdict, *times, current.lake_uri, current.kafka_address())
-    transport = _transport(current.openlineage_url.get_secret_value())
     sent = 0
     try:
-        for event in events_of(told):
-            transport.emit(event)
-            sent += 1
+        times = attempts.attempt_times(attempt)
+        told = AttemptTold(pipeline, attempt, verdict, *times, current.lake_uri, current.kafka_address())
+        transport = _transport(current.openlineage_url.get_secret_value())
+        with closing(transport):
+            for event in events_of(told):
+                transport.emit(event)
+                sent += 1
     except Exception as error:
-        # Whatever a receiver does: what was registered stays registered.
+        # Whatever a receiver does: what was registered stays registered. Its address may be in the text of the error.
         _log.warning("%s: lineage of attempt %d was not taken: %s", pipeline.name, attempt, type(error).__name__)
-    finally:
-        transport.close(_SECONDS)
     return sent
 
 
@@ -53,9 +53,11 @@ def _transport(url: str) -> Transport:
 
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return FileTransport(FileConfig(log_file_path=parts.path, append=True))
+        return FileTransport(FileConfig(log_file_path=url, append=True))
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path="").geturl()
     config = HttpConfig(url=address, endpoint=parts.path.strip("/") or "api/v1/lineage", timeout=_SECONDS)
+    # By default it tries six times, each as long.
+    config.retry = {"total": 1}
     if parts.password:
         config.auth = ApiKeyTokenProvider({"api_key": parts.password})
     return HttpTransport(config)

@@ -68,6 +68,16 @@ def test_only_what_came_later_is_told_after_that(produced: Home, spark: SparkSes
     assert json.loads(record.as_json())["offset"] == record.offset
 
 
+def test_records_are_told_when_it_began_at_the_very_end(produced: Home, spark: SparkSession) -> None:
+    tail = TopicTail(spark, PIPELINE, 0)
+    assert tail.next_records() == []
+    producer = produced.producer()
+    for number in range(3):
+        producer.produce(TOPIC, f"later {number}".encode(), b"k", partition=0)
+    assert producer.flush(30) == 0
+    assert [each.value for each in tail.next_records()] == ["later 0", "later 1", "later 2"]
+
+
 def test_record_that_makes_the_decoding_throw_is_named_and_the_others_are_told(
     produced: Home, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
