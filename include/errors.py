@@ -6,7 +6,8 @@
     │   └── Undecodable            2  a decoder that fails fast met a value it cannot decode
     ├── ReconciliationFailed       3  something is unexplained, nothing registered
     ├── OffsetsLost                4  offsets gone: retention, a cut range
-    │   └── TopicRecreated         4  the topic is not the one that was read before
+    │   ├── TopicRecreated         4  the topic is not the one that was read before
+    │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
@@ -82,6 +83,10 @@ class OffsetsLost(TidemarkError):
 
 class TopicRecreated(OffsetsLost):
     """The topic's id differs from the one that earlier commits were read from."""
+
+
+class PositionTooOld(OffsetsLost):
+    """An event stream no longer has the events after the position that its follower has reached."""
 
 
 class AnotherWriter(TidemarkError):

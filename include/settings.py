@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+_CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
+"""What goes into a header, inside of brackets."""
+
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
 
@@ -70,6 +73,7 @@ class Settings(BaseModel):
         description="http[s]://[:key@]host[:port] or file:///path that lineage is sent to, as OpenLineage's events",
     )
     alert_email_from: str = Field("tidemark@localhost", description="sender of alerts")
+    contact: str = Field("", description="address or page that followed event streams may reach their reader at")
 
     @model_validator(mode="before")
     @classmethod
@@ -89,6 +93,11 @@ class Settings(BaseModel):
         if path is not None and not (path.is_file() and os.access(path, os.X_OK)):
             raise ValueError("not an executable file; name the path of a spark-submit")
         return path
+
+    @field_validator("contact")
+    @classmethod
+    def _reaches_somebody(cls, contact: str) -> str:
+        return check_contact(contact)
 
     @field_validator("lake")
     @classmethod
@@ -221,6 +230,13 @@ def _parse_url(url: SecretStr) -> SplitResult | None:
         return parsed if "://" in url.get_secret_value() and (parsed.port is None or parsed.port > 0) else None
     except ValueError:
         return None
+
+
+def check_contact(contact: str) -> str:
+    """Return a way to reach somebody as a header names it. Raise ValueError when nobody can be reached so."""
+    if not all(_CONTACT.fullmatch(part) for part in contact.split()):
+        raise ValueError("nobody can be reached so; write an e-mail address or https://…, or both with a space")
+    return " ".join(contact.split())
 
 
 def read_properties(path: Path | None) -> dict[str, str]:

@@ -51,6 +51,16 @@ def in_words(duration: str) -> str:
     return f"{seconds // length} {unit}{'' if seconds == length else 's'}"
 
 
+def describe_duration(duration: timedelta) -> str:
+    """Return a duration in its two largest units, e.g. `3 days 2 hours`; `0 seconds` for less than a second."""
+    seconds, parts = int(duration.total_seconds()), []
+    for unit, length in {**_WORDS, "second": 1}.items():
+        number, seconds = divmod(seconds, length)
+        if number:
+            parts.append(f"{number} {unit}{'' if number == 1 else 's'}")
+    return " ".join(parts[:2]) or "0 seconds"
+
+
 @dataclass(frozen=True, order=True)
 class Interval:
     """A half-open stretch of time `[from_time, to_time)` in UTC."""

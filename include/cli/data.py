@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from include.cli.output import clean, console, print_facts, print_json, print_ta
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
-from include.settings import settings
+from include.settings import check_contact, settings
 from include.times import format_time, parse_duration, parse_time
 
 
@@ -83,6 +83,12 @@ def produce(
     seconds: Annotated[
         float | None, typer.Option("--seconds", min=0, help="with --from-stream: stop after this time")
     ] = None,
+    contact: Annotated[
+        str, typer.Option("--contact", help="with --from-stream: e-mail address or page that the service may reach")
+    ] = "",
+    accept_gap: Annotated[
+        str, typer.Option("--accept-gap", help="with --from-stream, when the position is too old: `present` or a TIME")
+    ] = "",
 ) -> None:
     """Write generated messages or a stream's events to a topic.
 
@@ -97,9 +103,7 @@ def produce(
             "exactly one of --events and --from-stream is needed", remedy="either --events N or --from-stream URL"
         )
     if events is None or from_stream:
-        from include.producing.follower import follow
-
-        print_json(follow(declared, str(from_stream), until=until, seconds=seconds, tell=progress))
+        _follow(declared, str(from_stream), accept_gap, contact, until=until, seconds=seconds)
         return
     first = parse_time(start) if start else None
     with working(f"{declared.name}: writing {events:,} messages", events) as done:
@@ -116,6 +120,18 @@ def produce(
         )
     print_json(written)
     suggest(f"./tidemark stream {declared.name} --until-caught-up")
+
+
+def _follow(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bounds: Any) -> None:
+    from include.producing.follower import follow
+    from include.producing.refused_position import parse_go_on
+
+    try:
+        contact = check_contact(contact)
+    except ValueError as error:
+        raise UsageError(f"--contact: {error}", remedy="e.g. --contact me@example.org") from None
+    go_on = parse_go_on(accept_gap) if accept_gap else None
+    print_json(follow(pipeline, url, tell=progress, contact=contact, go_on=go_on, **bounds))
 
 
 def _checked_topic(pipeline: Pipeline, topic: str) -> str:

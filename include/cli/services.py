@@ -13,6 +13,7 @@ from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest
 from include.errors import TidemarkError
 from include.ledger.completeness import Completeness, completeness
+from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.pipelines import all_pipelines
 from include.services import supervisor
@@ -51,13 +52,15 @@ def down(names: Names = None) -> None:
 def status(as_json: AsJson = False) -> None:
     """Show where each service listens and whether it answers, and which intervals were never built.
 
-    Also until when the tables of each pipeline are complete.
+    Also until when the tables of each pipeline are complete, and what is missing of a followed event stream.
     """
     services = supervisor.status()
-    missing, complete = (_missing(), _complete()) if services["postgres"].healthy else (None, None)
+    is_known = services["postgres"].healthy
+    missing, complete, gaps = (_missing(), _complete(), _gaps()) if is_known else (None, None, None)
     if as_json:
         listed = {name: asdict(each) for name, each in services.items()}
-        print_json({"services": listed, "missing": _as_json(missing), "complete": _as_json(complete)})
+        told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
+        print_json({"services": listed, **told})
         return
     rows = []
     for name, each in services.items():
@@ -71,6 +74,8 @@ def status(as_json: AsJson = False) -> None:
         console.print(clean(until), highlight=False)
     for summary in missing or ():
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
+    for gap in gaps or ():
+        console.print(clean(gap), highlight=False)
 
 
 def _missing() -> list[MissingSummary] | None:
@@ -92,7 +97,17 @@ def _complete() -> list[Completeness] | None:
     return [each for each in found if each.complete_until or each.waits_for]
 
 
-def _as_json(listed: Sequence[MissingSummary] | Sequence[Completeness] | None) -> list[dict[str, object]] | None:
+def _gaps() -> list[EventGap] | None:
+    """Return what is missing of followed event streams; None when the ledger cannot be read."""
+    try:
+        return [gap for pipeline in all_pipelines() for gap in gaps_of(pipeline.name)]
+    except TidemarkError:
+        return None
+
+
+def _as_json(
+    listed: Sequence[MissingSummary] | Sequence[Completeness] | Sequence[EventGap] | None,
+) -> list[dict[str, object]] | None:
     return None if listed is None else [each.as_json() for each in listed]
 
 

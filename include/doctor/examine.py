@@ -22,6 +22,7 @@ from include.doctor.tables import check_tables
 from include.errors import TidemarkError
 from include.ledger import proofs
 from include.ledger.lineage import registered_partitions
+from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
@@ -192,6 +193,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             yield from _missing(pipeline)
             yield from unproved(pipeline)
+            yield from _event_gaps(pipeline)
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)
 
@@ -201,6 +203,12 @@ def unproved(pipeline: Pipeline) -> Iterator[Finding]:
     if count := len(proofs.unproved(pipeline.name)):
         what = f"{pipeline.name}: registered intervals without a proof: {count}"
         yield Finding(True, what, "they are written when the pipeline's next intervals are registered", notice=True)
+
+
+def _event_gaps(pipeline: Pipeline) -> Iterator[Finding]:
+    for gap in gaps_of(pipeline.name):
+        command = f"./tidemark produce {pipeline.name} --from-stream URL --accept-gap present|TIME"
+        yield Finding(True, str(gap), "" if gap.until_at else command, notice=True)
 
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:

@@ -513,6 +513,27 @@ class Loss(Base):
     reason: Mapped[str | None] = mapped_column(comment="Why it was accepted")
 
 
+class EventGapRow(Base):
+    """Time of a followed event stream whose events the service no longer had."""
+
+    __tablename__ = "event_gaps"
+    __table_args__ = (
+        UniqueConstraint("pipeline", "position"),
+        {"comment": "Positions that a followed event stream refused as too old, and what is missing; kept for ever"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    stream: Mapped[str] = mapped_column(comment="URL of the stream, without secrets and query")
+    position: Mapped[str] = mapped_column(comment="SHA-256 of the stream and the refused position")
+    answer: Mapped[str] = mapped_column(comment="What the service answered")
+    from_at: Mapped[datetime] = mapped_column(comment="Time of the last event before the gap")
+    until_at: Mapped[datetime | None] = mapped_column(comment="Time of the first event after it; null: none came yet")
+    found_at: Mapped[datetime] = _now("When the position was refused first")
+    accepted_at: Mapped[datetime | None] = mapped_column(comment="When the follower went on after it")
+    accepted_by: Mapped[str | None] = mapped_column(comment="user@host that told it to")
+
+
 class TopicIncarnation(Base):
     """A closed incarnation of a topic: it was deleted, and the pipeline adopted its successor."""
 

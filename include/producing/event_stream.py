@@ -19,7 +19,8 @@ import httpx
 from httpx_sse import EventSource, ServerSentEvent
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, one_line
+from include.times import format_time
 
 FIRST_PAUSE = 1.0
 """Seconds before the first reconnection, unless the server sets another time (`retry:`)."""
@@ -40,13 +41,14 @@ MAX_EVENT_CHARACTERS = 16 * 1024 * 1024
 """Longest event that is read: a stream without line ends must not fill the memory."""
 
 _TEMPORARY = frozenset({408, 425, 429})
+_REFUSING = frozenset({400, 410, 416})
+"""Statuses by which a service says that it does not have the events after a position."""
 _BLANK_LINE = re.compile(r"(?>\r\n|\n|\r){2}")
 _SENDABLE = re.compile(r"[^\x00-\x20\x7f]+(?:[ \t]+[^\x00-\x20\x7f]+)*")
 """Ids that fit into a header. Any other id does not replace the one before: events may come twice, but none is lost."""
 _HEADERS = {
     "Accept": "text/event-stream",
     "Cache-Control": "no-store",
-    "User-Agent": "tidemark (follows event streams into Kafka)",
 }
 
 
@@ -74,6 +76,10 @@ class EventFacts:
     """Whether the service sent the event only to test itself."""
 
 
+class PositionRefused(Exception):
+    """The service refuses to begin where it is asked to: after the last event, or at the `since` of the URL."""
+
+
 class _Disconnected(Exception):
     """The connection ended or failed; another attempt may succeed."""
 
@@ -89,8 +95,17 @@ class _Ended(Exception):
 class EventStream:
     """The events of a URL in order, over any number of connections."""
 
-    def __init__(self, url: str, last_event_id: str, tell: Callable[[str], None], *, silence: float = SILENCE) -> None:
+    def __init__(
+        self,
+        url: str,
+        last_event_id: str,
+        tell: Callable[[str], None],
+        *,
+        contact: str = "",
+        silence: float = SILENCE,
+    ) -> None:
         self.connections = 0
+        self._contact = contact
         self.address = public_address(url)
         self._url = url
         self._last_event_id = last_event_id
@@ -104,10 +119,11 @@ class EventStream:
 
         An event that was cut off is not passed on; the next connection brings it whole. Raise ServiceUnreachable
         for an answer that a retry would not change: another content type, a status other than 2xx, 5xx, 408, 425
-        or 429, or an event that is too long.
+        or 429, or an event that is too long. Raise PositionRefused where the service does not begin as it is asked to.
         """
+        headers = {**_HEADERS, "User-Agent": user_agent(self._contact)}
         client = httpx.AsyncClient(
-            timeout=httpx.Timeout(15.0, read=self._silence), headers=_HEADERS, follow_redirects=True
+            timeout=httpx.Timeout(15.0, read=self._silence), headers=headers, follow_redirects=True
         )
         connecting = AsyncRetrying(
             retry=retry_if_exception_type(_Disconnected), wait=self._pause, before_sleep=self._tell_pause
@@ -118,13 +134,24 @@ class EventStream:
             except _Ended:
                 self._tell(f"{self.address} has no more events (204)")
 
+    def begin_anew(self, since: datetime | None) -> None:
+        """Forget the position: the next connection asks for the events since a time, or from the present on."""
+        url = httpx.URL(self._url).copy_remove_param("since")
+        self._url = str(url if since is None else url.copy_set_param("since", format_time(since)))
+        self._last_event_id = ""
+
+    @property
+    def since(self) -> str | None:
+        """Return the time that the URL asks for; None where it names none."""
+        return httpx.URL(self._url).params.get("since")
+
     async def _connect(self, client: httpx.AsyncClient, receive: Callable[[Event], Awaitable[None]]) -> None:
         self._connections_without_events += 1
         # As bytes: httpx encodes header text as ASCII, and an id may hold other characters.
         headers = {b"Last-Event-ID": self._last_event_id.encode()} if self._last_event_id else {}
         try:
             async with client.stream("GET", self._url, headers=headers) as response:
-                self._check(response)
+                await self._check(response)
                 self.connections += 1
                 async for sent in self._events(response):
                     if sent.retry is not None:
@@ -152,7 +179,7 @@ class EventStream:
         response.encoding = "utf-8-sig"
         return EventSource(cast(httpx.Response, _Bounded(response, self.address))).aiter_sse()
 
-    def _check(self, response: httpx.Response) -> None:
+    async def _check(self, response: httpx.Response) -> None:
         """Raise an error unless the response is an event stream."""
         status, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if status == 204:
@@ -160,14 +187,25 @@ class EventStream:
         if status in _TEMPORARY or status >= 500:
             raise _Disconnected(f"answer {status} {response.reason_phrase}", _retry_after(response))
         if not response.is_success:
-            raise ServiceUnreachable(
-                f"{self.address} answers {status} {response.reason_phrase}", remedy="correct the URL or ask its owner"
-            )
+            answer = f"{status} {response.reason_phrase}{await _said(response)}"
+            if status in _REFUSING and (self._last_event_id or self.since):
+                raise PositionRefused(answer)
+            raise ServiceUnreachable(f"{self.address} answers {answer}", remedy=self._remedy(status))
         if kind != "text/event-stream":
             raise ServiceUnreachable(
                 f"{self.address} answers with {kind or 'no content type'}, not with text/event-stream",
                 remedy="name the URL of an event stream",
             )
+
+    def _remedy(self, status: int) -> str:
+        if status != 403:
+            return "correct the URL or ask its owner"
+        if self._contact:
+            return f"it was told {self._contact} as the way to reach you; correct that, or ask its owner"
+        return (
+            "services like Wikimedia's want a way to reach who reads them: "
+            "--contact with your e-mail address or https://… page, or TIDEMARK_CONTACT"
+        )
 
     def _pause(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
@@ -217,6 +255,22 @@ def _retry_after(response: httpx.Response) -> float:
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):
         return 0.0
+
+
+async def _said(response: httpx.Response) -> str:
+    """Return the beginning of the answer's text, after a colon; nothing without one."""
+    try:
+        async for text in response.aiter_text():
+            if text.strip():
+                return f": {one_line(text, 200)}"
+    except httpx.HTTPError:
+        pass
+    return ""
+
+
+def user_agent(contact: str) -> str:
+    """Return the header by which the service knows who reads it, in the form that Wikimedia's policy asks for."""
+    return f"tidemark ({contact or 'follows event streams into Kafka'}) httpx/{httpx.__version__}"
 
 
 def public_address(url: str) -> str:

@@ -24,8 +24,9 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.pipelines.spec import EventTimeWithin, Pipeline
-from include.producing.event_stream import Event, EventFacts, EventStream
-from include.producing.position import RefusedEvent, StreamPosition
+from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
+from include.producing.position import Reached, RefusedEvent, StreamPosition
+from include.producing.refused_position import GoOn, RefusedPosition
 from include.settings import settings
 
 REMEMBERED = 100_000
@@ -61,6 +62,8 @@ class Followed:
     refused: int = 0
     connections: int = 0
     last_event_id: str = ""
+    missing_seconds: float = 0.0
+    """Time whose events the service no longer had."""
 
     def line(self) -> str:
         """Return the counts as a line of progress."""
@@ -76,6 +79,7 @@ class _Pending:
     """An event that was received; `done` when Kafka has confirmed or refused it, or it is not to be written."""
 
     event_id: str
+    at: datetime | None
     done: bool = False
 
 
@@ -84,13 +88,21 @@ class _LimitReached(Exception):
 
 
 def follow(
-    pipeline: Pipeline, url: str, *, until: int | None, seconds: float | None, tell: Callable[[str], None]
+    pipeline: Pipeline,
+    url: str,
+    *,
+    until: int | None,
+    seconds: float | None,
+    tell: Callable[[str], None],
+    contact: str = "",
+    go_on: GoOn | None = None,
 ) -> dict[str, Any]:
     """Write the stream's events to the pipeline's first topic and return `Followed` as a dictionary.
 
     The run ends on SIGTERM or SIGINT, after `until` events or after `seconds`; then Kafka has confirmed every event
     and the last id is stored. Raise UsageError for a pipeline without a stream, AnotherWriter when another process
-    follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream.
+    follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream, and
+    PositionTooOld when the service refuses the position and `go_on` does not say where to go on.
     """
     describe = getattr(importlib.import_module(f"include.producing.messages.{pipeline.name}"), "describe_event", None)
     if describe is None:
@@ -98,14 +110,13 @@ def follow(
             f"{pipeline.name} cannot follow an event stream", remedy="produce generated messages: --events N"
         )
     position = StreamPosition(pipeline.name, url)
-    with position.locked() as last_event_id:
+    with position.locked() as reached:
         kafka.create_topic(pipeline.source.subscribe[0], pipeline.source.topic_partitions)
-        stream = EventStream(url, last_event_id, tell)
-        tell(
-            f"{pipeline.name}: following {stream.address} "
-            + (f"after event {last_event_id[:200]}" if last_event_id else "from its next event on")
-        )
-        follower = _Follower(pipeline, stream, position, last_event_id, describe, tell)
+        last = reached.last_event_id
+        stream = EventStream(url, last, tell, contact=contact or settings().contact)
+        begin = f"after event {last[:200]}" if last else "from its next event on"
+        tell(f"{pipeline.name}: following {stream.address} {begin}")
+        follower = _Follower(pipeline, stream, position, reached, describe, tell, RefusedPosition(pipeline, go_on))
         return asdict(asyncio.run(follower.run(until, seconds)))
 
 
@@ -114,16 +125,18 @@ class _Follower:
     pipeline: Pipeline
     stream: EventStream
     position: StreamPosition
-    confirmed_id: str
+    confirmed: Reached
     describe: Callable[[str], EventFacts]
     tell: Callable[[str], None]
+    refused: RefusedPosition
     until: int | None = None
     _pending: deque[_Pending] = field(default_factory=deque)
     _seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _failure: TidemarkError | None = None
 
     def __post_init__(self) -> None:
-        self.counts = Followed(self.pipeline.name, self.pipeline.source.subscribe[0], last_event_id=self.confirmed_id)
+        topic = self.pipeline.source.subscribe[0]
+        self.counts = Followed(self.pipeline.name, topic, last_event_id=self.confirmed.last_event_id)
         self._producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))
@@ -135,7 +148,7 @@ class _Follower:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
-        reading = asyncio.create_task(self.stream.follow(self._receive))
+        reading = asyncio.create_task(self._read())
         serving = asyncio.create_task(self._serve())
         waiting = asyncio.create_task(stopped.wait())
         try:
@@ -150,10 +163,22 @@ class _Follower:
                 raise result
         return self.counts
 
+    async def _read(self) -> None:
+        """Follow the stream to its end, also past a position that is refused. Raise PositionTooOld."""
+        while True:
+            try:
+                return await self.stream.follow(self._receive)
+            except PositionRefused as answer:
+                self._advance()
+                self.tell(self.refused.go_past(self.stream, self.confirmed, str(answer)))
+
     async def _receive(self, event: Event) -> None:
         """Count an event and queue it for Kafka unless it is to be dropped. Raise _LimitReached after the last one."""
-        pending = _Pending(event.id, done=True)
         facts = self.describe(event.data) if event.data else EventFacts()
+        moment = self._plausible(facts.moment)
+        if self.refused.is_open:
+            self.counts.missing_seconds += self.refused.close(moment or datetime.now(UTC))
+        pending = _Pending(event.id, moment, done=True)
         if not event.data:
             self.counts.without_data += 1
         elif event.type != "message":
@@ -200,7 +225,7 @@ class _Follower:
                     self.counts.topic,
                     value,
                     facts.key,
-                    timestamp=self._timestamp(facts.moment),
+                    timestamp=int((pending.at or datetime.now(UTC)).timestamp() * 1000),
                     on_delivery=on_delivery,
                 )
             except BufferError:
@@ -214,11 +239,10 @@ class _Follower:
             self._queued += 1
             return
 
-    def _timestamp(self, moment: datetime | None) -> int:
-        """Return the event's time in milliseconds since 1970, or now when it is missing or implausible."""
+    def _plausible(self, moment: datetime | None) -> datetime | None:
+        """Return an event's time unless it is missing, too old for the archive or in the future."""
         now = datetime.now(UTC)
-        valid = moment is not None and now - self._behind <= moment <= now + _AHEAD
-        return int((moment if moment and valid else now).timestamp() * 1000)
+        return moment if moment is not None and now - self._behind <= moment <= now + _AHEAD else None
 
     def _refuse(self, pending: _Pending, event: Event, error: KafkaError) -> None:
         self.position.append_refused(RefusedEvent(event.id, error.str(), event.data))
@@ -245,12 +269,14 @@ class _Follower:
 
     def _advance(self) -> None:
         """Store the id of the last event up to which all events are done."""
-        passed = self.confirmed_id
+        passed, at = self.confirmed.last_event_id, self.confirmed.at
         while self._pending and self._pending[0].done:
-            passed = self._pending.popleft().event_id or passed
-        if passed != self.confirmed_id:
-            self.position.save(passed)
-            self.confirmed_id = self.counts.last_event_id = passed
+            last = self._pending.popleft()
+            passed, at = last.event_id or passed, last.at or at
+        if passed != self.confirmed.last_event_id:
+            self.confirmed = Reached(passed, at)
+            self.position.save(self.confirmed)
+            self.counts.last_event_id = passed
 
     def _finish(self) -> None:
         """Wait for outstanding confirmations and store the last id. Raise ServiceUnreachable when one is missing."""

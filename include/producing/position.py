@@ -16,7 +16,17 @@ import fasteners
 from include.errors import AnotherWriter, UsageError
 from include.producing.event_stream import public_address
 from include.settings import settings, write_private
-from include.times import format_time
+from include.times import format_time, parse_time
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a stream was followed."""
+
+    last_event_id: str = ""
+    """Empty before the first event."""
+    at: datetime | None = None
+    """Time of that event; where the file does not tell it, when it was stored."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +48,10 @@ class StreamPosition:
         return self.path.with_suffix(".refused.jsonl")
 
     @contextmanager
-    def locked(self) -> Iterator[str]:
-        """Lock the position for this process and yield the last event id; empty before the first event.
+    def locked(self) -> Iterator[Reached]:
+        """Lock the position for this process and yield what was reached.
 
-        All events up to that id are in Kafka. Raise AnotherWriter when another process follows the stream, and
+        All events up to there are in Kafka. Raise AnotherWriter when another process follows the stream, and
         UsageError when the file is damaged.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,12 +65,14 @@ class StreamPosition:
         finally:
             lock.release()
 
-    def _load(self) -> str:
+    def _load(self) -> Reached:
         try:
-            last = json.loads(self.path.read_text())["last_event_id"]
+            facts = json.loads(self.path.read_text())
+            last, at = facts["last_event_id"], facts.get("last_event_at") or facts.get("saved_at")
+            reached = Reached(last, parse_time(at) if at else None)
         except FileNotFoundError:
-            return ""
-        except (ValueError, KeyError, TypeError):
+            return Reached()
+        except (ValueError, KeyError, TypeError, AttributeError, UsageError):
             last = None
         if not isinstance(last, str):
             raise UsageError(
@@ -68,14 +80,15 @@ class StreamPosition:
                 remedy="restore it, or remove it to start with the stream's next event",
                 pipeline=self.pipeline,
             )
-        return last
+        return reached
 
-    def save(self, last_event_id: str) -> None:
-        """Store the id; it is on disk when this returns."""
+    def save(self, reached: Reached) -> None:
+        """Store what was reached; it is on disk when this returns."""
         facts = {
             "pipeline": self.pipeline,
             "stream": public_address(self.url),
-            "last_event_id": last_event_id,
+            "last_event_id": reached.last_event_id,
+            "last_event_at": format_time(reached.at) if reached.at else None,
             "saved_at": format_time(datetime.now(UTC)),
         }
         write_private(self.path, json.dumps(facts, indent=2) + "\n", durable=True)

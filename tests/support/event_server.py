@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import struct
 import threading
@@ -11,8 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from include.producing.messages import wiki_changes
 
@@ -33,10 +36,11 @@ class Answer:
 
 
 class EventServer(ABC):
-    """Serves at `url` until closed; what was asked for lies in `last_event_ids`."""
+    """Serves at `url` until closed; what was asked for lies in `last_event_ids`, by whom in `user_agents`."""
 
     def __init__(self) -> None:
         self.last_event_ids: list[str | None] = []
+        self.user_agents: list[str] = []
         self.closing = threading.Event()
         self.lock = threading.Lock()
         outer = self
@@ -49,6 +53,7 @@ class EventServer(ABC):
                 with outer.lock:
                     number = len(outer.last_event_ids)
                     outer.last_event_ids.append(asked)
+                    outer.user_agents.append(self.headers.get("User-Agent", ""))
                 with suppress(ConnectionError, TimeoutError):
                     outer.serve(self, number, asked)
                 self.close_connection = True
@@ -83,7 +88,7 @@ class EventServer(ABC):
         request.send_response(answer.status)
         for name, value in answer.headers.items():
             request.send_header(name, value)
-        has_body = answer.status == 200
+        has_body = answer.status == 200 or bool(answer.pieces)
         request.send_header(*(("Transfer-Encoding", "chunked") if has_body else ("Content-Length", "0")))
         request.end_headers()
         if not has_body:
@@ -162,6 +167,53 @@ class ChangeServer(EventServer):
         lines = [b"event: message", b"id: " + self.event_id(number).encode()]
         lines += [b"data: " + line for line in data.split(b"\n")]
         return newline.join([*lines, b"", b""])
+
+
+class ServiceServer(EventServer):
+    """A log of changes a minute apart that answers as Wikimedia's service does.
+
+    403 to a reader who names no way to be reached, 400 to a position before `kept_since`, and ids that name times.
+    Without a position or `since` it begins with the event `present`. At its end it holds the connection.
+    """
+
+    def __init__(self, begin: datetime, count: int) -> None:
+        self.begin = begin
+        self.changes = [made_up_changes(1, begin + timedelta(minutes=n), seed=n)[0] for n in range(count)]
+        self.kept_since = begin
+        self.present = 0
+        super().__init__()
+
+    def serve(self, request: BaseHTTPRequestHandler, number: int, last_event_id: str | None) -> None:
+        if not re.search(r"\(.*(\S+@\S+|https?://\S+).*\)", self.user_agents[number]):
+            text = b"Please set a user-agent and respect our robot policy https://w.wiki/4wJS. See also T400119.\n"
+            self.answer(request, Answer([text], status=403, headers={"Content-Type": "text/plain"}))
+            return
+        since = parse_qs(urlsplit(request.path).query).get("since")
+        milliseconds = self.present * 60_000
+        if last_event_id:
+            moment = next(each["timestamp"] for each in json.loads(last_event_id) if "timestamp" in each)
+            milliseconds = moment - int(self.begin.timestamp() * 1000)
+        elif since:
+            milliseconds = int((datetime.fromisoformat(since[0]) - self.begin).total_seconds() * 1000)
+        if self.begin + timedelta(milliseconds=milliseconds) < self.kept_since:
+            told = {"status": 400, "type": "invalid_position", "detail": "the position is too old"}
+            answer = Answer([json.dumps(told).encode()], status=400, headers={"Content-Type": "application/json"})
+            self.answer(request, answer)
+            return
+        first = max(0, -(-milliseconds // 60_000))
+        frames = [self._frame(number) for number in range(first, len(self.changes))]
+        self.answer(request, Answer([b":ok\n\n", *frames], end="hold"))
+
+    def moment(self, number: int) -> datetime:
+        return self.begin + timedelta(minutes=number)
+
+    def _frame(self, number: int) -> bytes:
+        after = int(self.moment(number).timestamp() * 1000) + 1
+        places = [
+            {"topic": "eqiad.mediawiki.recentchange", "partition": 0, "timestamp": after},
+            {"topic": "codfw.mediawiki.recentchange", "partition": 0, "offset": -1},
+        ]
+        return f"event: message\nid: {json.dumps(places)}\ndata: {json.dumps(self.changes[number])}\n\n".encode()
 
 
 def made_up_changes(count: int, moment: Any, seed: int = 1) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from include.errors import error_class
 from include.ledger.streams import launches, progress
+from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.ledger.streams.launches import Launch
 from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
 from include.monitor.lag import Lag
@@ -79,6 +80,8 @@ class StreamPage:
     lags: tuple[TopicPartitionLag, ...]
     lags_left_out: int
     log: DriverLog
+    event_gaps: tuple[EventGap, ...]
+    """Of event streams that were followed into its topics."""
 
 
 def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
@@ -101,6 +104,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
         max(0, len(lags) - MOST_TOPIC_PARTITIONS),
         driver_log(started[0] if started else None),
+        gaps_of(pipeline.name),
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from include.errors import ServiceUnreachable
 from include.producing import event_stream
-from include.producing.event_stream import Event, EventStream, public_address
-from tests.support.event_server import Answer, ScriptedServer
+from include.producing.event_stream import Event, EventStream, PositionRefused, public_address
+from tests.support.event_server import Answer, EventServer, ScriptedServer, ServiceServer
 
+NOW = datetime.now(UTC)
 GONE = Answer(status=204)
 
 
@@ -21,7 +24,9 @@ def _short_first_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "FIRST_PAUSE", 0.02)
 
 
-def received(server: ScriptedServer, last_event_id: str = "", *, silence: float = 5.0) -> tuple[list[Event], list[str]]:
+def received(
+    server: EventServer, last_event_id: str = "", *, silence: float = 5.0, contact: str = ""
+) -> tuple[list[Event], list[str]]:
     """All events until the server says 204, and what was told."""
     events: list[Event] = []
     told: list[str] = []
@@ -29,7 +34,7 @@ def received(server: ScriptedServer, last_event_id: str = "", *, silence: float 
     async def keep(event: Event) -> None:
         events.append(event)
 
-    stream = EventStream(server.url, last_event_id, told.append, silence=silence)
+    stream = EventStream(server.url, last_event_id, told.append, silence=silence, contact=contact)
     asyncio.run(asyncio.wait_for(stream.follow(keep), 60))
     return events, told
 
@@ -126,6 +131,41 @@ def test_stream_ends_with_one_clear_line_when_the_answer_is_none_of_a_stream(ans
             received(server)
         assert len(server.last_event_ids) == 1
     assert raised.value.remedy
+
+
+def test_reader_without_a_contact_is_told_what_the_service_says_and_how_to_name_one() -> None:
+    with ServiceServer(NOW, 3) as server:
+        with pytest.raises(ServiceUnreachable, match="answers 403 Forbidden: Please set a user-agent") as raised:
+            received(server)
+        assert "--contact" in raised.value.remedy
+        assert "TIDEMARK_CONTACT" in raised.value.remedy
+
+
+def test_contact_goes_out_with_every_connection_when_it_is_named() -> None:
+    with ScriptedServer(quick(b"id: 1\ndata: a\n\n"), GONE) as server:
+        received(server, contact="me@example.org")
+    assert len(server.user_agents) == 2
+    assert all(re.fullmatch(r"tidemark \(me@example.org\) httpx/[\d.]+", each) for each in server.user_agents)
+
+
+def test_contact_is_named_when_it_is_refused() -> None:
+    with (
+        ScriptedServer(Answer(status=403)) as server,
+        pytest.raises(ServiceUnreachable, match="answers 403") as raised,
+    ):
+        received(server, contact="https://example.org/me")
+    assert "https://example.org/me" in raised.value.remedy
+
+
+def test_refused_position_is_told_apart_from_a_wrong_address() -> None:
+    refusing = Answer([b'{"status":400,"detail":"too old\x1b[31m"}'], status=400, headers={})
+    with ScriptedServer(refusing) as server:
+        with pytest.raises(PositionRefused, match=r"400 Bad Request: .*too old"):
+            received(server, "17")
+        with pytest.raises(ServiceUnreachable, match=r"answers 400 Bad Request: .*too old") as raised:
+            received(server)
+    assert "correct the URL" in raised.value.remedy
+    assert "\x1b" not in str(raised.value)
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from include.times import format_time
 from tests.conftest import Home, end_of, wait_for
 from tests.support import audit
-from tests.support.event_server import Answer, ChangeServer, ScriptedServer, made_up_changes
+from tests.support.event_server import Answer, ChangeServer, ScriptedServer, ServiceServer, made_up_changes
 
 pytestmark = pytest.mark.services
 
@@ -81,7 +82,7 @@ def test_every_event_is_written_once_when_the_network_drops_doubles_and_cuts(hom
         record = by_id[change["meta"]["id"]]
         assert json.loads(record.value or b"") == change
         assert record.key == f"{change['wiki']}:{change['title']}".encode()
-        assert record.timestamp == int(moment.timestamp() * 1000)
+        assert record.timestamp == int(moment.timeformat_time() * 1000)
     assert counts["written"] == 3000
     assert counts["duplicates"] > 0
     assert counts["other_types"] > 0
@@ -231,6 +232,8 @@ def test_id_stays_and_exit_code_is_6_when_kafka_does_not_confirm(home: Home) -> 
         (["wiki_changes", "--from-stream", "https://", "--events", "1"], 64, "either --events N or --from-stream"),
         (["nest_cameras", "--from-stream", "https://example.org"], 64, "cannot follow an event stream"),
         (["wiki_changes", "--from-stream", "example.org/stream"], 6, "https://"),
+        (["wiki_changes", "--from-stream", "https://example.org", "--contact", "me"], 64, "nobody can be reached"),
+        (["wiki_changes", "--from-stream", "https://example.org", "--accept-gap", "past"], 64, "not a time"),
     ],
 )
 def test_one_line_says_what_is_wrong_when_the_stream_cannot_be_followed(
@@ -239,6 +242,53 @@ def test_one_line_says_what_is_wrong_when_the_stream_cannot_be_followed(
     refused = home.run("produce", *arguments, expect=code)
     assert words in refused.stderr.splitlines()[-1]
     assert "Traceback" not in refused.stderr
+
+
+def gaps(home: Home, server: ServiceServer) -> list[dict[str, Any]]:
+    return [gap for gap in home.json("status", "--json")["event_gaps"] if gap["stream"] == server.url]
+
+
+def test_time_that_the_service_no_longer_has_is_told_kept_and_passed_only_when_told_to(home: Home) -> None:
+    me = ("--contact", "me@example.org")
+    begin = (datetime.now(UTC) - timedelta(hours=5)).replace(microsecond=0)
+    with ServiceServer(begin, 200) as server:
+        silent = home.run("produce", "wiki_changes", "--from-stream", server.url, expect=6)
+        assert "TIDEMARK_CONTACT" in silent.stderr.splitlines()[-1]
+        server.present = 190
+        follow(home, server, "--until", "10", *me)
+        assert gaps(home, server) == []
+
+        server.kept_since, server.present = server.moment(230), 240
+        server.changes = [made_up_changes(1, server.moment(n), seed=n)[0] for n in range(260)]
+        for _ in range(2):
+            refused = home.run("produce", "wiki_changes", "--from-stream", server.url, *me, expect=4)
+            last = refused.stderr.splitlines()[-1]
+            assert "1 hour 41 minutes are missing so far" in last
+            assert "the position is too old" in last
+            assert "--accept-gap present" in last
+        (still_open,) = gaps(home, server)
+        assert (still_open["from"], still_open["until"]) == (format_time(server.moment(199)), None)
+
+        early = ("--accept-gap", format_time(server.moment(220)))
+        refused = home.run("produce", "wiki_changes", "--from-stream", server.url, *me, *early, expect=4)
+        assert "name a later time" in refused.stderr.splitlines()[-1]
+        counts = follow(home, server, "--until", "5", *me, "--accept-gap", format_time(server.moment(235)))
+        assert counts["missing_seconds"] == 36 * 60
+        (closed,) = gaps(home, server)
+        assert (closed["until"], closed["seconds"]) == (format_time(server.moment(235)), 36 * 60)
+        assert closed["accepted_by"]
+
+        # It is passed once, and what follows needs no word.
+        follow(home, server, "--until", "5", *me)
+        server.kept_since, server.present = server.moment(250), 255
+        counts = follow(home, server, "--until", "5", *me, "--accept-gap", "present")
+        assert counts["missing_seconds"] == 11 * 60
+        assert [gap["seconds"] for gap in gaps(home, server)] == [36 * 60, 11 * 60]
+    found = {json.loads(record.value or b"")["meta"]["dt"] for record in written(home)}
+    wanted = [*range(190, 200), *range(235, 245), *range(255, 260)]
+    assert {datetime.fromisoformat(dt) for dt in found} == {server.moment(number) for number in wanted}
+    doctor = home.run("doctor", expect=None).stdout
+    assert "accepted by" in doctor
 
 
 def test_damaged_position_is_named_with_64(home: Home, tmp_path: Path) -> None:

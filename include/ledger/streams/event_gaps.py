@@ -1,0 +1,124 @@
+"""Gaps of followed event streams: time whose events a service no longer had. They are noted and never forgotten."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from include.ledger.database import session
+from include.ledger.models import EventGapRow
+from include.times import describe_duration, format_time
+
+
+@dataclass(frozen=True)
+class RefusedAt:
+    """A position that a service refused."""
+
+    pipeline: str
+    stream: str
+    """URL without secrets and query."""
+    position: str
+    """The stream and the last event id, or `since`; only its hash is kept."""
+    from_at: datetime
+    """Time of the last event that was followed."""
+    answer: str
+
+    @property
+    def digest(self) -> str:
+        """Hash by which the gap is found again."""
+        return hashlib.sha256(self.position.encode("utf-8", "replace")).hexdigest()
+
+
+@dataclass(frozen=True)
+class EventGap:
+    """Time of an event stream that is missing."""
+
+    pipeline: str
+    stream: str
+    answer: str
+    from_at: datetime
+    until_at: datetime | None
+    """Time of the first event after it; None while nobody told the follower to go on."""
+    found_at: datetime
+    accepted_at: datetime | None
+    accepted_by: str
+
+    @property
+    def length(self) -> timedelta:
+        """How much time is missing, until now where it is open."""
+        return max((self.until_at or datetime.now(UTC)) - self.from_at, timedelta(0))
+
+    def __str__(self) -> str:
+        begin, length = format_time(self.from_at), describe_duration(self.length)
+        if self.until_at is None:
+            return (
+                f"{self.pipeline}: {self.stream} no longer has the events after {begin}: {length} are missing so far; "
+                "nothing is followed from there until somebody says where to go on"
+            )
+        return (
+            f"{self.pipeline}: events of {self.stream} from {begin} to {format_time(self.until_at)} are missing "
+            f"({length}), accepted by {self.accepted_by}"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Return the gap with the keys that `./tidemark status --json` has."""
+        return {
+            "pipeline": self.pipeline,
+            "stream": self.stream,
+            "from": format_time(self.from_at),
+            "until": format_time(self.until_at) if self.until_at else None,
+            "seconds": int(self.length.total_seconds()),
+            "accepted_by": self.accepted_by,
+        }
+
+
+def note_refused(refused: RefusedAt) -> None:
+    """Record a position that was refused; what was recorded of it before stays. Raise ServiceUnreachable."""
+    with session() as ledger:
+        ledger.execute(insert(EventGapRow).values(**_columns(refused)).on_conflict_do_nothing())
+
+
+def note_gap(refused: RefusedAt, until_at: datetime, accepted_by: str) -> timedelta:
+    """Record that the follower went on at a time, and return how much is missing. Raise ServiceUnreachable.
+
+    A position that a killed follower went on from before has one gap, which ends where the last one went on.
+    """
+    until_at = max(until_at, refused.from_at)
+    accepted = {"until_at": until_at, "accepted_at": func.now(), "accepted_by": accepted_by}
+    statement = insert(EventGapRow).values(**_columns(refused), **accepted)
+    with session() as ledger:
+        ledger.execute(statement.on_conflict_do_update(index_elements=["pipeline", "position"], set_=accepted))
+    return until_at - refused.from_at
+
+
+def gaps_of(pipeline: str) -> tuple[EventGap, ...]:
+    """Return the gaps of the streams that the pipeline followed, in order of time."""
+    wanted = select(EventGapRow).where(EventGapRow.pipeline == pipeline).order_by(EventGapRow.from_at, EventGapRow.id)
+    with session() as ledger:
+        return tuple(
+            EventGap(
+                row.pipeline,
+                row.stream,
+                row.answer,
+                row.from_at,
+                row.until_at,
+                row.found_at,
+                row.accepted_at,
+                row.accepted_by or "",
+            )
+            for row in ledger.scalars(wanted)
+        )
+
+
+def _columns(refused: RefusedAt) -> dict[str, object]:
+    return {
+        "pipeline": refused.pipeline,
+        "stream": refused.stream,
+        "position": refused.digest,
+        "answer": refused.answer,
+        "from_at": refused.from_at,
+    }
