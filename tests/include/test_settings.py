@@ -53,3 +53,18 @@ def test_properties_name_the_line_when_one_is_malformed(tmp_path: Path) -> None:
 def test_private_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     write_private(tmp_path / "deep" / "secret", "x")
     assert (tmp_path / "deep" / "secret").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("contact", ["me@example.org", "https://example.org/~me  me+wiki@sub.example.org", ""])
+def test_contact_is_kept_when_somebody_can_be_reached(monkeypatch: pytest.MonkeyPatch, contact: str) -> None:
+    monkeypatch.setenv("TIDEMARK_CONTACT", contact)
+    assert settings().contact == " ".join(contact.split())
+
+
+@pytest.mark.parametrize(
+    "contact", ["me", "me@host", "a@b.c (x)", "https://", "mé@example.org", "me@example.org)\r\nX: y", "ftp://a.org"]
+)
+def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.MonkeyPatch, contact: str) -> None:
+    monkeypatch.setenv("TIDEMARK_CONTACT", contact)
+    with pytest.raises(UsageError, match="TIDEMARK_CONTACT: nobody can be reached"):
+        settings()

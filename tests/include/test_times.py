@@ -5,7 +5,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.errors import UsageError
-from include.times import Interval, Schedule, every, format_time, hourly, in_words, parse_duration, parse_time
+from include.times import (
+    Interval,
+    Schedule,
+    describe_duration,
+    every,
+    format_time,
+    hourly,
+    in_words,
+    parse_duration,
+    parse_time,
+)
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 
@@ -116,3 +126,16 @@ def test_schedule_is_refused_however_it_is_made(length: timedelta) -> None:
 )
 def test_duration_is_told_to_spark_in_its_largest_whole_unit(text: str, words: str) -> None:
     assert in_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.5, "0 seconds"),
+        (61, "1 minute 1 second"),
+        (3600, "1 hour"),
+        (2 * 86400 + 3 * 3600 + 5, "2 days 3 hours"),
+    ],
+)
+def test_duration_is_described_in_its_two_largest_units(seconds: float, words: str) -> None:
+    assert describe_duration(timedelta(seconds=seconds)) == words

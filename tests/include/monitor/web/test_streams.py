@@ -17,7 +17,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from include.ledger.streams import generations, launches, progress, writers
+from include.ledger.streams import event_gaps, generations, launches, progress, writers
+from include.ledger.streams.event_gaps import RefusedAt
 from include.ledger.streams.progress import QueryProgress
 from include.monitor.live_page import serving
 from include.monitor.streams.driver_log import LINES
@@ -107,6 +108,25 @@ def test_stream_is_told_with_driver_rates_restarts_and_log(client: httpx.Client)
     assert [part["name"] for part in archive["parts"]] == ["addBatch", "walCommit"]
     assert [each["reason"] for each in page["restarts"]] == ["runs", "offsets are lost, or the topic was recreated"]
     assert page["log"]["lines"] == ["started <img src=x onerror=\"document.title='owned'\">[31m", "password=********"]
+
+
+def test_page_tells_what_a_followed_event_stream_no_longer_had(client: httpx.Client) -> None:
+    at = datetime(2026, 11, 20, 5, tzinfo=UTC)
+    assert client.get("/pipelines/isp_hits?format=json").json()["event_gaps"] == []
+    passed, stopped = (RefusedAt("isp_hits", f"https://example.org/{HOSTILE}", str(n), at, HOSTILE) for n in range(2))
+    event_gaps.note_refused(passed)
+    assert event_gaps.note_gap(passed, at + timedelta(hours=1), "eve@host") == timedelta(hours=1)
+    event_gaps.note_refused(replace(stopped, from_at=at + timedelta(hours=2)))
+    told = client.get("/pipelines/isp_hits?format=json").json()["event_gaps"]
+    assert [(gap["from_at"], gap["until_at"], gap["accepted_by"]) for gap in told] == [
+        ("2026-11-20T05:00:00Z", "2026-11-20T06:00:00Z", "eve@host"),
+        ("2026-11-20T07:00:00Z", None, ""),
+    ]
+    page = client.get("/pipelines/isp_hits").text
+    assert "nobody: start the follower with --accept-gap" in page
+    assert "https://example.org/&lt;img" in page
+    assert "<img" not in page
+    assert "Missing of the event stream" not in client.get(f"/pipelines/{NAME}").text
 
 
 def test_texts_of_the_page_are_escaped(client: httpx.Client) -> None:
