@@ -11,14 +11,16 @@ import argparse
 import sys
 import threading
 from importlib import import_module
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(argv: list[str]) -> int:

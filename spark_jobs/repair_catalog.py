@@ -14,8 +14,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from include.errors import UsageError
 from include.ledger.intervals import revisions
@@ -25,6 +24,9 @@ from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.register import finish_registrations
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:

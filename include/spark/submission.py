@@ -38,6 +38,9 @@ _HUGE_METHODS = "-XX:-DontCompileHugeMethods"
 """Compile methods of more than 8,000 bytes, too: what Spark generates for a table of ten columns and their rules may be
 one, and would be interpreted for ever."""
 
+_ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
+"""By default the whole heap is collected when 21 MiB of classes are loaded, and some times more until Spark's are."""
+
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -119,11 +122,12 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
     options = " ".join(
         (
             f"-Duser.timezone=UTC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
-            f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS}",
+            f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS} {_ROOM_FOR_CLASSES}",
             # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
             f'"-Djava.io.tmpdir={folder}"',
             *class_archive.options(),
-            *([FIRST_COMPILER] if short else _young_generation(current.driver_memory)),
+            *([FIRST_COMPILER] if short else []),
+            *_young_generation(current.driver_memory),
             os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
         )
     )

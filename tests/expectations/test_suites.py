@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +92,17 @@ def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: An
         assert len(judged) == len(of_rows)
         assert [each for each in judged if not each.success] == []
     rows.unpersist()
+
+
+def test_statistics_are_not_imported_until_an_expectation_compares_distributions(tmp_path: Path) -> None:
+    # Of a file: Spark Connect, at import, ends a process whose main module has none.
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import expectations.checkpoint, sys\n"
+        "print('scipy.stats._stats_py' in sys.modules)\n"
+        "from scipy import stats\n"
+        "print(stats.norm.cdf(0))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, program], env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "0.5"]

@@ -64,7 +64,7 @@ def test_drivers_log_as_the_shipped_file_says() -> None:
     ("heap", "third"),
     [("1g", 2**30 // 3), ("1536m", 512 * 2**20), ("3000K", 1000 * 2**10), ("2147483648", 2**31 // 3), ("much", None)],
 )
-def test_young_generation_begins_with_a_third_of_the_heap_unless_the_job_is_short(
+def test_young_generation_begins_with_a_third_of_the_heap(
     monkeypatch: pytest.MonkeyPatch, heap: str, third: int | None
 ) -> None:
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", heap)
@@ -74,5 +74,5 @@ def test_young_generation_begins_with_a_third_of_the_heap_unless_the_job_is_shor
         conf = submission("stream", name="stream", short=short).conf
         return [each for each in conf["spark.driver.extraJavaOptions"].split() if each.startswith("-XX:NewSize")]
 
-    assert options(short=False) == ([] if third is None else [f"-XX:NewSize={third}"])
-    assert options(short=True) == []
+    for short in (True, False):
+        assert options(short=short) == ([] if third is None else [f"-XX:NewSize={third}"])
