@@ -210,6 +210,29 @@ def test_report_is_written_and_names_the_busy_zip_code(landed: Home, verdict: di
     assert not re.search(r"""(src|href)=["']https?:""", page)
 
 
+def test_proof_holds_against_files_and_kafka_and_names_a_file_that_was_changed(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
+    [proof] = {each["proof"] for each in verdict["registered"]}
+    checked = landed.json("verify", proof, "--kafka", landed.kafka, "--json")
+    assert checked["differences"] == []
+    assert checked["notes"] == ["the proof is unsigned: no key is set: TIDEMARK_PROOF_KEY"]
+    told = json.loads(Path(proof.removeprefix("file://")).read_text())
+    assert {each["table"] for each in told["tables"]} == {each["table"] for each in verdict["registered"]}
+    assert told["records"]["quarantined"] > 0
+    assert sum(each["archived"] for each in told["ranges"]) == verdict["records"]["archived"]
+
+    archive = next(each for each in verdict["registered"] if each["table"] == "nest_cameras")
+    file = next(Path(archive["location"].removeprefix("file://")).glob("*.parquet"))
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"?")
+    try:
+        broken = landed.run("verify", proof, expect=3)
+    finally:
+        file.write_bytes(content)
+    assert f"file changed: tables/nest_cameras/{archive['partition']}" in broken.stdout
+
+
 def test_second_run_keeps_hash_revision_and_registration(landed: Home, verdict: dict[str, Any]) -> None:
     before = ledger(landed, "SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
     again = landed.interval("nest_cameras", START + timedelta(hours=1))
