@@ -1,0 +1,46 @@
+"""Rows that reports list: the operators are told of each that the registered interval before did not list."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.ledger.intervals import attempts
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.listings import Listed, replace_listed, sending_new
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = [pytest.mark.services]
+
+REPORT = "Things"
+
+
+def listed(pipeline: str, number: int, *keys: str) -> PinnedInterval:
+    """An interval that is registered and lists these."""
+    attempt = begin_attempt(pipeline, hour(number))
+    pinned = attempts.load_attempt(attempt).pinned
+    replace_listed(pinned.id, REPORT, [Listed(key, {"name": key}) for key in keys])
+    register(attempt, note_build(attempt))
+    return pinned
+
+
+def told(pinned: PinnedInterval) -> list[str]:
+    with sending_new(pinned, REPORT) as new:
+        return [each.key for each in new]
+
+
+def test_each_is_told_once_until_it_was_not_listed_for_an_interval(pipeline: str) -> None:
+    first = listed(pipeline, 0, "a", "b")
+    assert told(first) == ["a", "b"]
+    # The interval runs again and lists another, too.
+    replace_listed(first.id, REPORT, [Listed(key, {}) for key in ("a", "b", "c")])
+    assert told(first) == ["c"]
+    assert told(first) == []
+    assert told(listed(pipeline, 1, "b", "d")) == ["d"]
+    assert told(listed(pipeline, 2, "a", "b")) == ["a"]
+
+
+def test_each_is_told_again_when_telling_failed(pipeline: str) -> None:
+    first = listed(pipeline, 0, "a")
+    with pytest.raises(ZeroDivisionError), sending_new(first, REPORT) as new:
+        assert 1 / (len(new) - 1), "the broker is away"
+    assert told(first) == ["a"]
