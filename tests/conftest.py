@@ -34,6 +34,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # is filled by the classes that a whole run generates; then calls fail with `NoSuchMethodException: … linkToSpecial`.
 JVM_OPTIONS = FIRST_COMPILER
 
+# Of those that stay for many tests: they hold what was generated for all of them, which each small collection copies.
+LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m"
+
 # A worker of pytest-xdist has no main module's file. Spark Connect, which Great Expectations imports, takes that for a
 # run of doctests and ends the process.
 if not hasattr(sys.modules["__main__"], "__file__"):
@@ -194,7 +197,7 @@ class Home:
 @cache
 def warm_jvm() -> WarmJvm:
     """This process's JVM for the Spark applications of its tests."""
-    return WarmJvm(folder_of_this_run() / f"jvm-{os.getpid()}", JVM_OPTIONS, warm_python())
+    return WarmJvm(folder_of_this_run() / f"jvm-{os.getpid()}", LASTING_JVM_OPTIONS, warm_python())
 
 
 @cache
@@ -323,7 +326,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = tmp_path_factory.mktemp("spark")
     jars = [str(jar) for jar in classpath("spark")]
-    options = ("-Duser.timezone=UTC -XX:+UseSerialGC", JVM_OPTIONS, *class_archive.options())
+    options = ("-Duser.timezone=UTC -XX:+UseSerialGC", LASTING_JVM_OPTIONS, *class_archive.options())
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.session.timeZone", "UTC")

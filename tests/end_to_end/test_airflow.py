@@ -342,6 +342,7 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # Three runs of the DAG, one after the other.
 def test_interval_that_only_warns_awaits_an_approval_and_is_registered_then(
     home: Home, airflow: AirflowApi, launched: dict[str, Any]
 ) -> None:
