@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from include.alerts.channels import configured_channels
 from include.ledger import alerts
@@ -23,9 +25,9 @@ def tell(alert: Alert) -> bool:
     return is_new
 
 
-def recover(key: str) -> bool:
-    """Tell that something is over, where it was told of; return whether it was open."""
-    was_open = alerts.close_alert(key)
+def recover(key: str, facts: Mapping[str, Any] | None = None) -> bool:
+    """Tell that something is over, and `facts` of its end, where it was told of; return whether it was open."""
+    was_open = alerts.close_alert(key, facts)
     if was_open:
         tell_untold()
     return was_open

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from include.errors import UsageError
 from include.intervals import steps
+from include.intervals.telling.asking import tell_decided
 from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts, builds, locks
 from include.ledger.validation import approvals
@@ -35,7 +36,9 @@ def find_question(pipeline: str, interval: Interval, number: int | None = None) 
 
 def approve(question: Question, *, by: str, reason: str) -> Question:
     """Note that the warnings are approved; publishing the attempt then registers the build. Raises as `decide` does."""
-    return approvals.decide(question.id, approved=True, by=by, reason=reason)
+    decided = approvals.decide(question.id, approved=True, by=by, reason=reason)
+    tell_decided(decided)
+    return decided
 
 
 def refuse(question: Question, *, by: str, reason: str) -> Verdict:
@@ -56,6 +59,7 @@ def refuse(question: Question, *, by: str, reason: str) -> Verdict:
         if decided.decision and spec.build == question.build and spec.findings.validation is not None:
             validation = replace(spec.findings.validation, question=decided.id, decision=decided.decision.as_json())
             builds.reject(spec, validation)
+        tell_decided(decided)
         return steps.announce(question.attempt)
 
 

@@ -17,6 +17,7 @@ from include.crash_points import crash_point
 from include.errors import ApprovalNeeded, ReconciliationFailed, ValidationFailed
 from include.intervals import notifications
 from include.intervals.pinning import pin_interval
+from include.intervals.telling.asking import tell_asked
 from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
@@ -154,6 +155,7 @@ def announce(attempt: int) -> Verdict:
     lake.write_text(location, render_report(verdict.as_json(), {"description": pipeline.description, **data}))
     attempts.end_attempt(attempt, verdict.exit_code, verdict.as_json())
     send_lineage(pipeline, attempt, verdict)
+    tell_asked(spec)
     if verdict.exit_code == 0:
         notifications.notify(pipeline, spec.pinned)
     return verdict

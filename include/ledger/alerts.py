@@ -64,12 +64,13 @@ def note_alert(alert: Alert) -> bool:
         return ledger.scalar(statement.returning(AlertRow.id)) is not None
 
 
-def close_alert(key: str) -> bool:
-    """Note that something is over; return whether it was open."""
+def close_alert(key: str, facts: Mapping[str, Any] | None = None) -> bool:
+    """Note that something is over, with what is known of its end; return whether it was open."""
     with session() as ledger:
         row = ledger.scalar(select(AlertRow).where(AlertRow.key == key, AlertRow.closed_at.is_(None)).with_for_update())
         if row is not None:
             row.closed_at = func.now()
+            row.alert = {**row.alert, "facts": {**row.alert.get("facts", {}), **(facts or {})}}
         return row is not None
 
 

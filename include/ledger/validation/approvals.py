@@ -48,6 +48,7 @@ class Question:
     interval: Interval
     suite: str
     """Version of what was expected."""
+    asked_at: datetime
     warnings: tuple[Mapping[str, Any], ...]
     """Expectations that were not met, as their results are kept."""
     decision: Decision | None
@@ -151,5 +152,5 @@ def _question(row: Approval, build: Build, interval: IntervalRow) -> Question:
     if row.approved is not None and row.decided_at is not None:
         decision = Decision(row.approved, row.decided_by or "", row.reason or "", row.decided_at)
     times = Interval(interval.from_time, interval.to_time)
-    warnings = tuple(row.warnings)
-    return Question(row.id, build.id, build.attempt_id, interval.pipeline, times, row.suite, warnings, decision)
+    asked = (row.suite, row.asked_at, tuple(row.warnings))
+    return Question(row.id, build.id, build.attempt_id, interval.pipeline, times, *asked, decision)

@@ -42,10 +42,11 @@ def run_command(pipeline: str, interval: Interval) -> str:
     return f"./tidemark interval {shlex.quote(pipeline)} {times}"
 
 
-def approve_command(pipeline: str, interval: Interval, question: int) -> str:
-    """Return the command that approves what a person is asked about an interval."""
+def approve_command(pipeline: str, interval: Interval, question: int | None = None) -> str:
+    """Return the command that approves what a person is asked about an interval, now or by that question."""
     times = f"--from {format_time(interval.from_time)} --to {format_time(interval.to_time)}"
-    return f'./tidemark approve {shlex.quote(pipeline)} {times} --question {question} --reason "…"'
+    asked = "" if question is None else f" --question {question}"
+    return f'./tidemark approve {shlex.quote(pipeline)} {times}{asked} --reason "…"'
 
 
 def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:

@@ -1,0 +1,65 @@
+"""Telling the operators that an interval waits for a person, once per set of warnings, and what was decided."""
+
+from __future__ import annotations
+
+import hashlib
+
+from include.intervals.telling.addresses import interval_page
+from include.ledger.alerts import Alert, open_alerts
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.validation import approvals
+from include.ledger.validation.approvals import Question
+from include.monitor.history.remedies import approve_command
+from include.times import Interval, format_time
+
+SHOWN = 5
+"""Most warnings that an alert quotes."""
+
+
+def tell_asked(spec: AttemptSpec) -> None:
+    """Tell that somebody is asked about the attempt's build, or that nobody is any more. Raises ServiceUnreachable."""
+    validation, pinned = spec.findings.validation, spec.pinned
+    asked = approvals.last_of_build(spec.build) if validation is not None and validation.waits else None
+    if asked is None:
+        _recover(pinned.pipeline, pinned.interval, {"ended": "nobody is asked about its latest build"})
+        return
+    from include import alerts
+
+    alert = _alert(asked)
+    _recover(asked.pipeline, asked.interval, {"ended": "other warnings are asked about now"}, but=alert.key)
+    alerts.tell(alert)
+
+
+def tell_decided(asked: Question) -> None:
+    """Tell what a person decided. Raises ServiceUnreachable."""
+    if asked.decision is not None:
+        _recover(asked.pipeline, asked.interval, asked.decision.as_json())
+
+
+def _recover(pipeline: str, interval: Interval, facts: dict[str, str], but: str = "") -> None:
+    for each in open_alerts(_prefix(pipeline, interval)):
+        if each.key != but:
+            # Alerts load HTTP and mail clients, which an interval without any does not need.
+            from include import alerts
+
+            alerts.recover(each.key, facts)
+
+
+def _prefix(pipeline: str, interval: Interval) -> str:
+    return f"approval/{pipeline}/{format_time(interval.from_time)}/"
+
+
+def _alert(asked: Question) -> Alert:
+    warnings = "\n".join("\t".join(key) for key in sorted(asked.keys))
+    number, quoted = len(asked.warnings), [f"{each['table']}: {each['words']}" for each in asked.warnings[:SHOWN]]
+    return Alert(
+        _prefix(asked.pipeline, asked.interval) + hashlib.sha256(warnings.encode()).hexdigest()[:16],
+        asked.pipeline,
+        f"{number} {'warning waits' if number == 1 else 'warnings wait'} for approval: {'; '.join(quoted)}",
+        f"interval__{asked.pipeline}, {asked.interval}, task publish",
+        asked.asked_at,
+        # Without the question's number: a run of the interval asks the same under another one, and tells it only once.
+        f"look at {interval_page(asked.pipeline, asked.interval)}, then approve it, or refuse it with --refuse, there "
+        f"or in Airflow: {approve_command(asked.pipeline, asked.interval)}",
+        {"warnings": [f"{each['table']}: {each['words']} (observed {each['observed']})" for each in asked.warnings]},
+    )
