@@ -1,7 +1,7 @@
 """Kafka outside Spark: its topics, offsets and records, as commands and drivers ask for them."""
 
 from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at, record_times
-from include.kafka.client import TIMEOUT, admin, consumer, few_records, producer, reaching_kafka, send
+from include.kafka.client import TIMEOUT, admin, consumer, few_records, kept_clients, producer, reaching_kafka, send
 from include.kafka.topics import (
     TopicIdentity,
     check_same_topic,
@@ -27,6 +27,7 @@ __all__ = [
     "few_records",
     "first_timestamp",
     "is_compacted",
+    "kept_clients",
     "offset_bounds",
     "offsets_at",
     "producer",

@@ -10,7 +10,7 @@ from typing import Literal
 import confluent_kafka
 
 from include.errors import OffsetsLost
-from include.kafka.client import TIMEOUT, consumer, few_records, reaching_kafka
+from include.kafka.client import TIMEOUT, asking, consumer, few_records, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -25,14 +25,8 @@ def offset_bounds(
     For read_committed the end is the last stable offset: an open transaction holds it back.
     Raises ServiceUnreachable.
     """
-    with reaching_kafka():
-        reader = consumer(**{"isolation.level": isolation})
-        try:
-            return {
-                tp: reader.get_watermark_offsets(_client_tp(tp), timeout=TIMEOUT) for tp in sorted(topic_partitions)
-            }
-        finally:
-            reader.close()
+    with reaching_kafka(), asking(isolation) as reader:
+        return {tp: reader.get_watermark_offsets(_client_tp(tp), timeout=TIMEOUT) for tp in sorted(topic_partitions)}
 
 
 def offsets_at(

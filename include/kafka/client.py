@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -90,9 +91,46 @@ def few_records(fetch_bytes: int = 64 * 1024) -> dict[str, str | bool | int]:
     }
 
 
+_kept: ContextVar[dict[str, Any] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept_clients() -> Iterator[None]:
+    """Let looks at the cluster inside share their clients, for who looks again and again; each makes one otherwise."""
+    kept: dict[str, Any] = {}
+    token = _kept.set(kept)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        for each in kept.values():
+            if isinstance(each, Consumer):
+                each.close()
+
+
 def admin() -> AdminClient:
-    """Return an admin client of the configured cluster."""
-    return AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
+    """Return an admin client of the configured cluster; the kept one inside of `kept_clients`."""
+    kept = _kept.get()
+    if kept is not None and "admin" in kept:
+        return cast(AdminClient, kept["admin"])
+    made = AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
+    if kept is not None:
+        kept["admin"] = made
+    return made
+
+
+@contextmanager
+def asking(isolation: str) -> Iterator[Consumer]:
+    """Yield a consumer that asks for offsets and is assigned nothing; the kept one inside of `kept_clients`."""
+    kept = _kept.get()
+    reader = (kept or {}).get(isolation) or consumer(**{"isolation.level": isolation})
+    if kept is not None:
+        kept[isolation] = reader
+    try:
+        yield reader
+    finally:
+        if kept is None:
+            reader.close()
 
 
 def consumer(**options: Any) -> Consumer:

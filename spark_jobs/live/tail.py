@@ -202,16 +202,17 @@ def _lenient(pipeline: Pipeline) -> Pipeline:
 def print_records(tail: TopicTail, *, once: bool, as_json: bool) -> int:
     """Print records until Ctrl-C or until nobody reads; with `once`, until there are no more. Returns the exit code."""
     try:
-        until = tail.ends() if once else None
-        while True:
-            records = tail.next_records(until)
-            for record in records:
-                print(record.as_json() if as_json else record.in_words())
-            sys.stdout.flush()
-            if not records:
-                if once:
-                    return 0
-                time.sleep(LOOK_AGAIN)
+        with kafka.kept_clients():
+            until = tail.ends() if once else None
+            while True:
+                records = tail.next_records(until)
+                for record in records:
+                    print(record.as_json() if as_json else record.in_words())
+                sys.stdout.flush()
+                if not records:
+                    if once:
+                        return 0
+                    time.sleep(LOOK_AGAIN)
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:
