@@ -58,6 +58,7 @@ class Settings(BaseModel):
     spark_master: str = Field("local[*]", description="Spark master URL")
     spark_submit: Path | None = Field(None, description="the spark-submit to use; default: PySpark's own")
     driver_memory: str = Field("1g", description="heap of a Spark driver")
+    spark_ui: bool = Field(False, description="whether drivers serve Spark's own pages, without a login")
     lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
     max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
     archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")

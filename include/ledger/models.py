@@ -42,6 +42,9 @@ class Writer(Base):
     expires_at: Mapped[datetime] = mapped_column(comment="From then on another driver may take the lease")
     stop_requested: Mapped[bool] = mapped_column(default=False, comment="The driver shall stop after its batch")
     application_id: Mapped[str] = mapped_column(default="", comment="Spark application id")
+    ui_address: Mapped[str] = mapped_column(
+        default="", server_default="", comment="Spark's own pages of it; empty: none"
+    )
 
 
 class StreamLaunch(Base):

@@ -54,7 +54,7 @@ def run_line_stream(
                 feed.join(0.2)
             feed.check()
             spark = open_session()
-            heartbeat.application_id = spark.sparkContext.applicationId or ""
+            heartbeat.tell(spark)
             queries = _LineQueries(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
             stopped = _run(queries, feed, stop, heartbeat)
         finally:

@@ -33,7 +33,9 @@ def build_session(
         .config("spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         # Otherwise each expression looks up in stack and JVM where it was written, which doubles its cost.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.ui.enabled", "false")
+        .config("spark.ui.enabled", str(settings().spark_ui).lower())
+        # Who may see these pages is not asked there; nobody shall stop a query by them.
+        .config("spark.ui.killEnabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
     )

@@ -47,7 +47,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             _accept_losses(pipeline, lease)
         start = begin(pipeline)
         spark = open_session()
-        heartbeat.application_id = spark.sparkContext.applicationId or ""
+        heartbeat.tell(spark)
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
         notes = ProgressNotes(pipeline.name, queries.by_name)
         notes.start()

@@ -48,11 +48,16 @@ class Heartbeat(threading.Thread):
 
     def __init__(self, lease: writers.Lease) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self.application_id = ""
+        self._application_id = self._ui_address = ""
         self._lease = lease
         self._ended = threading.Event()
         self._stop_requested = False
         self._error: TidemarkError | None = None
+
+    def tell(self, spark: SparkSession) -> None:
+        """Note with the next renewal which Spark application this is, and where its own pages are."""
+        self._application_id = spark.sparkContext.applicationId or ""
+        self._ui_address = spark.sparkContext.uiWebUrl or ""
 
     def run(self) -> None:
         """Renew until ended, or until the lease is lost."""
@@ -60,7 +65,7 @@ class Heartbeat(threading.Thread):
         last = time.monotonic()
         while not self._ended.wait(every):
             try:
-                self._stop_requested = writers.renew(self._lease, self.application_id)
+                self._stop_requested = writers.renew(self._lease, self._application_id, self._ui_address)
                 last = time.monotonic()
             except ServiceUnreachable as error:
                 if time.monotonic() - last > settings().lease_seconds:

@@ -117,7 +117,9 @@ def test_tasks_link_to_the_pages_about_what_they_work_on(parsed: dict[str, Any])
     links = parsed["dags"]["interval__nest_cameras"]["links"]
     steps = ("pin_ranges", "build_interval", "reconcile", "publish", "announce")
     assert {task: links[task] for task in steps} == {task: ["Interval page", "Stream page"] for task in steps}
-    assert parsed["dags"]["stream__nest_cameras"]["links"] == {"stream": ["Stream page", "Driver log"]}
+    assert parsed["dags"]["stream__nest_cameras"]["links"] == {
+        "stream": ["Stream page", "Driver log", "Spark's own pages"]
+    }
 
 
 PARSE_TIMES = """

@@ -47,8 +47,18 @@ class DriverLogLink(BaseOperatorLink):
         return f"{stream_page(pipeline_of(operator))}#log"
 
 
+class SparkLink(BaseOperatorLink):
+    """Spark's own pages of the stream's driver, where it serves them."""
+
+    name = "Spark's own pages"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return an address that leads to the driver that runs when it is followed, or says why there is none."""
+        return f"{page}/spark" if (page := stream_page(pipeline_of(operator))) else ""
+
+
 INTERVAL_LINKS = (IntervalLink(), StreamLink())
-STREAM_LINKS = (StreamLink(), DriverLogLink())
+STREAM_LINKS = (StreamLink(), DriverLogLink(), SparkLink())
 
 
 def pipeline_of(operator: Any) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import Generation, LandingFileRow, MicroBatch, QuarantineCount, Writer
-from include.ledger.streams.writers import LiveWriter, holder_is_dead
+from include.ledger.streams.writers import LiveWriter, holder_is_dead, live_of
 from include.offsets import Fate
 
 RECENTLY = timedelta(hours=1)
@@ -119,4 +119,4 @@ def _quarantined(ledger: Session, newest: Subquery, now: datetime) -> int:
 def _live(row: Writer | None, now: datetime) -> LiveWriter | None:
     if row is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
         return None
-    return LiveWriter(row.holder, row.token, row.acquired_at, row.renewed_at, row.application_id)
+    return live_of(row)

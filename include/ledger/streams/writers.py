@@ -39,6 +39,8 @@ class LiveWriter:
     """Its last sign of life."""
     application_id: str
     """Spark's; empty until it is known."""
+    ui_address: str = ""
+    """Of Spark's own pages about it; empty where they are off."""
 
 
 def this_holder() -> str:
@@ -75,7 +77,8 @@ def _try_acquire(pipeline: str) -> Lease | None:
         row = row or Writer(pipeline=pipeline, token=0)
         row.token += 1
         row.holder, row.acquired_at, row.renewed_at = this_holder(), now, now
-        row.expires_at, row.stop_requested, row.application_id = now + _expiry(), False, ""
+        row.expires_at, row.stop_requested = now + _expiry(), False
+        row.application_id = row.ui_address = ""
         ledger.add(row)
         return Lease(pipeline, row.token, row.holder)
 
@@ -126,12 +129,13 @@ def check(ledger: Session, lease: Lease) -> None:
     row.renewed_at, row.expires_at = now, now + _expiry()
 
 
-def renew(lease: Lease, application_id: str = "") -> bool:
+def renew(lease: Lease, application_id: str = "", ui_address: str = "") -> bool:
     """Renew the lease and return whether a stop was requested. Raises AnotherWriter when the lease is lost."""
     with session() as ledger:
         check(ledger, lease)
         row = ledger.get_one(Writer, lease.pipeline)
         row.application_id = application_id or row.application_id
+        row.ui_address = ui_address or row.ui_address
         return row.stop_requested
 
 
@@ -150,7 +154,12 @@ def live_writer(pipeline: str) -> LiveWriter | None:
         now = ledger.scalar(select(func.clock_timestamp()))
         if row is None or now is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
             return None
-        return LiveWriter(row.holder, row.token, row.acquired_at, row.renewed_at, row.application_id)
+        return live_of(row)
+
+
+def live_of(row: Writer) -> LiveWriter:
+    """Return the holder that a row names."""
+    return LiveWriter(row.holder, row.token, row.acquired_at, row.renewed_at, row.application_id, row.ui_address)
 
 
 def live_drivers() -> dict[str, psutil.Process]:

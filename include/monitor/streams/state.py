@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+from urllib.parse import urlsplit
 
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.streams.overview import StreamOverview, overview
@@ -72,10 +73,17 @@ class StreamState:
     renewed_at: datetime | None
     """The last sign of life of any driver."""
     application_id: str
+    spark_ui: str
+    """Address of Spark's own pages of the driver; empty where it serves none."""
     token: int
     generation: int | None
     generation_reason: str
     read_at: datetime
+
+    @property
+    def spark_ui_is_local(self) -> bool:
+        """Whether Spark's own pages are served on the driver's host only."""
+        return urlsplit(self.spark_ui).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def stream_state(pipeline: Pipeline) -> StreamState:
@@ -107,6 +115,7 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
         writer.acquired_at if writer else None,
         known.last_holder_seen,
         writer.application_id if writer else "",
+        writer.ui_address if writer and writer.ui_address.startswith(("http://", "https://")) else "",
         known.token,
         known.generation,
         known.generation_reason,

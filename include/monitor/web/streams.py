@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from include.monitor.streams.metrics import metrics_text
 from include.monitor.streams.page import stream_page, streams_page
+from include.monitor.streams.state import stream_state
 from include.monitor.web.events import events
 from include.monitor.web.pages import page, render
 from include.monitor.web.rights import CurrentVisitor, ReadablePipeline, readable
@@ -38,6 +39,16 @@ def stream(request: Request, pipeline: ReadablePipeline) -> Response:
 def stream_events(request: Request, pipeline: ReadablePipeline) -> Response:
     """The same page whenever it has changed."""
     return events(request, lambda: render(request, "stream.html", stream_page(pipeline)))
+
+
+@router.get("/pipelines/{pipeline}/spark")
+def spark(pipeline: ReadablePipeline) -> Response:
+    """Spark's own pages of the driver that runs now. Raise 404 when there are none."""
+    state = stream_state(pipeline)
+    if not state.spark_ui:
+        why = "drivers that start with TIDEMARK_SPARK_UI=true serve them" if state.holder else "no driver runs"
+        raise HTTPException(404, f"Spark's own pages of {pipeline.name} are not served: {why}")
+    return RedirectResponse(state.spark_ui, 303)
 
 
 @router.get("/metrics")

@@ -227,6 +227,22 @@ def test_page_follows_the_stream_and_shows_naughty_strings_as_texts(browser: Any
     assert problems(browser) == []
 
 
+def test_page_leads_to_sparks_own_pages_while_the_driver_serves_them(
+    client: httpx.Client, lease: writers.Lease
+) -> None:
+    place, served = f"/pipelines/{NAME}", "http://127.0.0.1:4040"
+    assert "off; drivers that start with <code>TIDEMARK_SPARK_UI=true</code> serve them" in client.get(place).text
+    refused = client.get(f"{place}/spark")
+    assert (refused.status_code, "TIDEMARK_SPARK_UI=true" in refused.text) == (404, True)
+    writers.renew(lease, "local-1", served)
+    link = f'<a href="{served}" rel="noreferrer">{served}</a>, from the driver&#39;s host only'
+    wait_for("the link", lambda: link.replace("&#39;", "'") in client.get(place).text, 30)
+    led = client.get(f"{place}/spark")
+    assert (led.status_code, led.headers["location"]) == (303, served)
+    nobody = client.get("/pipelines/isp_hits/spark")
+    assert (nobody.status_code, "no driver runs" in nobody.text) == (404, True)
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("path", ["", f"pipelines/{NAME}"])
 def test_page_fits_a_telephone(browser: Any, address: str, path: str) -> None:
