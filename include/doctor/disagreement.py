@@ -6,10 +6,12 @@ The ledger says what is committed and registered; the catalog and the lake have 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from include.lake.revision_files import Damage
+from include.times import Interval
 
 Kind = (
     Damage
@@ -56,3 +58,25 @@ class Disagreement:
     location: str = ""
     """What is to be moved, or where the ledger's revision lies."""
     micro_batch: int = 0
+    interval: Interval | None = None
+    """That it is about, where it is about one."""
+
+
+MEANINGS: Mapping[Kind, str] = {
+    "file missing": "readers of the table fail, or miss these rows",
+    "wrong size": "readers of the table fail, or read other rows than were validated",
+    "changed content": "readers of the table read other rows than were validated",
+    "extra file": "readers of the table may count rows twice: nobody has validated this file",
+    "revision not in the catalog": "readers of the catalog do not see rows that are validated and registered",
+    "catalog points elsewhere": "readers of the catalog see other rows than the registered ones",
+    "partition unknown to the ledger": "readers of the catalog see rows that nobody has validated",
+    "catalog lags the declaration": "readers of the catalog do not see columns that newer files have",
+    "columns that files do not fit": "the next interval is refused before anything is built",
+    "revision unknown to the ledger": "nobody reads it; a killed job left it behind, and it takes room",
+    "file outside of a revision": "nobody reads it; it takes room",
+    "interval without revisions": "the interval counts as registered, and its rows are in no table",
+    "landing file missing": "intervals that need its rows stop, or decode them again from Kafka",
+    "landing file of wrong size": "intervals that need its rows stop, or decode them again from Kafka",
+    "landing unknown to the ledger": "nobody reads it; a killed driver left it behind, and it takes room",
+}
+"""What each kind means to those who read the tables."""

@@ -39,6 +39,7 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
             pipeline.name,
             f"interval {interval} is registered, but no revision of {pipeline.table} is",
             _again(pipeline, interval),
+            interval=interval,
         )
 
 
@@ -80,6 +81,7 @@ def _files(pipeline: Pipeline, revision: KnownRevision, folder: Folder | None, *
             revision.table,
             revision.partition,
             f"{revision.location}/{damaged.name}",
+            interval=revision.interval,
         )
 
 
@@ -108,6 +110,7 @@ def _catalog(
             table,
             partition,
             revision.location,
+            interval=revision.interval,
         )
     for (_, partition), entry in catalog.items():
         if entry.table != table or partition in registered:
@@ -123,6 +126,7 @@ def _catalog(
             table,
             partition,
             entry.location,
+            interval=other.interval if other else None,
         )
 
 

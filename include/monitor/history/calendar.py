@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time
 from include.monitor.history import remedies
+from include.monitor.history.doctor_look import Look
 from include.monitor.history.remedies import Advice
 from include.monitor.text import number, quantity
 from include.pipelines.spec import Pipeline
@@ -120,6 +121,8 @@ class Calendar:
     strips: tuple[Strip, ...]
     """Those with red cells first."""
     meanings: Mapping[str, str]
+    doctor: Mapping[str, Look] = field(default_factory=dict)
+    """By pipeline: what the doctor found last."""
 
 
 def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = DAYS) -> Calendar:

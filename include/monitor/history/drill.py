@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from include.ledger.pages import calendar as calendar_pages
 from include.ledger.pages import interval as pages
 from include.ledger.pages.interval import AttemptFacts, BatchPart, RevisionFacts
 from include.monitor.history.calendar import MEANINGS, RED, CellState, advice_for, interval_state
+from include.monitor.history.doctor_look import Look
 from include.monitor.history.remedies import Advice, run_command
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
@@ -49,6 +50,8 @@ class IntervalPage:
     """Label of the pinned interval before it; empty for the first."""
     after: str
     topic_ids: Mapping[str, str]
+    doctor: Look = field(default_factory=Look)
+    """What the doctor found about it last."""
 
 
 def interval_of(pipeline: Pipeline, label: str) -> Interval | None:

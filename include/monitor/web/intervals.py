@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from include import lake
+from include.doctor.watch import doctor_watch
 from include.monitor.history.calendar import DAYS, read_calendar
 from include.monitor.history.drill import (
     FilePage,
@@ -38,13 +40,17 @@ Partition = Annotated[int, Query(ge=0, lt=2**31)]
 def calendar(request: Request, visitor: CurrentVisitor, days: Days = DAYS, pipeline: str = "") -> Response:
     """The calendar of all pipelines, or of one."""
     shown = [each for each in readable(visitor) if pipeline in ("", each.name)]
-    return page(request, "intervals.html", read_calendar(shown, now=datetime.now(UTC), days=days))
+    found = read_calendar(shown, now=datetime.now(UTC), days=days)
+    # Nobody waits here: what nobody has looked at yet is there at the next visit.
+    looks = {each.name: doctor_watch().look(each, patience=0) for each in shown}
+    return page(request, "intervals.html", replace(found, doctor=looks))
 
 
 @router.get("/intervals/{pipeline}/{label}")
 def interval(request: Request, pipeline: ReadablePipeline, label: str) -> Response:
     """One interval with its tables, files and ranges."""
-    return page(request, "interval.html", _interval(pipeline, label))
+    found = _interval(pipeline, label)
+    return page(request, "interval.html", replace(found, doctor=doctor_watch().look(pipeline).about(label)))
 
 
 @router.get("/intervals/{pipeline}/{label}/verdict")

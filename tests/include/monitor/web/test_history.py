@@ -20,6 +20,7 @@ from include.ledger.validation import approvals
 from include.monitor.live_page import serving
 from include.monitor.web.alone import app_alone
 from include.pipelines import load_pipeline
+from include.times import format_time
 from tests.conftest import REPOSITORY, Home, last_hours, wait_for
 from tests.support.corpora import NAUGHTY
 from tests.support.pages_world import PER_HOUR, BadRecord, World
@@ -112,6 +113,31 @@ def test_interval_leads_to_file_range_and_record_and_back(client: httpx.Client, 
     assert client.get(f"{place}/record", params=record_at(world, 0)).status_code == 404
     for wrong in (f"/intervals/{NAME}/2020-01-01T00", f"/intervals/{NAME}/nonsense", f"{place}/file?table=x"):
         assert client.get(wrong).status_code in (404, 422)
+
+
+def test_what_doctor_finds_stands_on_the_pages_of_interval_and_stream_with_what_to_do(
+    client: httpx.Client, world: World
+) -> None:
+    place = f"/intervals/{NAME}/{label(world, 1)}"
+
+    def looked() -> Any:
+        look = client.get(f"{place}?format=json").json()["doctor"]
+        return look if look["looked_at"] or look["error"] else None
+
+    # The world's files are not of the sizes that are noted, and nobody has told the catalog of them.
+    look = wait_for("the doctor's first look", looked)
+    assert look["error"] == ""
+    kinds = {each["kind"] for each in look["found"]}
+    assert kinds >= {"wrong size", "revision not in the catalog"}
+    assert {each["interval"] for each in look["found"]} == {label(world, 1)}
+    page = client.get(place).text
+    assert "readers of the catalog do not see rows that are validated and registered" in page
+    assert f"./tidemark interval {NAME} --from {format_time(world.interval(1).from_time)}" in page
+    assert "the DAG <code>decide</code>" in page
+    of_stream = client.get(f"/pipelines/{NAME}?format=json").json()["doctor"]["found"]
+    assert {label(world, hour) for hour in range(3)} <= {each["interval"] for each in of_stream}
+    assert f'<a href="{place}">' in client.get(f"/pipelines/{NAME}").text
+    assert "disagreements of ledger, catalog and files" in client.get("/intervals").text
 
 
 def test_failed_interval_says_what_it_means_and_its_verdict_is_served(client: httpx.Client, world: World) -> None:
