@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from include.doctor.watch import doctor_watch
 from include.errors import error_class
 from include.ledger.streams import launches, progress
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.ledger.streams.launches import Launch
 from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
+from include.monitor.history.doctor_look import Look
 from include.monitor.lag import Lag
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.driver_log import DriverLog, driver_log
@@ -82,6 +84,8 @@ class StreamPage:
     log: DriverLog
     event_gaps: tuple[EventGap, ...]
     """Of event streams that were followed into its topics."""
+    doctor: Look
+    """What the doctor found last."""
 
 
 def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
@@ -105,6 +109,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         max(0, len(lags) - MOST_TOPIC_PARTITIONS),
         driver_log(started[0] if started else None),
         gaps_of(pipeline.name),
+        doctor_watch().look(pipeline),
     )
 
 
