@@ -9,24 +9,29 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import SplitResult, urlsplit
-
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from urllib.parse import urlsplit
 
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
+from include.setting_values import (
+    Secret,
+    absolute_path,
+    at_least,
+    check_contact,
+    http_url,
+    one_of,
+    postgresql_url,
+    program,
+    receiver_url,
+    setting,
+    whole_at_least,
+    yes_or_no,
+)
 
 if TYPE_CHECKING:
     # Imported for the functions that return it: most commands need none of them, and not its half a second.
@@ -34,117 +39,65 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-_CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
-"""What goes into a header, inside of brackets."""
-
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
 
-class Settings(BaseModel):
+def _lake(text: str) -> str:
+    scheme, separator, rest = text.rstrip("/").partition("://")
+    if not separator or scheme not in ("s3", "s3a"):
+        return text
+    if not _BUCKET_PATH.fullmatch(rest):
+        raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
+    return f"s3a://{rest}"
+
+
+@dataclass(frozen=True)
+class Settings:
     """All settings, as `./tidemark doctor` prints them; secrets are masked in any text form."""
 
-    model_config = ConfigDict(frozen=True)
-
-    home: Path = Field(REPOSITORY / ".tidemark", description="state and logs of the embedded services")
-    lake: str = Field("", description="URI of the lake; default: <home>/lake")
-    kafka_bootstrap: str = Field("", description="host:port[,host:port]; default: the embedded broker")
-    kafka_properties: Path | None = Field(None, description="0600 file with client options and secrets")
-    database_url: SecretStr | None = Field(
-        None, description="postgresql://user:password@host:port; databases ledger, catalog, airflow"
+    home: Path = setting(REPOSITORY / ".tidemark", "state and logs of the embedded services", absolute_path)
+    lake: str = setting("", "URI of the lake; default: <home>/lake", _lake)
+    kafka_bootstrap: str = setting("", "host:port[,host:port]; default: the embedded broker")
+    kafka_properties: Path | None = setting(None, "0600 file with client options and secrets", Path)
+    database_url: Secret | None = setting(
+        None, "postgresql://user:password@host:port; databases ledger, catalog, airflow", postgresql_url, secret=True
     )
-    registry_url: SecretStr | None = Field(
-        None, description="Confluent-compatible schema registry: https://[user:password@]host[:port][/path]"
+    registry_url: Secret | None = setting(
+        None, "Confluent-compatible schema registry: https://[user:password@]host[:port][/path]", http_url, secret=True
     )
-    spark_master: str = Field("local[*]", description="Spark master URL")
-    spark_submit: Path | None = Field(None, description="the spark-submit to use; default: PySpark's own")
-    driver_memory: str = Field("1g", description="heap of a Spark driver")
-    spark_ui: bool = Field(False, description="whether drivers serve Spark's own pages, without a login")
-    lease_seconds: float = Field(15.0, ge=2, description="how long a silent writer keeps its pipeline")
-    max_offsets_per_trigger: int | None = Field(None, ge=1, description="most offsets in a micro-batch")
-    archive_wait: str = Field("60s", description="how long an interval waits for the archive to reach it")
-    proof_key: Path | None = Field(None, description="0600 file with the Ed25519 key (PEM) that signs proofs")
-    unusual: Literal["info", "warn", "fail"] = Field(
-        "info", description="severity of rows and freshness that are not usual, where a suite does not declare it"
+    spark_master: str = setting("local[*]", "Spark master URL")
+    spark_submit: Path | None = setting(None, "the spark-submit to use; default: PySpark's own", program)
+    driver_memory: str = setting("1g", "heap of a Spark driver")
+    spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
+    lease_seconds: float = setting(15.0, "how long a silent writer keeps its pipeline", at_least(2))
+    max_offsets_per_trigger: int | None = setting(None, "most offsets in a micro-batch", whole_at_least(1))
+    archive_wait: str = setting("60s", "how long an interval waits for the archive to reach it")
+    proof_key: Path | None = setting(None, "0600 file with the Ed25519 key (PEM) that signs proofs", Path)
+    unusual: Literal["info", "warn", "fail"] = setting(
+        "info",
+        "severity of rows and freshness that are not usual, where a suite does not declare it",
+        one_of("info", "warn", "fail"),
     )
-    alert_webhook: SecretStr | None = Field(None, description="https://… that every alert is posted to as JSON")
-    alert_smtp: SecretStr | None = Field(None, description="smtp[s]://[user:password@]host[:port] that sends alerts")
-    alert_email_to: str = Field("", description="receivers of alerts, separated by commas")
-    openlineage_url: SecretStr | None = Field(
+    alert_webhook: Secret | None = setting(
+        None, "https://… that every alert is posted to as JSON", receiver_url("http", "https"), secret=True
+    )
+    alert_smtp: Secret | None = setting(
+        None, "smtp[s]://[user:password@]host[:port] that sends alerts", receiver_url("smtp", "smtps"), secret=True
+    )
+    alert_email_to: str = setting("", "receivers of alerts, separated by commas")
+    openlineage_url: Secret | None = setting(
         None,
-        description="http[s]://[:key@]host[:port] or file:///path that lineage is sent to, as OpenLineage's events",
+        "http[s]://[:key@]host[:port] or file:///path that lineage is sent to, as OpenLineage's events",
+        receiver_url("file", "http", "https"),
+        secret=True,
     )
-    alert_email_from: str = Field("tidemark@localhost", description="sender of alerts")
-    contact: str = Field("", description="address or page that followed event streams may reach their reader at")
+    alert_email_from: str = setting("tidemark@localhost", "sender of alerts")
+    contact: str = setting("", "address or page that followed event streams may reach their reader at", check_contact)
 
-    @model_validator(mode="before")
     @classmethod
-    def _from_environment(cls, given: dict[str, Any]) -> dict[str, Any]:
-        # Pydantic's own settings do this and much more, and would double what a command imports.
-        values = {name: os.environ.get(f"TIDEMARK_{name.upper()}") for name in cls.model_fields}
-        return {name: value for name, value in values.items() if value is not None} | given
-
-    @field_validator("home")
-    @classmethod
-    def _absolute(cls, home: Path) -> Path:
-        return home.expanduser().absolute()
-
-    @field_validator("spark_submit")
-    @classmethod
-    def _is_a_program(cls, path: Path | None) -> Path | None:
-        if path is not None and not (path.is_file() and os.access(path, os.X_OK)):
-            raise ValueError("not an executable file; name the path of a spark-submit")
-        return path
-
-    @field_validator("contact")
-    @classmethod
-    def _reaches_somebody(cls, contact: str) -> str:
-        return check_contact(contact)
-
-    @field_validator("lake")
-    @classmethod
-    def _names_a_bucket(cls, lake: str) -> str:
-        scheme, separator, rest = lake.rstrip("/").partition("://")
-        if not separator or scheme not in ("s3", "s3a"):
-            return lake
-        if not _BUCKET_PATH.fullmatch(rest):
-            raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
-        return f"s3a://{rest}"
-
-    @field_validator("database_url")
-    @classmethod
-    def _is_postgresql(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None:
-            parsed = _parse_url(url)
-            if parsed is None:
-                raise ValueError("not a URL; write postgresql://user:password@host:port")
-            if parsed.scheme.partition("+")[0] != "postgresql":
-                raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
-        return url
-
-    @field_validator("registry_url")
-    @classmethod
-    def _is_http(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is None or not url.get_secret_value():
-            return None
-        parsed = _parse_url(url)
-        if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
-            raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
-        return url
-
-    @field_validator("alert_smtp", "alert_webhook", "openlineage_url")
-    @classmethod
-    def _is_a_receiver(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if url is None or not url.get_secret_value():
-            return None
-        schemes = {
-            "alert_smtp": ("smtp", "smtps"),
-            "alert_webhook": ("http", "https"),
-            "openlineage_url": ("file", "http", "https"),
-        }[str(info.field_name)]
-        parts = urlsplit(url.get_secret_value())
-        if parts.scheme not in schemes or not (parts.path if parts.scheme == "file" else parts.hostname):
-            raise ValueError(f"not a URL; write {schemes[-1]}://host[:port]")
-        return url
+    def declared(cls) -> Mapping[str, Field[Any]]:
+        """Return the settings by name; a setting's metadata has its `description`, and whether it is `secret`."""
+        return {each.name: each for each in fields(cls)}
 
     @cached_property
     def lake_uri(self) -> str:
@@ -223,23 +176,6 @@ class Settings(BaseModel):
         return state
 
 
-def _parse_url(url: SecretStr) -> SplitResult | None:
-    """Return the parts of a URL; None when it is none."""
-    try:
-        parsed = urlsplit(url.get_secret_value())
-        # Asking for the port checks it.
-        return parsed if "://" in url.get_secret_value() and (parsed.port is None or parsed.port > 0) else None
-    except ValueError:
-        return None
-
-
-def check_contact(contact: str) -> str:
-    """Return a way to reach somebody as a header names it. Raise ValueError when nobody can be reached so."""
-    if not all(_CONTACT.fullmatch(part) for part in contact.split()):
-        raise ValueError("nobody can be reached so; write an e-mail address or https://…, or both with a space")
-    return " ".join(contact.split())
-
-
 def read_properties(path: Path | None) -> dict[str, str]:
     """Return the options of a file of `key=value` lines; none without a path.
 
@@ -270,13 +206,15 @@ def read_properties(path: Path | None) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process. Raise UsageError naming the variable that is wrong."""
-    try:
-        return Settings()  # type: ignore[call-arg]
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "TIDEMARK_" + "_".join(str(part) for part in first["loc"]).upper()
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise UsageError(f"{name}: {message}", remedy=f"correct or unset {name}") from None
+    values = {}
+    for name, each in Settings.declared().items():
+        variable = f"TIDEMARK_{name.upper()}"
+        if (text := os.environ.get(variable)) is not None:
+            try:
+                values[name] = each.metadata["of"](text)
+            except ValueError as error:
+                raise UsageError(f"{variable}: {error}", remedy=f"correct or unset {variable}") from None
+    return Settings(**values)
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:

@@ -21,6 +21,7 @@ HEAVY = {"pyspark", "great_expectations", "pandas"}
 INCLUDE = (
     "include.errors",
     "include.kafka_security",
+    "include.setting_values",
     "include.settings",
     "include.offsets",
     "include.times",

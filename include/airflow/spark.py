@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
-from pydantic import SecretStr
-from pydantic.fields import FieldInfo
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import tell_step
@@ -107,13 +105,9 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     On YARN and Kubernetes the stock hook turns each variable into an argument, and logs it. A driver on this host
     inherits the secrets from the worker that starts it; one elsewhere gets them as the cluster hands out secrets.
     """
-    shown = {f"TIDEMARK_{name.upper()}" for name, each in Settings.model_fields.items() if not _is_secret(each)}
+    shown = {f"TIDEMARK_{name.upper()}" for name, each in Settings.declared().items() if not each.metadata["secret"]}
     shown.add(driver_folders.VARIABLE)
     return {name: value for name, value in environment.items() if not name.startswith("TIDEMARK_") or name in shown}
-
-
-def _is_secret(setting: FieldInfo) -> bool:
-    return SecretStr in (setting.annotation, *get_args(setting.annotation))
 
 
 def _validation(attempt: int) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from email.message import EmailMessage
 
 import httpx
-from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
 from include import kafka
@@ -65,7 +64,7 @@ def _email(alert: Alert, sender: str, receivers: str) -> EmailMessage:
 
 def post_webhook(alert: Alert) -> None:
     """Post an alert as JSON; `text` is one line for chat rooms. Raises httpx's errors, also for a refusal."""
-    address: SecretStr | None = settings().alert_webhook
+    address = settings().alert_webhook
     assert address is not None
     body = alert.as_json()
     text = f"{alert.pipeline} {alert.state}: {alert.what} ({alert.place}, since {body['since']}). {alert.todo}"

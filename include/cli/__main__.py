@@ -19,6 +19,29 @@ from include.errors import TidemarkError, UsageError
 _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
+class _AsGiven:
+    """What Typer makes of an option's text or flag: the same. Without it Typer asks Pydantic, for any kind of value."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value; leave to Typer what is not simply a text or a flag."""
+        if not param.multiple and param.nargs == 1 and (value is None or isinstance(value, self._kind)):
+            return value
+        param._runtime_param = None
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def _read_lightly(params: list[Any]) -> list[Any]:
+    """Let texts and flags be as they are given; return the parameters."""
+    for param in params:
+        described = getattr(param, "type_descriptor", None)
+        if described is not None and described.annotation in (str, bool) and described.parameter_info.parser is None:
+            param._runtime_param = _AsGiven(described.annotation)
+    return params
+
+
 class Verbs(TyperGroup):
     """All verbs; each is imported with its module when it is used."""
 
@@ -35,7 +58,14 @@ class Verbs(TyperGroup):
         # With a callback it is a group also where a module has one verb.
         verbs.callback()(lambda: None)
         group: Any = typer.main.get_command(verbs)
-        return group.commands[cmd_name]
+        command = group.commands[cmd_name]
+        # Asked for here, `--help` is among them, and kept by the command.
+        _read_lightly(command.get_params(typer.Context(command, **command.context_settings)))
+        return command
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options before the verb."""
+        return _read_lightly(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs."""

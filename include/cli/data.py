@@ -12,7 +12,8 @@ from include.cli.output import clean, console, print_facts, print_json, print_ta
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
-from include.settings import check_contact, settings
+from include.setting_values import check_contact
+from include.settings import settings
 from include.times import format_time, parse_duration, parse_time
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest
 from include.errors import TidemarkError
 from include.ledger.completeness import Completeness, completeness
+from include.ledger.connection import reading
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.pipelines import all_pipelines
@@ -56,7 +58,7 @@ def status(as_json: AsJson = False) -> None:
     """
     services = supervisor.status()
     is_known = services["postgres"].healthy
-    missing, complete, gaps = (_missing(), _complete(), _gaps()) if is_known else (None, None, None)
+    missing, complete, gaps = _told_by_ledger() if is_known else (None, None, None)
     if as_json:
         listed = {name: asdict(each) for name, each in services.items()}
         told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
@@ -78,31 +80,21 @@ def status(as_json: AsJson = False) -> None:
         console.print(clean(gap), highlight=False)
 
 
-def _missing() -> list[MissingSummary] | None:
-    """Return the summaries of the pipelines with missing intervals; None when the ledger cannot be read."""
-    try:
-        summaries = [summarize_missing(pipeline) for pipeline in all_pipelines()]
-    except TidemarkError:
-        # PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
-        return None
-    return [each for each in summaries if each.count]
+def _told_by_ledger() -> tuple[list[MissingSummary] | None, list[Completeness] | None, list[EventGap] | None]:
+    """Return which pipelines miss intervals, until when they are complete, and what is missing of event streams.
 
-
-def _complete() -> list[Completeness] | None:
-    """Return until when the pipelines with pinned intervals are complete; None when the ledger cannot be read."""
-    try:
-        found = [completeness(pipeline.name) for pipeline in all_pipelines()]
-    except TidemarkError:
-        return None
-    return [each for each in found if each.complete_until or each.waits_for]
-
-
-def _gaps() -> list[EventGap] | None:
-    """Return what is missing of followed event streams; None when the ledger cannot be read."""
-    try:
-        return [gap for pipeline in all_pipelines() for gap in gaps_of(pipeline.name)]
-    except TidemarkError:
-        return None
+    None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
+    """
+    missing: list[MissingSummary] | None = None
+    complete: list[Completeness] | None = None
+    gaps: list[EventGap] | None = None
+    declared = all_pipelines()
+    with suppress(TidemarkError), reading():
+        missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
+        found = [completeness(pipeline.name) for pipeline in declared]
+        complete = [each for each in found if each.complete_until or each.waits_for]
+        gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
+    return missing, complete, gaps
 
 
 def _as_json(

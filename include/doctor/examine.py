@@ -49,7 +49,7 @@ class Finding:
 def effective_settings() -> dict[str, str]:
     """Return the settings in force by the name of their variable, secrets masked."""
     current = settings()
-    values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.model_fields}
+    values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.declared()}
     values["TIDEMARK_LAKE"] = current.lake_uri
     if current.registry_url:
         values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)

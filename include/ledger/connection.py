@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import psycopg2
@@ -67,18 +68,32 @@ def _client_options() -> dict[str, int]:
     }
 
 
+_ASKED: ContextVar[cursor | None] = ContextVar("_ASKED", default=None)
+"""The cursor of the transaction that this thread reads in."""
+
+
 @contextmanager
 def reading() -> Iterator[cursor]:
     """Ask the ledger in one transaction that writes nothing; all its statements see one snapshot.
 
+    Within such a block, another one asks in the same transaction: what a command asks of several functions costs one
+    connection, and agrees.
+
     Raise ServiceUnreachable when PostgreSQL does not answer or goes away, TidemarkError when the ledger's tables are
     of another version of the code.
     """
+    if (already := _ASKED.get()) is not None:
+        yield already
+        return
     try:
         with closing(psycopg2.connect(settings().database_uri("ledger"), **driver_options())) as connection:
             connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
             with connection.cursor() as asked:
-                yield asked
+                noted = _ASKED.set(asked)
+                try:
+                    yield asked
+                finally:
+                    _ASKED.reset(noted)
     except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
         raise does_not_answer(error) from error
     except (UndefinedTable, UndefinedColumn) as error:

@@ -9,10 +9,17 @@ import sys
 from typing import Any
 
 from include.pipelines import pipeline_names
-from tests.benchmarks import archive, batches, flags, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, pipelines, reads
 from tests.benchmarks.targets import Target
 
-BENCHMARKS = {"archive": archive, "batches": batches, "flags": flags, "reads": reads, "pipelines": pipelines}
+BENCHMARKS = {
+    "archive": archive,
+    "batches": batches,
+    "commands": commands,
+    "flags": flags,
+    "reads": reads,
+    "pipelines": pipelines,
+}
 """Modules with `run`, whose parameters are a benchmark's options, and `targets` of what it found."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
 from include.spark.submission import FIRST_COMPILER
-from tests.benchmarks import archive, batches, flags, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -27,6 +27,16 @@ def test_figure_at_its_bound_meets_its_target_and_one_beyond_it_misses() -> None
     flagged = {"50": {"p50": 4.0, "p99": 9.0, "missing": 1}}
     latencies = {"milliseconds": {"real_time": flagged}, "p50_to_echo": {"real_time": {"50": 3.0}}}
     assert [target.met for target in flags.targets(latencies)] == [True, False]
+
+
+def test_command_is_measured_beside_its_baseline() -> None:
+    found = commands.run(rounds=1, names=["--help", "status"])
+    assert set(found["seconds"]) == {"python", "query", "--help", "status"}
+    for name, baseline in (("--help", "python"), ("status", "query")):
+        cpu = found["seconds"][name]["cpu"]
+        assert cpu > found["seconds"][baseline]["cpu"] > 0
+        assert found["cpu_ratio"][name] > 1
+    assert {target.figure for target in commands.targets(found)} == {"seconds.--help.wall", "seconds.status.wall"}
 
 
 def test_archive_benchmark_lands_every_record_and_reports_a_ratio() -> None:

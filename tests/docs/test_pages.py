@@ -203,8 +203,8 @@ def test_every_option_exists_when_a_page_names_it_alone() -> None:
 
 def test_settings_equal_the_code_when_documented() -> None:
     table = {row[0].strip("`"): row[2] for row in rows(section(docs("deployment"), "## Settings")) if len(row) == 3}
-    assert set(table) == {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields}
-    for name, field in Settings.model_fields.items():
+    assert set(table) == {f"TIDEMARK_{name.upper()}" for name in Settings.declared()}
+    for name, field in Settings.declared().items():
         if field.default and isinstance(field.default, str | float):
             default = f"{field.default:g}" if isinstance(field.default, float) else field.default
             assert table[f"TIDEMARK_{name.upper()}"] == f"`{default}`"
@@ -216,7 +216,7 @@ def test_every_setting_is_documented_in_one_page() -> None:
 
 
 def test_every_variable_is_a_setting_or_said_not_to_be_one_when_a_page_names_it() -> None:
-    settings = {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields}
+    settings = {f"TIDEMARK_{name.upper()}" for name in Settings.declared()}
     others = {
         name
         for row in rows(section(docs("deployment"), "## Settings"))

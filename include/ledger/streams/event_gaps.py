@@ -1,4 +1,7 @@
-"""Gaps of followed event streams: time whose events a service no longer had. They are noted and never forgotten."""
+"""Gaps of followed event streams: time whose events a service no longer had. They are noted and never forgotten.
+
+They are read in plain SQL (`include/ledger/connection.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
-
-from include.ledger.database import session
-from include.ledger.models import EventGapRow
+from include.ledger.connection import reading
 from include.times import describe_duration, format_time
 
 
@@ -76,8 +75,19 @@ class EventGap:
         }
 
 
+_OF_PIPELINE = """
+    SELECT pipeline, stream, answer, from_at, until_at, found_at, accepted_at, coalesce(accepted_by, '')
+    FROM event_gaps WHERE pipeline = %s ORDER BY from_at, id
+"""
+
+
 def note_refused(refused: RefusedAt) -> None:
     """Record a position that was refused; what was recorded of it before stays. Raise ServiceUnreachable."""
+    from sqlalchemy.dialects.postgresql import insert
+
+    from include.ledger.database import session
+    from include.ledger.models import EventGapRow
+
     with session() as ledger:
         ledger.execute(insert(EventGapRow).values(**_columns(refused)).on_conflict_do_nothing())
 
@@ -87,6 +97,12 @@ def note_gap(refused: RefusedAt, until_at: datetime, accepted_by: str) -> timede
 
     A position that a killed follower went on from before has one gap, which ends where the last one went on.
     """
+    from sqlalchemy import func
+    from sqlalchemy.dialects.postgresql import insert
+
+    from include.ledger.database import session
+    from include.ledger.models import EventGapRow
+
     until_at = max(until_at, refused.from_at)
     accepted = {"until_at": until_at, "accepted_at": func.now(), "accepted_by": accepted_by}
     statement = insert(EventGapRow).values(**_columns(refused), **accepted)
@@ -96,22 +112,10 @@ def note_gap(refused: RefusedAt, until_at: datetime, accepted_by: str) -> timede
 
 
 def gaps_of(pipeline: str) -> tuple[EventGap, ...]:
-    """Return the gaps of the streams that the pipeline followed, in order of time."""
-    wanted = select(EventGapRow).where(EventGapRow.pipeline == pipeline).order_by(EventGapRow.from_at, EventGapRow.id)
-    with session() as ledger:
-        return tuple(
-            EventGap(
-                row.pipeline,
-                row.stream,
-                row.answer,
-                row.from_at,
-                row.until_at,
-                row.found_at,
-                row.accepted_at,
-                row.accepted_by or "",
-            )
-            for row in ledger.scalars(wanted)
-        )
+    """Return the gaps of the streams that the pipeline followed, in order of time. Raise ServiceUnreachable."""
+    with reading() as ledger:
+        ledger.execute(_OF_PIPELINE, [pipeline])
+        return tuple(EventGap(*row) for row in ledger.fetchall())
 
 
 def _columns(refused: RefusedAt) -> dict[str, object]:

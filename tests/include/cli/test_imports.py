@@ -5,7 +5,7 @@ Modules are counted, not seconds: what a second holds depends on the machine.
 
 from __future__ import annotations
 
-import ast
+import json
 import subprocess
 import sys
 
@@ -17,24 +17,38 @@ from include.cli.__main__ import app
 from tests.conftest import REPOSITORY, Home
 
 HEAVY = {
-    "airflow", "alembic", "fastapi", "great_expectations", "httpx", "jinja2", "pandas", "pydantic_settings", "pyspark",
+    "airflow", "alembic", "fastapi", "great_expectations", "httpx", "jinja2", "pandas", "pydantic", "pyspark",
     "sqlalchemy",
 }  # fmt: skip
 """Libraries that take longer to import than a command that only reads may take in all."""
 
 ASK = """
-import runpy, sys
+import json, runpy, sys
+chains = {}
+
+class Chains:
+    def find_spec(self, name, path=None, target=None):
+        if "." not in name and name not in chains:
+            frame, chain = sys._getframe(1), [name]
+            while frame is not None:
+                importer, function = frame.f_globals.get("__name__", "?"), frame.f_code.co_name
+                if frame.f_code.co_filename[:7] != "<frozen":
+                    chain.append(importer if function == "<module>" else f"{importer}.{function}")
+                frame = frame.f_back
+            chains[name] = chain[::-1]
+
+sys.meta_path.insert(0, Chains())
 sys.argv[:] = ["tidemark", *sys.argv[1:]]
 try:
     runpy.run_module("include.cli", run_name="__main__", alter_sys=True)
 except SystemExit as end:
     code = end.code
-print(code, sorted(sys.modules), file=sys.stderr)
+print(json.dumps([code, sorted(sys.modules), chains]), file=sys.stderr)
 """
 
 
-def imported(home: Home, *arguments: str) -> set[str]:
-    """Names of all modules that are loaded when a command has succeeded."""
+def imported(home: Home, *arguments: str) -> tuple[set[str], dict[str, list[str]]]:
+    """Names of all modules that are loaded when a command has succeeded; and per library who imported whom for it."""
     result = subprocess.run(
         [sys.executable, "-c", ASK, *arguments],
         env=home.environment(),
@@ -44,20 +58,16 @@ def imported(home: Home, *arguments: str) -> set[str]:
         timeout=120,
         check=True,
     )
-    code, _, names = result.stderr.splitlines()[-1].partition(" ")
-    assert code == "0", result.stderr
-    return set(ast.literal_eval(names))
-
-
-def libraries(modules: set[str]) -> set[str]:
-    return {name.split(".")[0] for name in modules}
+    code, names, chains = json.loads(result.stderr.splitlines()[-1])
+    assert code == 0, result.stderr
+    return set(names), chains
 
 
 @pytest.mark.services
 @pytest.mark.parametrize(
     ("arguments", "also_not"),
     [
-        (["--help"], {"confluent_kafka", "psycopg2", "pyarrow", "pydantic", "rich"}),
+        (["--help"], {"confluent_kafka", "psycopg2", "pyarrow", "rich"}),
         (["pipelines"], {"confluent_kafka", "psycopg2", "pyarrow"}),
         (["ranges", "nest_cameras"], {"confluent_kafka", "pyarrow"}),
         (["lag", "nest_cameras"], {"prometheus_client", "pyarrow"}),
@@ -68,13 +78,20 @@ def libraries(modules: set[str]) -> set[str]:
 def test_no_heavy_library_is_imported_when_a_verb_only_reads(
     home: Home, arguments: list[str], also_not: set[str]
 ) -> None:
-    modules = imported(home, *arguments)
-    assert libraries(modules) & (HEAVY | also_not) == set(), f"./tidemark {' '.join(arguments)} imports them"
+    modules, chains = imported(home, *arguments)
+    heavy = {name.split(".")[0] for name in modules} & (HEAVY | also_not)
+    assert {name: " > ".join(chains[name]) for name in heavy} == {}, f"./tidemark {' '.join(arguments)} imports them"
+
+
+@pytest.mark.services
+def test_importers_are_named_when_a_verb_imports_a_library(home: Home) -> None:
+    _, chains = imported(home, "pipelines")
+    assert chains["rich"][-3:] == ["include.cli.data", "include.cli.output", "rich"]
 
 
 @pytest.mark.services
 def test_only_the_verbs_own_module_is_imported_when_it_runs(home: Home) -> None:
-    modules = {name for name in imported(home, "pipelines") if name.startswith("include.cli.")}
+    modules = {name for name in imported(home, "pipelines")[0] if name.startswith("include.cli.")}
     assert modules == {"include.cli.data", "include.cli.output"}
 
 

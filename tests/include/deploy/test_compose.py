@@ -188,7 +188,7 @@ def test_cores_are_left_for_an_interval_when_a_stream_runs(services: dict[str, A
 def test_settings_are_known_when_compose_sets_them(services: dict[str, Any]) -> None:
     from include.settings import Settings
 
-    known = {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields}
+    known = {f"TIDEMARK_{name.upper()}" for name in Settings.declared()}
     for name, service in services.items():
         assert {key for key in service.get("environment") or {} if key.startswith("TIDEMARK_")} <= known, name
 

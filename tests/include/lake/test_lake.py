@@ -14,7 +14,7 @@ from include import lake
 from include.errors import ServiceUnreachable, UsageError
 from include.lake import object_store
 from include.lake.scan import scan_landing
-from include.settings import Settings, settings
+from include.settings import settings
 from tests.support import s3_server
 
 
@@ -142,7 +142,7 @@ def test_damaged_file_is_no_fault_of_the_store() -> None:
 @pytest.mark.parametrize("lake_uri", ["s3://bucket/lake/", "s3a://bucket/lake"])
 def test_bucket_has_one_name_for_spark_and_everybody(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
     monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
-    assert Settings().lake_uri == "s3a://bucket/lake"
+    assert settings().lake_uri == "s3a://bucket/lake"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from include.errors import UsageError
 from include.ledger import reading
+from include.ledger.connection import reading as asked
 from tests.conftest import Home
 
 pytestmark = pytest.mark.services
@@ -28,3 +29,17 @@ def test_query_is_answered_by_columns_and_rows_and_a_colon_is_no_parameter(postg
 def test_statement_that_is_no_query_is_refused_with_the_reason(postgres: Home, statement: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         reading.query(statement)
+
+
+def test_questions_within_a_question_are_asked_by_the_same_connection(postgres: Home) -> None:
+    with asked() as outer:
+        outer.execute("SELECT pg_backend_pid()")
+        first = outer.fetchall()
+        assert reading.query("SELECT pg_backend_pid()").rows == first
+    assert reading.query("SELECT pg_backend_pid()").rows != first
+
+
+def test_next_question_is_answered_when_one_has_failed(postgres: Home) -> None:
+    with pytest.raises(UsageError), asked():
+        reading.query("SELECT nothing FROM positions")
+    assert reading.query("SELECT 1").rows == [(1,)]

@@ -1,0 +1,170 @@
+"""What the text of an environment variable becomes: a path, a number, a word of a few, a secret.
+
+Every command reads the settings, and a library for this takes longer to import than a command that only reads may take.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+_CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
+"""What goes into a header, inside of brackets."""
+
+_Number = TypeVar("_Number", int, float)
+
+
+class Secret:
+    """A text that does not show when it is printed, logged or formatted."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_secret_value(self) -> str:
+        """Return the text."""
+        return self._text
+
+    def __str__(self) -> str:
+        return "**********" if self._text else ""
+
+    def __repr__(self) -> str:
+        return f"Secret({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+
+def setting(default: Any, description: str, of: Callable[[str], Any] = str, *, secret: bool = False) -> Any:
+    """Return the field of a setting; `of` makes its value of a text, or raises ValueError with what is wrong."""
+    return field(default=default, metadata={"description": description, "of": of, "secret": secret})
+
+
+def at_least(least: float) -> Callable[[str], float]:
+    """Return what reads a number of at least so much."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("Input should be a valid number, unable to parse string as a number") from None
+        return _bounded(value, least)
+
+    return number
+
+
+def whole_at_least(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number of at least so much."""
+
+    def whole(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("Input should be a valid integer, unable to parse string as an integer") from None
+        return _bounded(value, least)
+
+    return whole
+
+
+def _bounded(value: _Number, least: float) -> _Number:
+    # Written so that NaN, which is neither smaller nor larger, is refused.
+    if not value >= least:
+        raise ValueError(f"Input should be greater than or equal to {least:g}")
+    return value
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what reads one of these words."""
+
+    def word(text: str) -> str:
+        if text not in words:
+            *others, last = map(repr, words)
+            raise ValueError(f"Input should be {', '.join(others)} or {last}")
+        return text
+
+    return word
+
+
+def yes_or_no(text: str) -> bool:
+    """Return what a word for yes or no means. Raise ValueError when it is none."""
+    if (word := text.strip().lower()) in ("1", "on", "t", "true", "y", "yes"):
+        return True
+    if word in ("0", "off", "f", "false", "n", "no"):
+        return False
+    raise ValueError("Input should be a valid boolean, unable to interpret input")
+
+
+def absolute_path(text: str) -> Path:
+    """Return the absolute path of a text, `~` being the user's home."""
+    return Path(text).expanduser().absolute()
+
+
+def program(text: str) -> Path:
+    """Return the path of an executable file. Raise ValueError when it is none."""
+    path = Path(text)
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise ValueError("not an executable file; name the path of a spark-submit")
+    return path
+
+
+def postgresql_url(text: str) -> Secret:
+    """Return the URL of a PostgreSQL server. Raise ValueError when it is none."""
+    parsed = _parse_url(text)
+    if parsed is None:
+        raise ValueError("not a URL; write postgresql://user:password@host:port")
+    if parsed.scheme.partition("+")[0] != "postgresql":
+        raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
+    return Secret(text)
+
+
+def http_url(text: str) -> Secret | None:
+    """Return an HTTP URL; None for an empty text. Raise ValueError when it is none."""
+    if not text:
+        return None
+    parsed = _parse_url(text)
+    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
+        raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
+    return Secret(text)
+
+
+def receiver_url(*schemes: str) -> Callable[[str], Secret | None]:
+    """Return what reads the URL of a receiver with one of these schemes; an empty text is None."""
+
+    def receiver(text: str) -> Secret | None:
+        if not text:
+            return None
+        parts = urlsplit(text)
+        if parts.scheme not in schemes or not (parts.path if parts.scheme == "file" else parts.hostname):
+            raise ValueError(f"not a URL; write {schemes[-1]}://host[:port]")
+        return Secret(text)
+
+    return receiver
+
+
+def check_contact(contact: str) -> str:
+    """Return a way to reach somebody as a header names it. Raise ValueError when nobody can be reached so."""
+    if not all(_CONTACT.fullmatch(part) for part in contact.split()):
+        raise ValueError("nobody can be reached so; write an e-mail address or https://…, or both with a space")
+    return " ".join(contact.split())
+
+
+def _parse_url(text: str) -> SplitResult | None:
+    """Return the parts of a URL; None when it is none."""
+    try:
+        parsed = urlsplit(text)
+        # Asking for the port checks it.
+        return parsed if "://" in text and (parsed.port is None or parsed.port > 0) else None
+    except ValueError:
+        return None

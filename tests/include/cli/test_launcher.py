@@ -1,0 +1,82 @@
+"""The launcher's look at the set-up, in a checkout with stand-ins for Python, Java and uv."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+INPUTS = ("uv.lock", "include/spark/ivy.xml", "include/spark/jars.sha256")
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout that is set up: its Python says what it runs, its uv fails, and hashing is noted in a file."""
+    shutil.copy(REPOSITORY / "tidemark", tmp_path / "tidemark")
+    for name in INPUTS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"content of {name}")
+    program(tmp_path / ".venv/bin/python", 'echo "runs $*"')
+    program(tmp_path / ".tidemark/tools/bin/uv", "exit 1")
+    program(tmp_path / "java/bin/java", "echo 'openjdk version \"17.0.1\"' >&2")
+    program(tmp_path / "bin/sha256sum", f'echo hashed >> "{tmp_path}/hashed"; exec {shutil.which("sha256sum")} "$@"')
+    together = b"".join((tmp_path / name).read_bytes() for name in INPUTS)
+    (tmp_path / ".tidemark/setup.stamp").write_text(hashlib.sha256(together).hexdigest()[:32])
+    return tmp_path
+
+
+def run(checkout: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(checkout / "java"),
+        "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
+    }
+    command = [str(checkout / "tidemark"), "status"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def hashings(checkout: Path) -> int:
+    noted = checkout / "hashed"
+    return len(noted.read_text().splitlines()) if noted.exists() else 0
+
+
+def test_files_of_the_set_up_are_hashed_once_when_nothing_changes(checkout: Path) -> None:
+    assert [run(checkout).stdout for _ in range(3)] == ["runs -m include.cli status\n"] * 3
+    assert hashings(checkout) == 1
+
+
+def test_files_of_the_set_up_are_hashed_again_when_one_is_touched(checkout: Path) -> None:
+    run(checkout)
+    (checkout / "uv.lock").touch()
+    assert run(checkout).stdout == run(checkout).stdout == "runs -m include.cli status\n"
+    assert hashings(checkout) == 2
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_set_up_begins_again_when_a_file_of_the_same_size_and_time_replaces_another(checkout: Path, name: str) -> None:
+    run(checkout)
+    path = checkout / name
+    before = path.stat()
+    path.write_text(path.read_text().upper())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    failed = run(checkout)
+    assert (failed.returncode, failed.stdout) == (64, "")
+    assert "could not be installed" in failed.stderr
+
+
+def test_set_up_begins_again_when_its_stamp_is_gone(checkout: Path) -> None:
+    run(checkout)
+    (checkout / ".tidemark/setup.stamp").unlink()
+    assert run(checkout).returncode == 64
