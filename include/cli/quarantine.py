@@ -13,7 +13,7 @@ import typer
 
 from include import quarantine
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_table
+from include.cli.output import console, print_facts, print_json, print_table, working
 from include.errors import UsageError
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
@@ -124,7 +124,8 @@ def replay(
     """
     declared = load_pipeline(pipeline)
     selection = Selection.of(declared, topic, partition, offset, reason)
-    code, counts = quarantine.replay(declared, selection, by=user_at_host())
+    with working(f"{declared.name}: decoding again"):
+        code, counts = quarantine.replay(declared, selection, by=user_at_host())
     if code:
         raise typer.Exit(code)
     print_json(counts)

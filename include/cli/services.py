@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from include.cli import AsJson
-from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest
+from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError
 from include.ledger.completeness import Completeness, completeness
 from include.ledger.connection import reading
@@ -139,7 +139,8 @@ def doctor(
     """
     from include.doctor import examine as examination
 
-    findings = examination.examine(repair=repair, progress=progress, deep=deep)
+    with working("looking at ledger, catalog and files", as_json=as_json):
+        findings = examination.examine(repair=repair, progress=progress, deep=deep)
     if as_json:
         print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})
     else:

@@ -103,3 +103,16 @@ def test_verdict_is_words_at_a_terminal_and_json_elsewhere(tmp_path: Path) -> No
     result = piped(tmp_path, "-c", TELL)
     assert result.stdout.startswith('{\n  "pipeline": "p"')
     assert result.stderr == f"tidemark: {words}\n"
+
+
+def test_set_up_counts_its_seconds_at_a_terminal_only_and_ends_as_its_step(tmp_path: Path) -> None:
+    launcher = (REPOSITORY / "tidemark").read_text()
+    ticking = re.search(r"^ticking\(\) \{$.*?^\}$", launcher, re.MULTILINE | re.DOTALL)
+    assert ticking
+    step = f"{ticking[0]}\nticking bash -c 'sleep 1.5; exit 7'; echo ended with $?"
+    ask = f"import subprocess; subprocess.run(['bash', '-c', {step!r}], check=True)"
+    shown = plain(at_terminal(tmp_path, "-c", ask))
+    assert "tidemark: 1 s" in shown
+    assert shown.rstrip().endswith("ended with 7")
+    logged = subprocess.run(["bash", "-c", step], capture_output=True, text=True, check=True)
+    assert (logged.stdout, logged.stderr) == ("ended with 7\n", "")
