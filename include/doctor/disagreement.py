@@ -27,6 +27,7 @@ Kind = (
         "landing file missing",
         "landing file of wrong size",
         "landing unknown to the ledger",
+        "Iceberg table differs",
     ]
 )
 
@@ -38,6 +39,7 @@ Repair = Literal[
     "drop from the catalog",
     "follow the declaration",
     "read from revisions",
+    "commit to Iceberg",
 ]
 """What `--repair` does about a disagreement; empty: nothing can be done here."""
 
@@ -78,5 +80,6 @@ MEANINGS: Mapping[Kind, str] = {
     "landing file missing": "intervals that need its rows stop, or decode them again from Kafka",
     "landing file of wrong size": "intervals that need its rows stop, or decode them again from Kafka",
     "landing unknown to the ledger": "nobody reads it; a killed driver left it behind, and it takes room",
+    "Iceberg table differs": "readers of the Iceberg table see other rows than the registered ones, or none",
 }
 """What each kind means to those who read the tables."""

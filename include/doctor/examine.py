@@ -18,6 +18,7 @@ from include import lake
 from include.doctor import repair as repairing
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
+from include.doctor.open_tables import check_open_tables
 from include.doctor.tables import check_tables
 from include.errors import TidemarkError
 from include.ledger import proofs
@@ -171,6 +172,7 @@ def disagreements_of(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement
     """Yield what ledger, catalog and files of a pipeline disagree about; `deep` compares the files' hashes, too."""
     yield from check_tables(pipeline, deep=deep)
     yield from check_landing(pipeline)
+    yield from check_open_tables(pipeline)
 
 
 def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:

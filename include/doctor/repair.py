@@ -52,6 +52,8 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
         lost = {each.micro_batch for each in of_pipeline if each.repair == "read from revisions"}
         if lost:
             _read_from_revisions(pipeline, lost, progress)
+        if any(each.repair == "commit to Iceberg" for each in of_pipeline):
+            _restore_open_tables(pipeline, progress)
     in_catalog = ("point the catalog", "drop from the catalog", "follow the declaration")
     catalog = [each for each in disagreements if each.repair in in_catalog]
     if catalog:
@@ -113,6 +115,13 @@ def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> N
             continue
         removal.mark_removed([batch])
         progress(f"{pipeline}: the rows of micro-batch {batch} are read from the registered revisions now")
+
+
+def _restore_open_tables(pipeline: str, progress: Progress) -> None:
+    from include.iceberg.examine import restore
+
+    for line in restore(load_pipeline(pipeline)):
+        progress(f"{pipeline}: {line}")
 
 
 def _repair_catalog(disagreements: Sequence[Disagreement]) -> None:

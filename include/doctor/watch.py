@@ -12,6 +12,7 @@ from itertools import chain, islice
 
 from include.doctor.disagreement import MEANINGS, Disagreement
 from include.doctor.landing import check_landing
+from include.doctor.open_tables import check_open_tables
 from include.doctor.tables import check_tables
 from include.errors import TidemarkError, one_line
 from include.monitor.history.doctor_look import Found, Look
@@ -80,7 +81,9 @@ class DoctorWatch:
 def look_now(pipeline: Pipeline) -> Look:
     """Return what ledger, catalog and files of a pipeline disagree about. Raises ServiceUnreachable."""
     disagreements: Sequence[Disagreement] = list(
-        islice(chain(check_tables(pipeline, deep=False), check_landing(pipeline)), MOST + 1)
+        islice(
+            chain(check_tables(pipeline, deep=False), check_landing(pipeline), check_open_tables(pipeline)), MOST + 1
+        )
     )
     return Look(tuple(map(_found, disagreements[:MOST])), len(disagreements) > MOST, datetime.now(UTC))
 

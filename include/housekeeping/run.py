@@ -20,6 +20,7 @@ from include.lake.revision_files import damage_of
 from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.held_locks import held_lock
+from include.ledger.inventory import KnownRevision
 from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, intersection
 from include.pipelines.spec import Pipeline
@@ -107,7 +108,23 @@ def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], do
             done.kept.append(f"{where}: the catalog points at {named}; ./tidemark doctor")
         else:
             due.append(revision)
+    due = _released(pipeline, due, done)
     done.revisions["revisions"] += len(due)
     done.revisions["bytes"] += sum(file["bytes"] for revision in due for file in revision.files.values())
     if not done.dry_run:
         inventory.mark_revisions_removed(due)
+
+
+def _released(pipeline: Pipeline, due: list[KnownRevision], done: Done) -> list[KnownRevision]:
+    """Expire the Iceberg snapshots that need files of the revisions; return those whose files no snapshot needs."""
+    if not pipeline.iceberg_tables or not due:
+        return due
+    from include.iceberg.expiry import release
+
+    expiry = release(pipeline, due, dry_run=done.dry_run)
+    done.snapshots["expired"] += expiry.expired
+    crash_point("snapshots_expired")
+    for each in due:
+        if each.location in expiry.held:
+            done.kept.append(f"{each.table} {each.partition}: a snapshot of its Iceberg table needs {each.revision}")
+    return [each for each in due if each.location not in expiry.held]

@@ -34,6 +34,8 @@ class Done:
     landing: dict[str, int] = field(default_factory=lambda: {"micro_batches": 0, "files": 0, "bytes": 0})
     compacted: dict[str, int] = field(default_factory=lambda: {"days": 0, "files": 0, "rows": 0})
     revisions: dict[str, int] = field(default_factory=lambda: {"revisions": 0, "bytes": 0})
+    snapshots: dict[str, int] = field(default_factory=lambda: {"expired": 0})
+    """Of Iceberg tables, which needed those revisions' files."""
     generations: dict[str, int] = field(default_factory=lambda: {"generations": 0, "files": 0, "bytes": 0})
     """Checkpoints of older generations."""
     logs: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})

@@ -53,6 +53,7 @@ class Verdict:
             "expectations": kept.get("expectations", []),
             "registered": [dict(each) for each in self.registered],
             "delta": kept.get("delta", {}),
+            "iceberg": kept.get("iceberg", []),
             "report": self.report,
         }
 

@@ -15,8 +15,8 @@ transforms are among the roots instead.
 | rules_version   | decoding, the flags' rules transform, flags     | those of the decoder; columns of a flag        |
 
 What is declared beside that changes no row: names, descriptions, source, schedule, retention, reports, the Delta
-archive, sinks and topics of views, how flags learn their limits (those in force are in the ledger). Spark's version
-is in every hash. The boundary is what cannot change a row.
+archive, Iceberg tables, sinks and topics of views, how flags learn their limits (those in force are in the ledger).
+Spark's version is in every hash. The boundary is what cannot change a row.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Catalog:
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
         self._spark = spark
-        self._pipeline = pipeline
+        self._pipeline = self.pipeline = pipeline
         self._follows: set[str] = set()
 
     def create_tables(self) -> None:

@@ -17,6 +17,7 @@ from include.versions import suite_version
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
+from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg
 from spark_jobs.publication.register import Check, finish_interval, finish_registrations, point_at_registered, register
 from spark_jobs.publication.validate import validate
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -42,8 +43,10 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     catalog.create_tables()
     finish_interval(run.pinned, catalog, check)
     finish_registrations(run.pipeline, catalog)
+    prepare_iceberg(run.pipeline)
     if builds.is_published(build):
         point_at_registered(run, catalog)
+        follow_in_iceberg(run.pipeline, run.pinned)
     else:
         built = revisions.of_build(build)
         _check_files_lie_there(run, built)

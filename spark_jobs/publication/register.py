@@ -1,4 +1,4 @@
-"""Pointing the catalog at the revisions of a build that passed.
+"""Pointing the catalog at the revisions of a build that passed, and committing them to Iceberg tables.
 
 What a registration changes is noted in the ledger before its first change. Whoever publishes next finishes one that
 was begun, so that a kill leaves nothing half done for longer than that.
@@ -20,6 +20,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
 from spark_jobs.publication.catalog import Catalog
+from spark_jobs.publication.iceberg import put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.log import log_of
 
@@ -73,6 +74,7 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
         check()
         catalog.point_at(revision)
         crash_point("partition_registered")
+    put_in_iceberg(catalog.pipeline, registration)
     builds.finish_registration(registration)
     crash_point("registration_finished")
     for spare in registration.changes.kept:

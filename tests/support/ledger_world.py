@@ -204,6 +204,7 @@ class MemoryCatalog:
 
     def __init__(self, spark: World, pipeline: Pipeline) -> None:
         self._entries = spark.catalog
+        self.pipeline = pipeline
 
     def create_tables(self) -> None:
         """A dictionary has all tables."""

@@ -149,6 +149,7 @@ def _published(spec: AttemptSpec, built: Sequence[BuiltRevision], registered: Se
             if spec.findings.delta
             else []
         ),
+        *(f"iceberg: {each.table} has the snapshot {each.tag}" for each in spec.findings.iceberg),
         *([f"seconds: {_seconds(validation.seconds)}"] if validation.seconds else []),
     ]
 

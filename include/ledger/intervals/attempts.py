@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter, TidemarkError
 from include.ledger.database import session
 from include.ledger.held_locks import held_lock
-from include.ledger.intervals.findings import Findings, findings_of
+from include.ledger.intervals.findings import Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
 from include.ledger.models import Attempt, Build, IntervalRow, Revision
@@ -81,6 +81,27 @@ def load_attempt(attempt: int) -> AttemptSpec:
         build = latest_build(ledger, attempt)
         findings = findings_of(build.findings) if build else Findings()
         return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, build.id if build else None)
+
+
+def of_build(build: int) -> AttemptSpec:
+    """Return the attempt of a build with what that build found, whether or not it is the latest one."""
+    with session() as ledger:
+        row = ledger.get_one(Build, build)
+        attempt = ledger.get_one(Attempt, row.attempt_id)
+        pinned = pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id))
+        return AttemptSpec(
+            attempt.id, pinned, Source(attempt.source), attempt.code_version, findings_of(row.findings), row.id
+        )
+
+
+def note_iceberg(build: int, snapshots: Iterable[IcebergSnapshot]) -> None:
+    """Note the Iceberg snapshots that hold what a build registered."""
+    with session() as ledger:
+        attempt = ledger.get_one(Attempt, ledger.get_one(Build, build).attempt_id, with_for_update=True)
+        row = ledger.get_one(Build, build, with_for_update=True)
+        row.findings = replace(findings_of(row.findings), iceberg=tuple(snapshots)).as_json()
+        if (latest := latest_build(ledger, attempt.id)) is not None and latest.id == row.id:
+            attempt.verdict = row.findings
 
 
 def attempt_times(attempt: int) -> tuple[datetime, datetime]:

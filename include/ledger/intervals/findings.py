@@ -177,12 +177,24 @@ class DeltaVersion:
 
 
 @dataclass(frozen=True)
+class IcebergSnapshot:
+    """The snapshot of an Iceberg table that holds what a verdict registered."""
+
+    table: str
+    snapshot_id: int
+    tag: str
+    metadata: str
+    """URI of the metadata as it was then, for readers without the catalog."""
+
+
+@dataclass(frozen=True)
 class Findings:
     """What an attempt's latest build and its publication found; None for a part that did not run."""
 
     build: BuildFindings | None = None
     validation: Validation | None = None
     delta: DeltaVersion | None = None
+    iceberg: tuple[IcebergSnapshot, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that the ledger keeps."""
@@ -193,6 +205,8 @@ class Findings:
             kept["validation_seconds"] = dict(self.validation.seconds)
         if self.delta:
             kept["delta"] = asdict(self.delta)
+        if self.iceberg:
+            kept["iceberg"] = [asdict(each) for each in self.iceberg]
         return kept
 
 
@@ -213,6 +227,7 @@ def findings_of(kept: Mapping[str, Any]) -> Findings:
         if validation
         else None,
         _part(DeltaVersion, kept["delta"]) if kept.get("delta") else None,
+        tuple(_part(IcebergSnapshot, each) for each in kept.get("iceberg", ())),
     )
 
 

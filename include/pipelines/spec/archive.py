@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from include.errors import UsageError
-from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns
+from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
 from include.pipelines.spec.names import check_identifier
 from include.times import parse_duration
 
@@ -100,8 +100,13 @@ class Archive:
     delta: bool = field(default=False, kw_only=True)
     """Also kept as the Delta table `<lake>/delta/<pipeline>`; the view `<pipeline>_delta` shows its validated rows."""
 
+    iceberg: bool = field(default=False, kw_only=True)
+    """Also an Iceberg table `lake.<pipeline>` over the registered files: a snapshot for each interval that passed."""
+
     def __post_init__(self) -> None:
         check_columns(self.file_format, self.columns)
+        if self.iceberg:
+            check_iceberg(self.file_format, self.columns)
         for name in self.partition_by:
             check_identifier(name, "partition column")
             if name in ("date", "interval", "fate"):

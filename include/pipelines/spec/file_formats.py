@@ -25,6 +25,8 @@ _PLAIN = frozenset(
 )
 _NESTED = _PLAIN | {"BINARY", "STRUCT", "ARRAY", "MAP"}
 
+_ICEBERG = _NESTED | {"VARCHAR", "CHAR"}
+
 _HOLDS: dict[FileFormat, frozenset[str]] = {
     "orc": _NESTED,
     "avro": _NESTED - {"BYTE", "TINYINT", "SHORT", "SMALLINT"},
@@ -61,6 +63,18 @@ def check_columns(file_format: FileFormat, columns: str) -> None:
             raise _refused(file_format, path, "keys of maps are text", "declare the key as STRING")
         if file_format == "avro" and field.name and not _AVRO_NAME.fullmatch(field.name):
             raise _refused(file_format, path, "a name is letters, digits and _", "rename it in the rows function")
+
+
+def check_iceberg(file_format: FileFormat, columns: str) -> None:
+    """Raise UsageError, naming the column, when an Iceberg table cannot hold files of the format or a column's type."""
+    if file_format != "parquet":
+        raise UsageError(f"iceberg=True needs files of the format parquet, not {file_format}", remedy="declare one")
+    for path, field in _all(fields_of(columns)):
+        if field.kind.split(" COLLATE ")[0] not in _ICEBERG or (field.kind == "STRUCT" and not field.inner):
+            raise UsageError(
+                f"column {path!r} does not fit an Iceberg table: {field.kind} is no type of it",
+                remedy="make it another type in the rows function, e.g. text, or declare no iceberg",
+            )
 
 
 def _all(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:

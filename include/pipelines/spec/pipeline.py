@@ -91,6 +91,12 @@ class Pipeline:
         return f"{self.name}_delta"
 
     @property
+    def iceberg_tables(self) -> tuple[str, ...]:
+        """The tables that are also Iceberg tables of the same name."""
+        views = (self.view_table(view) for view in self.views if view.iceberg)
+        return (*((self.table,) if self.archive.iceberg else ()), *views)
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """All tables, archive first."""
         return (self.table, *(self.view_table(view) for view in self.views))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.file_formats import check_iceberg
 from include.pipelines.spec.names import TOPIC
 from include.times import in_words, parse_duration
 
@@ -156,8 +157,12 @@ class AdditiveView:
     sinks: tuple[Sink, ...] = ()
     """Where each micro-batch goes besides, out of the same read."""
     description: str = ""
+    iceberg: bool = field(default=False, kw_only=True)
+    """Also an Iceberg table `lake.<pipeline>_<name>` over the registered files of its table."""
 
     def __post_init__(self) -> None:
+        if self.iceberg:
+            check_iceberg("parquet", self.columns)
         kinds = {field.name: field.kind for field in fields_of(self.columns)}
         for name in self.measures:
             if name not in kinds:

@@ -59,6 +59,8 @@ DECLARED = {
     "the schedule": (replace(NEST, schedule=every("15m")), set()),
     "the topics": (replace(NEST, source=replace(NEST.source, subscribe=("others",))), set()),
     "the Delta archive": (with_archive(NEST, delta=True), set()),
+    "an Iceberg table": (with_archive(NEST, iceberg=True), set()),
+    "an Iceberg table of a view": (with_view(NEST, iceberg=True), set()),
     "where a view goes": (with_view(NEST, speed=replace(NEST.views[0].speed, topic="others", watermark="2h")), set()),
 }  # fmt: skip
 

@@ -1,0 +1,102 @@
+"""The Iceberg catalog: PyIceberg's SqlCatalog beside the Hive metastore's tables in PostgreSQL.
+
+Its two tables are those that Iceberg's JDBC catalog reads, Trino's included. Metadata lies at
+`<lake>/iceberg/<table>/metadata`; data files are those of the registered revisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from urllib.parse import unquote
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from sqlalchemy.exc import DBAPIError
+
+from include import lake
+from include.catalog import DATABASE
+from include.errors import AnotherWriter, ServiceUnreachable, UsageError, one_line
+from include.ledger.connection import driver_options
+from include.ledger.held_locks import held_lock
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+
+NAME = "tidemark"
+"""The catalog's name, by which other engines' catalogs of the same tables find it."""
+
+OWNER = "tidemark.pipeline"
+"""Property of a table: the pipeline that declares it."""
+
+_PATIENCE = timedelta(minutes=10)
+
+
+@contextmanager
+def opened() -> Iterator[SqlCatalog]:
+    """Open the catalog, and create its tables and the namespace `lake` when they are missing.
+
+    Raises ServiceUnreachable when PostgreSQL does not answer or goes away.
+    """
+    options = {name: str(value) for name, value in driver_options().items()}
+    url = settings().database("catalog").update_query_dict(options)
+    try:
+        with held_lock("iceberg-catalog", _PATIENCE) as is_alone:
+            if not is_alone:
+                raise AnotherWriter("another process opens the Iceberg catalog", remedy="try again")
+            catalog = SqlCatalog(
+                NAME,
+                uri=url.render_as_string(hide_password=False),
+                warehouse=unescaped(lake.uri("iceberg")),
+                **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
+            )
+            catalog.create_namespace_if_not_exists(DATABASE)
+        try:
+            yield catalog
+        finally:
+            catalog.engine.dispose()
+    except DBAPIError as error:
+        raise ServiceUnreachable(
+            f"the Iceberg catalog in PostgreSQL at {settings().database_host()}: {one_line(str(error.orig))}",
+            remedy="./tidemark up postgres",
+        ) from None
+
+
+@contextmanager
+def writing(pipeline: str) -> Iterator[None]:
+    """Wait for another that writes the pipeline's Iceberg tables, and keep others waiting. Raises AnotherWriter."""
+    with held_lock(f"iceberg:{pipeline}", _PATIENCE) as is_alone:
+        if not is_alone:
+            raise AnotherWriter(
+                "another interval's publication writes its Iceberg tables", remedy="publish again", pipeline=pipeline
+            )
+        yield
+
+
+def find(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table | None:
+    """Return the Iceberg table; None without one. Raises UsageError when it is not the pipeline's.
+
+    Raises FileNotFoundError when its metadata is gone.
+    """
+    try:
+        found = catalog.load_table((DATABASE, table))
+    except NoSuchTableError:
+        return None
+    if found.properties.get(OWNER) != pipeline.name or found.location() != location_of(table):
+        raise UsageError(
+            f"the Iceberg table {DATABASE}.{table} at {found.location()} is not one that Tidemark made",
+            remedy="rename that table, or declare the pipeline without iceberg",
+            pipeline=pipeline.name,
+        )
+    return found
+
+
+def location_of(table: str) -> str:
+    """Return where an Iceberg table has its metadata."""
+    return unescaped(lake.uri("iceberg", table))
+
+
+def unescaped(location: str) -> str:
+    """Return a location as Iceberg writes paths: without the escapes of a URI."""
+    return unquote(location) if location.startswith("file:") else location

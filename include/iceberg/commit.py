@@ -1,0 +1,199 @@
+"""Commit an interval: one snapshot over the files of its registered revisions, where they lie.
+
+The partition values are set by hand: PyIceberg reads none from the folders of files in Hive's layout, and would note
+null. Files carry no field ids, so readers find columns by the table's name mapping. What others commit is rolled back
+first: the table holds registered rows only, as its snapshots tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.expressions import BooleanExpression, EqualTo
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ManageSnapshots
+from pyiceberg.typedef import Record
+
+from include.catalog import DATABASE
+from include.catalog.columns import declared_columns
+from include.errors import TidemarkError
+from include.iceberg.catalog import OWNER, find, location_of, unescaped
+from include.iceberg.schema import follow_declaration, partition_spec, schema_of
+from include.iceberg.statement import INTERVAL, Statement, is_own
+from include.ledger.intervals.findings import IcebergSnapshot
+from include.ledger.intervals.revisions import BuiltRevision
+from include.pipelines.spec import Pipeline
+
+TRIES = 5
+"""How often an interval is committed again because somebody else changed the table meanwhile."""
+
+_PROPERTIES = {
+    "format-version": "2",
+    # A commit costs the interval's files, not one manifest for every interval before.
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the head of a table differs from what is wanted of one interval, or of all."""
+
+    missing: Mapping[str, BuiltRevision]
+    """Registered files, by their path, with their revisions."""
+    unknown: tuple[DataFile, ...]
+    """Files in the table that no registered revision has."""
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.unknown)
+
+
+def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
+    """Return the Iceberg table, created if it is missing. Raises UsageError when it is not the pipeline's."""
+    if (found := find(catalog, pipeline, table)) is not None:
+        return found
+    columns = declared_columns(pipeline, table)
+    schema = schema_of(columns)
+    try:
+        created = catalog.create_table(
+            (DATABASE, table),
+            schema,
+            location_of(table),
+            partition_spec(schema, columns),
+            properties={**_PROPERTIES, OWNER: pipeline.name},
+        )
+    except TableAlreadyExistsError:
+        return ensure_table(catalog, pipeline, table)
+    with created.transaction() as transaction:
+        mapping = created.schema().name_mapping.model_dump_json()
+        transaction.set_properties({"schema.name-mapping.default": mapping})
+    return created
+
+
+def commit_interval(
+    catalog: SqlCatalog, pipeline: Pipeline, table: str, statement: Statement, wanted: Sequence[BuiltRevision]
+) -> IcebergSnapshot:
+    """Let a table hold, of the statement's interval, the wanted revisions' files and no others, by one snapshot.
+
+    Doing it twice is once. A build that changes nothing gets its tag on the snapshot that is there. Raises UsageError
+    when the table is not the pipeline's or cannot follow its declaration.
+    """
+    for _ in range(TRIES):
+        found = roll_back_foreign(ensure_table(catalog, pipeline, table))
+        try:
+            follow_declaration(found, pipeline.name, declared_columns(pipeline, table))
+            head = found.current_snapshot()
+            difference = difference_of(found, wanted, statement.label)
+            if difference or (head is None or not _is_told(found, statement, wanted)):
+                _commit(found, statement, wanted, difference)
+            elif statement.tag not in found.refs():
+                found.manage_snapshots().create_tag(head.snapshot_id, statement.tag).commit()
+        except CommitFailedException:
+            continue
+        tagged = found.refs()[statement.tag].snapshot_id
+        return IcebergSnapshot(f"{DATABASE}.{table}", tagged, statement.tag, found.metadata_location)
+    raise TidemarkError(
+        f"somebody else goes on changing the Iceberg table {DATABASE}.{table}",
+        remedy="let them end, then run the interval again",
+        pipeline=pipeline.name,
+    )
+
+
+def difference_of(table: Table, wanted: Sequence[BuiltRevision], label: str | None = None) -> Difference:
+    """Compare the head of a table with what is wanted, of one interval or of all."""
+    expected = {f"{unescaped(each.location)}/{name}": each for each in wanted for name in sorted(each.files)}
+    there = {file.file_path: file for file in live_files(table, label)}
+    missing = {path: revision for path, revision in expected.items() if path not in there}
+    return Difference(missing, tuple(file for path, file in there.items() if path not in expected))
+
+
+def live_files(table: Table, label: str | None = None) -> Iterator[DataFile]:
+    """Yield the data files at the head of a table, of one interval or of all."""
+    scan = table.scan() if label is None else table.scan(row_filter=_equal_to("interval", label))
+    for task in scan.plan_files():
+        yield task.file
+
+
+def _equal_to(column: str, value: str) -> BooleanExpression:
+    """Return the filter; PyIceberg's class takes its arguments in a way that its types do not tell."""
+    made: BooleanExpression = EqualTo(column, value)  # type: ignore
+    return made
+
+
+def roll_back_foreign(table: Table) -> Table:
+    """Return the table at its last snapshot below which all are Tidemark's; what others committed is left behind."""
+    kept = last_own(table)
+    head = table.current_snapshot()
+    if head is None or (kept is not None and kept.snapshot_id == head.snapshot_id):
+        return table
+    if kept is None:
+        table.manage_snapshots().remove_branch("main").commit()
+    else:
+        table.manage_snapshots().set_current_snapshot(kept.snapshot_id).commit()
+    return table
+
+
+def last_own(table: Table) -> Snapshot | None:
+    """Return the newest snapshot of the head's line below which all that are kept are Tidemark's; None without one."""
+    known = {each.snapshot_id: each for each in table.snapshots()}
+    kept: Snapshot | None = None
+    at = table.current_snapshot()
+    while at is not None:
+        kept = (kept or at) if is_own(at) else None
+        at = known.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
+    return kept
+
+
+def _is_told(table: Table, statement: Statement, wanted: Sequence[BuiltRevision]) -> bool:
+    """Return whether the table has a snapshot of the interval; one with files in the head has, or had."""
+    if statement.tag in table.refs() or any(each.files for each in wanted):
+        return True
+    return any(each.summary and each.summary[INTERVAL] == statement.label for each in table.snapshots())
+
+
+def _commit(table: Table, statement: Statement, wanted: Sequence[BuiltRevision], difference: Difference) -> None:
+    _thin(table)
+    names = [field.name for field in table.spec().fields]
+    added = [_data_file(table, path, revision, names) for path, revision in difference.missing.items()]
+    with table.transaction() as transaction:
+        update = transaction.update_snapshot(snapshot_properties=statement.summary(wanted))
+        producer = update.overwrite() if difference.unknown else update.merge_append()
+        with producer as snapshot:
+            for file in difference.unknown:
+                snapshot.delete_data_file(file)
+            for file in added:
+                snapshot.append_data_file(file)
+        with ManageSnapshots(transaction) as references:
+            references.create_tag(producer.snapshot_id, statement.tag)
+
+
+def _thin(table: Table) -> None:
+    """Let the table in memory know its head alone: PyIceberg copies all that it knows with each step of a commit.
+
+    The commit itself is applied to the metadata as it lies there. Nor does PyIceberg commit again on top of another's
+    commit in between: that is noticed here, and looked at again.
+    """
+    known = table.metadata
+    head = table.current_snapshot()
+    update = {
+        "snapshots": [head] if head is not None else [],
+        "snapshot_log": [],
+        "refs": {name: each for name, each in known.refs.items() if name == "main"},
+        "properties": {**known.properties, "commit.retry.num-retries": "0"},
+    }
+    table.metadata = known.model_copy(update=update)
+
+
+def _data_file(table: Table, path: str, revision: BuiltRevision, names: Sequence[str]) -> DataFile:
+    values: dict[str, Any] = dict(part.split("=", 1) for part in revision.partition.split("/"))
+    file = parquet_file_to_data_file(table.io, table.metadata, path)
+    file[3] = Record(*(values[name] for name in names))
+    return file

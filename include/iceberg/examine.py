@@ -1,0 +1,120 @@
+"""Compare Iceberg tables with the ledger, and let them follow it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from include.catalog import DATABASE
+from include.errors import UsageError
+from include.iceberg.catalog import find, opened, writing
+from include.iceberg.commit import Difference, commit_interval, difference_of, ensure_table, last_own, roll_back_foreign
+from include.iceberg.statement import statement_of
+from include.ledger import proofs
+from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals.pinned import pinned_intervals
+from include.pipelines.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One way in which an Iceberg table is not as the ledger tells."""
+
+    kind: Literal["missing table", "another's table", "missing metadata", "foreign commit", "other files"]
+    table: str
+    what: str
+    remedy: str = ""
+    """Empty: `restore` mends it."""
+
+
+def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
+    """Yield how the pipeline's Iceberg tables differ from the ledger, but for intervals that are being registered."""
+    begun = _being_registered(pipeline)
+    with opened() as catalog:
+        for table in pipeline.iceberg_tables:
+            named = f"the Iceberg table {DATABASE}.{table}"
+            try:
+                yield from _of_table(catalog, pipeline, table, begun)
+            except UsageError as error:
+                yield Deviation("another's table", table, error.message, error.remedy)
+            except FileNotFoundError as error:
+                yield Deviation("missing metadata", table, f"{named}: its metadata is gone: {error.filename or error}")
+
+
+def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[Deviation]:
+    named = f"the Iceberg table {DATABASE}.{table}"
+    registered = revisions.registered(table)
+    found = find(catalog, pipeline, table)
+    if found is None:
+        if registered:
+            yield Deviation("missing table", table, f"{named} is missing, {len(registered)} revisions are registered")
+        return
+    head, own = found.current_snapshot(), last_own(found)
+    if head is not None and (own is None or own.snapshot_id != head.snapshot_id):
+        yield Deviation("foreign commit", table, f"{named}: somebody else committed snapshot {head.snapshot_id}")
+    for label, (missing, unknown) in sorted(_by_label(difference_of(found, registered)).items()):
+        if label not in begun:
+            yield Deviation(
+                "other files",
+                table,
+                f"{named}, interval {label}: {missing} registered files are not in it, {unknown} others are",
+            )
+
+
+def restore(pipeline: Pipeline) -> list[str]:
+    """Let every Iceberg table of the pipeline follow the ledger; return what was done, a line each.
+
+    A table whose metadata is gone is made anew; its history is lost with it. Raises UsageError for another's table.
+    """
+    begun, done = _being_registered(pipeline), []
+    with writing(pipeline.name), opened() as catalog:
+        for table in pipeline.iceberg_tables:
+            done += _restore_table(catalog, pipeline, table, begun)
+    return done
+
+
+def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> list[str]:
+    named, done = f"{DATABASE}.{table}", []
+    registered = revisions.registered(table)
+    try:
+        found = ensure_table(catalog, pipeline, table)
+        before = _head_of(found)
+        found = roll_back_foreign(found)
+        difference = difference_of(found, registered)
+    except FileNotFoundError:
+        catalog.drop_table((DATABASE, table))
+        found = ensure_table(catalog, pipeline, table)
+        before = _head_of(found)
+        difference = difference_of(found, registered)
+        done.append(f"{named} was made anew, for its metadata was gone")
+    if before != _head_of(found):
+        done.append(f"{named} was rolled back to what Tidemark committed last")
+    intervals = {each.interval.label: each.id for each in pinned_intervals(pipeline.name)}
+    for label in sorted(_by_label(difference).keys() & intervals.keys() - begun):
+        build = proofs.build_to_prove(intervals[label])
+        if build is not None:
+            wanted = [each for each in registered if each.interval_id == intervals[label]]
+            commit_interval(catalog, pipeline, table, statement_of(attempts.of_build(build)), wanted)
+            done.append(f"{named} has the registered files of interval {label}")
+    return done
+
+
+def _head_of(table: Table) -> int | None:
+    head = table.current_snapshot()
+    return head.snapshot_id if head is not None else None
+
+
+def _being_registered(pipeline: Pipeline) -> set[str]:
+    return {each.pinned.interval.label for each in builds.begun_registrations(pipeline.name)}
+
+
+def _by_label(difference: Difference) -> dict[str, tuple[int, int]]:
+    """Return how many files are missing and how many are unknown, by interval."""
+    missing = [each.partition.rsplit("interval=", 1)[-1] for each in difference.missing.values()]
+    # The interval is the last of the partition's values.
+    unknown = [str(file.partition[len(file.partition) - 1]) for file in difference.unknown]
+    return {label: (missing.count(label), unknown.count(label)) for label in {*missing, *unknown}}

@@ -1,0 +1,133 @@
+"""Expire the snapshots that need files of retired revisions, before these are removed.
+
+A file is needed by the snapshots from the one that added it to the one that removed it; the latter's manifests name
+it, and the sequence number of the former. The head is never expired, nor is what a tag or branch of others names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
+
+from include.iceberg.catalog import find, opened, unescaped, writing
+from include.iceberg.commit import live_files
+from include.iceberg.statement import is_own
+from include.ledger.intervals.revisions import BuiltRevision
+from include.pipelines.spec import Pipeline
+
+_OWN_TAG = re.compile(r"\d{4}-\d{2}-\d{2}T\d+-\d+")
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """What became of snapshots that need files which are to be removed."""
+
+    expired: int = 0
+    """Snapshots that are not there any more."""
+    held: frozenset[str] = frozenset()
+    """Locations of revisions whose files have to stay, for a snapshot that stays needs them."""
+
+
+@dataclass(frozen=True)
+class _Life:
+    """From which to which commit a file was in the table: sequence numbers, the latter not included."""
+
+    path: str
+    added: int
+    removed: int
+
+
+@dataclass
+class _Plan:
+    expired: dict[int, Snapshot] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+
+
+def release(pipeline: Pipeline, due: Sequence[BuiltRevision], *, dry_run: bool) -> Expiry:
+    """Expire what needs the files of revisions that are to be removed; with `dry_run` only count it."""
+    expired, held = 0, set[str]()
+    with writing(pipeline.name), opened() as catalog:
+        for table in pipeline.iceberg_tables:
+            of_table = [each for each in due if each.table == table]
+            if of_table and (plan := _plan(catalog, pipeline, table, of_table)) is not None:
+                found, planned = plan
+                expired, held = expired + len(planned.expired), held | planned.held
+                if planned.expired and not dry_run:
+                    _expire(found, planned.expired.values())
+    return Expiry(expired, frozenset(held))
+
+
+def _plan(
+    catalog: SqlCatalog, pipeline: Pipeline, table: str, due: Sequence[BuiltRevision]
+) -> tuple[Table, _Plan] | None:
+    found = find(catalog, pipeline, table)
+    if found is None:
+        return None
+    plan = _Plan()
+    folders = {f"{unescaped(each.location)}/": each.location for each in due}
+    for label in sorted({each.partition.rsplit("interval=", 1)[-1] for each in due}):
+        paths = (file.file_path for file in live_files(found, label))
+        plan.held |= {folders[folder] for path in paths if (folder := _folder(path)) in folders}
+    lives = list(_lives(found))
+    wanted = [life for life in lives if folders.get(_folder(life.path), "") not in {"", *plan.held}]
+    plan.expired = _needing(found.snapshots(), lives, wanted)
+    if not plan.expired.keys().isdisjoint(_protected(found)):
+        return found, _Plan(held={each.location for each in due})
+    return found, plan
+
+
+def _needing(snapshots: Sequence[Snapshot], lives: Sequence[_Life], wanted: Sequence[_Life]) -> dict[int, Snapshot]:
+    """Return the snapshots that need one of the wanted files.
+
+    Where one of them removed other files, those which need these go too: nothing would tell of them any more.
+    """
+    found: dict[int, Snapshot] = {}
+    queue = list(wanted)
+    while queue:
+        life = queue.pop()
+        for each in snapshots:
+            number = each.sequence_number or 0
+            if life.added <= number < life.removed and each.snapshot_id not in found:
+                found[each.snapshot_id] = each
+                queue += [other for other in lives if other.removed == number]
+    return found
+
+
+def _lives(table: Table) -> Iterator[_Life]:
+    for snapshot in table.snapshots():
+        if not is_own(snapshot) or snapshot.summary is None or not int(snapshot.summary["deleted-data-files"] or 0):
+            continue
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id:
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                if entry.status == ManifestEntryStatus.DELETED:
+                    yield _Life(entry.data_file.file_path, entry.sequence_number or 0, snapshot.sequence_number or 0)
+
+
+def _protected(table: Table) -> set[int]:
+    return {each.snapshot_id for name, each in table.refs().items() if not _OWN_TAG.fullmatch(name)}
+
+
+def _expire(table: Table, snapshots: Collection[Snapshot]) -> None:
+    gone = {each.snapshot_id for each in snapshots}
+    with table.transaction() as transaction:
+        with ManageSnapshots(transaction) as references:
+            for name, reference in table.refs().items():
+                if reference.snapshot_id in gone:
+                    references.remove_tag(name)
+        with ExpireSnapshots(transaction) as expire:
+            expire.by_ids(sorted(gone))
+    for each in snapshots:
+        table.io.delete(each.manifest_list)
+
+
+def _folder(path: str) -> str:
+    return path.rsplit("/", 1)[0] + "/"

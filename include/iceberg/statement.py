@@ -1,0 +1,66 @@
+"""What a snapshot says of its interval: ranges, fates, content hashes, and which verdict registered it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyiceberg.table.snapshots import Snapshot
+
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.findings import range_as_json
+from include.ledger.intervals.revisions import BuiltRevision
+from include.times import format_time
+
+BUILD = "tidemark.build"
+"""Key of a summary that only Tidemark's snapshots have: the number of the build."""
+
+INTERVAL = "tidemark.interval"
+"""Key of a summary: the interval's label."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is said of an interval, and the tag of its verdict."""
+
+    label: str
+    tag: str
+    build: int
+    attempt: AttemptSpec
+
+    def summary(self, revisions: Sequence[BuiltRevision]) -> dict[str, str]:
+        """Return a snapshot's own properties; values that are not plain are JSON."""
+        spec, found = self.attempt, self.attempt.findings.build
+        interval = spec.pinned.interval
+        return {
+            "tidemark.pipeline": spec.pinned.pipeline,
+            INTERVAL: self.label,
+            "tidemark.from": format_time(interval.from_time),
+            "tidemark.to": format_time(interval.to_time),
+            "tidemark.ranges": _json([range_as_json(each) for each in spec.pinned.ranges]),
+            "tidemark.records": _json(asdict(found.records) if found else {}),
+            "tidemark.reconciliation": _json(asdict(found.reconciliation) if found else {}),
+            "tidemark.content-hashes": _json({each.partition: each.content_hash for each in revisions}),
+            "tidemark.rows": str(sum(each.rows for each in revisions)),
+            BUILD: str(self.build),
+            "tidemark.attempt": str(spec.id),
+            "tidemark.code-version": spec.code_version,
+        }
+
+
+def statement_of(attempt: AttemptSpec) -> Statement:
+    """Return what is said of the interval that a build of an attempt registers."""
+    assert attempt.build is not None
+    label = attempt.pinned.interval.label
+    return Statement(label, f"{label}-{attempt.build}", attempt.build, attempt)
+
+
+def is_own(snapshot: Snapshot) -> bool:
+    """Return whether Tidemark has committed a snapshot."""
+    return snapshot.summary is not None and snapshot.summary[BUILD] is not None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)

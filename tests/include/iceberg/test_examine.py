@@ -1,0 +1,117 @@
+"""Iceberg tables that somebody changed, or that lag the ledger: each named, and mended by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.expressions import EqualTo
+
+from include import lake
+from include.doctor.open_tables import check_open_tables
+from include.errors import UsageError
+from include.iceberg import catalog as iceberg_catalog
+from include.iceberg.examine import deviations, restore
+from include.ledger.intervals import builds, revisions
+from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def archive(pipeline: str) -> OpenTable:
+    """Two registered intervals."""
+    made = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
+    made.run(0, {"2026-11-18": rows_of(0, 9)})
+    made.run(1, {"2026-11-18": rows_of(1, 4)})
+    return made
+
+
+def kinds(archive: OpenTable) -> list[str]:
+    return [each.kind for each in deviations(archive.pipeline)]
+
+
+def assert_mended(archive: OpenTable) -> None:
+    assert restore(archive.pipeline)
+    assert kinds(archive) == []
+    files = {task.file.file_path for task in archive.load().scan().plan_files()}
+    assert files == {
+        f"{each.location}/{name}" for each in revisions.registered(archive.pipeline.table) for name in each.files
+    }
+    assert restore(archive.pipeline) == []
+
+
+def test_nothing_is_found_where_the_tables_follow(archive: OpenTable) -> None:
+    assert kinds(archive) == []
+    assert list(check_open_tables(archive.pipeline)) == []
+
+
+def test_foreign_append_is_named_and_rolled_back(archive: OpenTable) -> None:
+    table = archive.load()
+    with iceberg_catalog.opened() as catalog:
+        catalog.load_table(("lake", archive.pipeline.table)).append(table.scan().to_arrow())
+    (found, *others) = check_open_tables(archive.pipeline)
+    assert "somebody else committed snapshot" in found.what
+    assert found.repair == "commit to Iceberg"
+    assert len(others) == 2
+    assert_mended(archive)
+
+
+def test_foreign_delete_is_named_and_rolled_back(archive: OpenTable) -> None:
+    with iceberg_catalog.opened() as catalog:
+        catalog.load_table(("lake", archive.pipeline.table)).delete(EqualTo("interval", "2026-11-18T05"))
+    assert kinds(archive) == ["foreign commit", "other files"]
+    assert_mended(archive)
+
+
+def test_table_that_somebody_dropped_is_filled_again_with_a_snapshot_an_interval(archive: OpenTable) -> None:
+    with iceberg_catalog.opened() as catalog:
+        catalog.drop_table(("lake", archive.pipeline.table))
+    assert kinds(archive) == ["missing table"]
+    assert_mended(archive)
+    assert len(archive.load().snapshots()) == 2
+
+
+def test_table_whose_metadata_is_gone_is_made_anew(archive: OpenTable) -> None:
+    for file in Path(lake.filesystem(lake.uri("iceberg", archive.pipeline.table))[1]).rglob("*.metadata.json"):
+        file.unlink()
+    assert kinds(archive) == ["missing metadata"]
+    assert_mended(archive)
+
+
+def test_manifest_that_is_gone_is_found_and_the_table_made_anew(archive: OpenTable) -> None:
+    for file in Path(lake.filesystem(lake.uri("iceberg", archive.pipeline.table))[1]).rglob("*-m0.avro"):
+        file.unlink()
+    assert kinds(archive) == ["missing metadata"]
+    assert_mended(archive)
+
+
+def test_intervals_registered_before_it_was_declared_are_found_and_committed(archive: OpenTable) -> None:
+    spec, built = archive.build(2, {"2026-11-18": rows_of(2, 3)})
+    builds.finish_registration(builds.begin_registration(spec, PASSED, archive.changes(spec, built)))
+    (found,) = deviations(archive.pipeline)
+    assert "interval 2026-11-18T07: 1 registered files are not in it" in found.what
+    assert_mended(archive)
+
+
+def test_interval_that_is_being_registered_is_left_alone(archive: OpenTable) -> None:
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
+    begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    from include.iceberg import tables
+
+    tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
+    assert kinds(archive) == []
+    assert restore(archive.pipeline) == []
+    builds.finish_registration(begun)
+    assert kinds(archive) == []
+
+
+def test_table_of_another_is_named_and_not_touched(archive: OpenTable) -> None:
+    with iceberg_catalog.opened() as catalog:
+        catalog.load_table(("lake", archive.pipeline.table)).transaction().set_properties(
+            {iceberg_catalog.OWNER: "somebody"}
+        ).commit_transaction()
+    (found,) = check_open_tables(archive.pipeline)
+    assert (found.repair, "rename that table" in found.remedy) == ("", True)
+    with pytest.raises(UsageError, match="not one that Tidemark made"):
+        restore(archive.pipeline)

@@ -1,0 +1,86 @@
+"""A recorded registration changes Hive's catalog and Iceberg's tables, and is finished by whoever comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from include.iceberg import tables
+from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals.revisions import BuiltRevision
+from include.pipelines.spec import Pipeline
+from spark_jobs.publication.catalog import Catalog
+from spark_jobs.publication.iceberg import follow_in_iceberg
+from spark_jobs.publication.register import finish_interval
+from tests.conftest import Home, settings_of
+from tests.support.ledger_faults import Killed
+from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(scope="module")
+def postgres(new_home: Callable[..., Home]) -> Iterator[Home]:
+    made = new_home()
+    made.run("up", "postgres")
+    with settings_of(made):
+        yield made
+    made.end()
+
+
+class Pointers:
+    """Where Hive's catalog would point; in memory, for Spark has its own tests."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.at: dict[str, str] = {}
+
+    def point_at(self, revision: BuiltRevision) -> None:
+        self.at[revision.partition] = revision.location
+
+    def drop(self, revision: BuiltRevision) -> None:
+        self.at.pop(revision.partition, None)
+
+
+def finish(archive: OpenTable, pointers: Pointers, hour: int) -> None:
+    pinned = attempts.pinned_interval(archive.intervals[hour])
+    finish_interval(pinned, cast(Catalog, pointers), lambda: None)
+
+
+def test_kill_between_hive_and_iceberg_is_finished_by_the_next(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = OpenTable(pipeline_named("killed_between"))
+    pointers = Pointers(archive.pipeline)
+    archive.run(0, {"2026-11-18": rows_of(0, 9), "2026-11-17": rows_of(0, 3, 500)})
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 8)})
+    begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    for point in ("before", "after"):
+        with monkeypatch.context() as patch:
+
+            def killed(*arguments: Any) -> None:
+                raise Killed
+
+            patch.setattr(tables, "commit_interval" if point == "before" else "crash_point", killed)
+            with pytest.raises(Killed):
+                finish(archive, pointers, 0)
+        assert [each.build for each in builds.begun_registrations(archive.pipeline.name)] == [begun.build]
+    finish(archive, pointers, 0)
+    finish(archive, pointers, 0)
+    (registered,) = revisions.registered(archive.pipeline.table)
+    assert pointers.at == {registered.partition: registered.location}
+    table = archive.load()
+    assert len(table.snapshots()) == 2
+    assert table.scan().to_arrow().num_rows == registered.rows == 8
+    (noted,) = attempts.load_attempt(spec.id).findings.iceberg
+    assert table.refs()[noted.tag].snapshot_id == noted.snapshot_id
+
+
+def test_published_interval_that_somebody_removed_is_put_back_by_publishing_again(postgres: Home) -> None:
+    archive = OpenTable(pipeline_named("published_again"))
+    archive.run(0, {"2026-11-18": rows_of(0, 9)})
+    table = archive.load()
+    table.delete("interval = '2026-11-18T05'")
+    assert archive.load().scan().to_arrow().num_rows == 0
+    follow_in_iceberg(archive.pipeline, attempts.pinned_interval(archive.intervals[0]))
+    assert archive.load().scan().to_arrow().num_rows == 9

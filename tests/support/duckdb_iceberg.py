@@ -1,0 +1,49 @@
+"""DuckDB with its Iceberg extension, in an environment of its own: PyPI has the extension for an older DuckDB only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import REPOSITORY
+
+_QUERY = """
+import json, sys, duckdb
+from importlib.resources import files
+connection = duckdb.connect()
+for name in ("avro", "iceberg"):
+    (extension,) = files(f"duckdb_extension_{name}").glob("extensions/*/*.duckdb_extension")
+    connection.execute(f"LOAD '{extension}'")
+connection.execute("SET TimeZone = 'UTC'")
+found = connection.execute(sys.argv[1])
+names = [column[0] for column in found.description]
+print(json.dumps([dict(zip(names, row)) for row in found.fetchall()], default=str))
+"""
+
+
+@cache
+def _python() -> Path:
+    environment = REPOSITORY / ".tidemark" / "duckdb-iceberg"
+    uv = shutil.which("uv", path=f"{REPOSITORY / '.tidemark' / 'tools' / 'bin'}:{os.environ['PATH']}")
+    assert uv, "uv is missing; start ./tidemark once, which installs it"
+    subprocess.run(
+        [uv, "sync", "--quiet", "--frozen", "--only-group", "duckdb-iceberg", "--python", sys.executable],
+        env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(environment)},
+        cwd=REPOSITORY,
+        check=True,
+    )
+    return environment / "bin" / "python"
+
+
+def query(statement: str) -> list[dict[str, Any]]:
+    """What DuckDB answers, by column; what JSON has no type for is text."""
+    answer = subprocess.run([_python(), "-c", _QUERY, statement], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    rows: list[dict[str, Any]] = json.loads(answer.stdout)
+    return rows
