@@ -1,10 +1,8 @@
-"""Points the catalog at the revisions that the ledger has registered, drops partitions it does not know, and gives
-tables their declared columns.
+"""Makes the catalog agree with the ledger: registered revisions, no unknown partitions, declared columns.
 
     spark-submit spark_jobs/repair_catalog.py --plan FILE
 
-The plan is a JSON list of {pipeline, table, partition, repair}, repair being "point the catalog", "drop from the
-catalog" or "follow the declaration". The ledger is asked again: what it registered since is not dropped.
+The plan is a JSON list of {pipeline, table, partition, repair}; what the ledger registered since is not dropped.
 """
 
 from __future__ import annotations
