@@ -86,6 +86,8 @@ class StreamPage:
     """Of event streams that were followed into its topics."""
     doctor: Look
     """What the doctor found last."""
+    views: tuple[str, ...]
+    """Names of its live views."""
 
 
 def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
@@ -110,6 +112,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         driver_log(started[0] if started else None),
         gaps_of(pipeline.name),
         doctor_watch().look(pipeline),
+        tuple(each.name for each in pipeline.views),
     )
 
 

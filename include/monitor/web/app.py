@@ -12,11 +12,17 @@ from starlette.exceptions import HTTPException as AnyHttpError
 from starlette.staticfiles import StaticFiles
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.monitor.web import intervals, quarantine, streams, tables
+from include.monitor.web import intervals, quarantine, streams, tables, views
 from include.monitor.web.pages import HEADERS, STATIC, page, wants_json
 from include.monitor.web.rights import NotKnown, Rights
 
-ROUTERS: tuple[APIRouter, ...] = (streams.router, intervals.router, tables.router, quarantine.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    streams.router,
+    views.router,
+    intervals.router,
+    tables.router,
+    quarantine.router,
+)
 """Of all pages; a module with a new one adds its router here."""
 
 

@@ -1,0 +1,126 @@
+"""A speed view's newest windows as its compacted topic tells them: the last value of each key counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from include.monitor.text import cell, non_negative, number
+from include.pipelines.spec import AdditiveView
+from include.times import parse_time
+
+WINDOWS = 24
+"""Newest windows that are kept."""
+
+ROWS = 20
+"""Largest keys of a window that are shown."""
+
+WIDTH = 600
+"""Of a plot, in its own units."""
+
+Window = tuple[datetime, datetime]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TopRow:
+    """A key of a window, with its measure as a text and as the width of its bar."""
+
+    key: tuple[str, ...]
+    value: str
+    width: float
+
+
+@dataclass(frozen=True)
+class WindowBar:
+    """A window, with the sum over its keys as a bar of the distribution."""
+
+    start: datetime
+    end: datetime
+    total: str
+    keys: int
+    x: float
+    width: float
+    height: float
+    """Of 100."""
+
+
+@dataclass
+class LiveWindows:
+    """What a view's topic has told of its newest windows."""
+
+    view: AdditiveView
+    values: dict[Window, dict[Key, tuple[int, Mapping[str, Any]]]] = field(default_factory=dict)
+    """By window and key: version and measures."""
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The view's key without its window."""
+        return tuple(name for name in self.view.key if name != self.view.window)
+
+    @property
+    def span(self) -> timedelta:
+        """How far back the windows that are kept begin."""
+        return timedelta(seconds=(WINDOWS - 1) * self.view.windows.slide_seconds + self.view.windows.length_seconds)
+
+    def note(self, key: bytes | None, value: bytes | None) -> None:
+        """Take a message. Of a key that lies in two topic partitions the higher version counts; null deletes it."""
+        told = json.loads(key or b"{}", parse_float=Decimal)
+        times = told.get(self.view.window)
+        if not times:
+            return
+        window = (parse_time(times["start"]), parse_time(times["end"]))
+        plain = tuple(told.get(name) for name in self.by)
+        if value is None:
+            self.values.get(window, {}).pop(plain, None)
+            return
+        measures = json.loads(value, parse_float=Decimal)
+        of_window = self.values.setdefault(window, {})
+        if plain not in of_window or of_window[plain][0] <= measures.get("version", 0):
+            of_window[plain] = (measures.get("version", 0), measures)
+
+    def forget_old(self) -> None:
+        """Drop all but the newest windows."""
+        for window in sorted(self.values)[:-WINDOWS]:
+            del self.values[window]
+
+    def newest_full(self, now: datetime) -> Window | None:
+        """Return the newest window that has ended, else the newest; None without any."""
+        windows = sorted(window for window, keys in self.values.items() if keys)
+        return next((each for each in reversed(windows) if each[1] <= now), windows[-1] if windows else None)
+
+    def top(self, window: Window, measure: str) -> tuple[TopRow, ...]:
+        """Return the keys of a window with the largest measure, equal ones in the order of their keys."""
+        found = [(key, told.get(measure) or 0) for key, (_, told) in self.values.get(window, {}).items()]
+        largest = sorted(found, key=lambda each: (-each[1], *map(str, each[0])))[:ROWS]
+        most = max((_length(value) for _, value in largest), default=0.0) or 1.0
+        return tuple(
+            TopRow(tuple(map(cell, key)), _words(value), round(_length(value) / most * WIDTH, 1))
+            for key, value in largest
+        )
+
+    def distribution(self, measure: str) -> tuple[WindowBar, ...]:
+        """Return the sum of a measure in each window, oldest first."""
+        windows = sorted(self.values)
+        totals = [sum((told.get(measure) or 0) for _, told in self.values[each].values()) for each in windows]
+        most, width = max(map(_length, totals), default=0.0) or 1.0, WIDTH / max(1, len(windows))
+        return tuple(
+            _bar(window, total, len(self.values[window]), at * width, width, _length(total) / most)
+            for at, (window, total) in enumerate(zip(windows, totals, strict=True))
+        )
+
+
+def _bar(window: Window, total: Any, keys: int, x: float, width: float, share: float) -> WindowBar:
+    return WindowBar(*window, _words(total), keys, round(x, 1), round(width * 0.8, 1), round(share * 100, 1))
+
+
+def _length(value: Any) -> float:
+    return non_negative(float(value) if isinstance(value, Decimal) else value)
+
+
+def _words(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, Decimal) else number(value)

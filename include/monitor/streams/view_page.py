@@ -1,0 +1,79 @@
+"""What the page of a live view shows: its largest keys in a window, its windows side by side, and its query's rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from include.ledger.streams import progress
+from include.monitor.streams.live_windows import TopRow, WindowBar
+from include.monitor.streams.rates import QueryRates, query_rates
+from include.monitor.streams.view_watch import view_watch
+from include.pipelines.spec import AdditiveView, Pipeline
+
+
+@dataclass(frozen=True)
+class ViewPage:
+    """A live view."""
+
+    pipeline: str
+    view: str
+    description: str
+    by: tuple[str, ...]
+    measure: str
+    measures: tuple[str, ...]
+    start: datetime | None
+    """Of the window whose keys are shown; None while there is none."""
+    end: datetime | None
+    is_open: bool
+    """Whether rows of that window still come."""
+    rows: tuple[TopRow, ...]
+    windows: tuple[WindowBar, ...]
+    """Oldest first."""
+    rates: QueryRates | None
+    """None before the view's query has told of itself."""
+    read_at: datetime | None
+    """When the topic was last read to its end."""
+    is_cut: bool
+    """Whether more was written than is read back."""
+    error: str
+    topic: str
+    picked: datetime | None = None
+    """Start of the window that was asked for; None: the page follows the newest one."""
+
+
+def find_view(pipeline: Pipeline, name: str) -> AdditiveView | None:
+    """Return the pipeline's view of that name; None when it has no such."""
+    return next((each for each in pipeline.views if each.name == name), None)
+
+
+def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: datetime | None = None) -> ViewPage:
+    """Return the page: of the window that begins at `start`, else of the newest one that has ended."""
+    followed, now = view_watch().follow(pipeline, view), datetime.now(UTC)
+    measure = measure if measure in view.measures else view.measures[0]
+    with followed.lock:
+        windows = followed.windows
+        named = next((each for each in windows.values if each[0] == start), None)
+        shown = named or windows.newest_full(now)
+        rows = windows.top(shown, measure) if shown else ()
+        distribution = windows.distribution(measure)
+    told = progress.recent(pipeline.name).get(view.name, ())
+    return ViewPage(
+        pipeline.name,
+        view.name,
+        view.description,
+        windows.by,
+        measure,
+        view.measures,
+        shown[0] if shown else None,
+        shown[1] if shown else None,
+        bool(shown and shown[1] > now),
+        rows,
+        distribution,
+        query_rates(view.name, told) if told else None,
+        followed.read_at,
+        followed.is_cut,
+        followed.error,
+        view.speed.topic,
+        start,
+    )

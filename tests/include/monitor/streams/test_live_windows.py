@@ -1,0 +1,68 @@
+"""A speed view's newest windows, from messages as its topic has them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from include.monitor.streams.live_windows import WIDTH, WINDOWS, LiveWindows
+from include.pipelines import load_pipeline
+from include.times import format_time
+
+BEGIN = datetime(2026, 11, 20, 5, 2, tzinfo=UTC)
+BY_ZIP = load_pipeline("isp_hits").views[0]
+
+
+def key(start: datetime, **names: object) -> bytes:
+    window = {"end": format_time(start + timedelta(minutes=10)), "start": format_time(start)}
+    return json.dumps({"window": window, **names}).encode()
+
+
+def value(version: int, **measures: object) -> bytes:
+    return json.dumps({**measures, "version": version}).encode()
+
+
+def windows() -> LiveWindows:
+    return LiveWindows(BY_ZIP)
+
+
+def test_last_value_of_a_key_counts_and_null_deletes_it() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    live.note(key(BEGIN, zipcode="10001"), value(1, hits=3))
+    live.note(key(BEGIN, zipcode="10001"), value(2, hits=8))
+    # From another topic partition, which is read later.
+    live.note(key(BEGIN, zipcode="10001"), value(1, hits=99))
+    live.note(key(BEGIN, zipcode="20002"), value(1, hits=4))
+    live.note(key(BEGIN, zipcode="30003"), value(1, hits=1))
+    live.note(key(BEGIN, zipcode="30003"), None)
+    rows = live.top(at, "hits")
+    assert [(row.key, row.value, row.width) for row in rows] == [(("10001",), "8", WIDTH), (("20002",), "4", WIDTH / 2)]
+
+
+def test_each_window_has_its_sum_and_only_the_newest_ones_stay() -> None:
+    live = windows()
+    for number in range(WINDOWS + 3):
+        live.note(key(BEGIN + number * timedelta(minutes=5), zipcode="10001"), value(1, hits=number))
+        live.note(key(BEGIN + number * timedelta(minutes=5), zipcode="20002"), value(1, hits=1))
+    live.forget_old()
+    bars = live.distribution("hits")
+    assert [bar.total for bar in bars] == [str(number + 1) for number in range(3, WINDOWS + 3)]
+    assert (bars[-1].height, bars[0].keys, bars[0].x) == (100, 2, 0)
+    last = BEGIN + (WINDOWS + 2) * timedelta(minutes=5)
+    assert live.newest_full(last + timedelta(minutes=6)) == (last - timedelta(minutes=5), last + timedelta(minutes=5))
+    assert live.newest_full(BEGIN) == (last, last + timedelta(minutes=10))
+
+
+def test_decimals_are_summed_exactly_and_hostile_keys_are_cleaned() -> None:
+    pipeline = load_pipeline("auction_bids")
+    live, at = LiveWindows(pipeline.views[0]), (BEGIN, BEGIN + timedelta(minutes=10))
+    for currency in ("EUR", "CHF"):
+        told = b'{"amount": 0.10, "amount_squared": 0.01, "bids": 1, "version": 1}'
+        live.note(key(BEGIN, category="\x1b[31mred", currency=currency), told)
+    assert [bar.total for bar in live.distribution("amount")] == ["0.20"]
+    assert live.top(at, "amount")[0].key == ("[31mred", "CHF")
+
+
+def test_nothing_is_shown_before_anything_was_written() -> None:
+    assert windows().newest_full(BEGIN) is None
+    assert windows().distribution("hits") == ()

@@ -1,0 +1,65 @@
+"""The page of a live view follows its topic on a real broker, and says why when it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from include import kafka
+from include.monitor.live_page import serving
+from include.monitor.web.alone import app_alone
+from include.times import format_time
+from tests.conftest import Home, last_hours, wait_for
+
+pytestmark = pytest.mark.services
+
+TOKEN = "t" * 43
+PLACE = "/pipelines/isp_hits/views/by_zip"
+TOPIC = "isp-hits-by-zip"
+BEGIN = last_hours(3) + timedelta(minutes=2)
+HOSTILE = "<script>document.title='owned'</script>"
+
+
+def message(start: datetime, zipcode: str, hits: int, version: int = 1) -> tuple[bytes, bytes]:
+    window = {"end": format_time(start + timedelta(minutes=10)), "start": format_time(start)}
+    key = json.dumps({"window": window, "zipcode": zipcode}).encode()
+    return key, json.dumps({"hits": hits, "version": version}).encode()
+
+
+@pytest.fixture
+def client(in_process: Home) -> Iterator[httpx.Client]:
+    sent = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        serving(app_alone(TOKEN, "eve@host"), 0) as address,
+        httpx.Client(base_url=address, headers=sent, timeout=60) as client,
+    ):
+        yield client
+
+
+def test_view_is_shown_per_window_and_key_and_follows_its_topic(client: httpx.Client) -> None:
+    def shown(**query: str) -> Any:
+        return client.get(PLACE, params={**query, "format": "json"}).json()
+
+    assert f"no topic {TOPIC} exists" in shown()["error"]
+    kafka.create_topic(TOPIC, 2, compacted=True)
+    later = BEGIN + timedelta(minutes=5)
+    kafka.send(TOPIC, [message(BEGIN, "10001", 7), message(BEGIN, HOSTILE, 9), message(later, "10001", 3)])
+    found = wait_for("the messages", lambda: (page := shown())["read_at"] and len(page["windows"]) == 2 and page, 60)
+    assert (found["error"], found["by"], found["measure"]) == ("", ["zipcode"], "hits")
+    assert (found["start"], [row["key"] for row in found["rows"]]) == (format_time(later), [["10001"]])
+    assert [bar["total"] for bar in found["windows"]] == ["16", "3"]
+    first = shown(window=format_time(BEGIN))
+    assert [(row["key"], row["value"]) for row in first["rows"]] == [([HOSTILE], "9"), (["10001"], "7")]
+    page = client.get(PLACE, params={"window": format_time(BEGIN)})
+    assert HOSTILE not in page.text
+    assert f"{PLACE}/events?measure=hits&amp;window=" in page.text
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    kafka.send(TOPIC, [message(later, "10001", 30, 2)])
+    wait_for("the new value", lambda: shown()["rows"][0]["value"] == "30", 30)
+    with client.stream("GET", f"{PLACE}/events") as events:
+        assert any(line.startswith("event: page") for line in events.iter_lines())
