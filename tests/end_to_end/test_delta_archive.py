@@ -151,7 +151,7 @@ def test_two_instances_append_at_once_each_row_once_and_a_column_of_the_newer_on
     """Each appends every micro-batch twice, as after a kill, and one has newer code with a column more."""
     before = read_delta(delta(streamed))
     job = submission("stream", name="instance", short=True, delta=True)
-    command = [*job.command()[:-1], str(REPOSITORY / "tests" / "append_to_delta.py")]
+    command = [*job.command()[:-1], str(REPOSITORY / "tests" / "support" / "append_to_delta.py")]
     instances = [
         subprocess.Popen(
             [*command, *arguments],
