@@ -2,11 +2,15 @@
 
 The build records what each listing holds; announcing an interval that passed sends what is new in it and marks it as
 sent. A crash between the two sends a notification again: its `id` tells that it is the same one.
+
+Of a watched report the archive query notes with each micro-batch what goes down and what is up again. The stream's
+driver tells it within a second of the commit; what a driver left untold, the next one or an interval tells.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +18,8 @@ from include import kafka
 from include.ledger import listings
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.listings import Listed
+from include.ledger.streams import outages
+from include.ledger.streams.outages import Untold
 from include.pipelines.spec import Listing, Pipeline
 from include.times import format_time
 
@@ -28,9 +34,13 @@ def note_listed(pinned: PinnedInterval, listing: Listing, rows: Iterable[Mapping
 
 
 def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
-    """Send what is newly listed in the interval, once, and return how many were sent. Raises ServiceUnreachable."""
+    """Send what is newly listed in the interval, once, and return how many were sent. Raises ServiceUnreachable.
+
+    Of watched reports the stream notifies; what it found and could not tell any more is told here.
+    """
     reports = [report for report in pipeline.reports if isinstance(report, Listing) and report.notify]
-    return sum(_notify(pipeline, pinned, listing) for listing in reports)
+    listed = sum(_notify(pipeline, pinned, report) for report in reports if not report.up)
+    return listed + tell_outages(pipeline)
 
 
 def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int:
@@ -51,3 +61,38 @@ def _message(pipeline: Pipeline, listing: Listing, interval: str, listed: Listed
         **listed.row,
     }
     return listed.key.encode(), json.dumps(body, sort_keys=True).encode()
+
+
+def tell_outages(pipeline: Pipeline) -> int:
+    """Send what was not told yet, each once, and return how many messages went out. Raises ServiceUnreachable."""
+    topics = {report.title: report.notify for report in pipeline.watched_reports}
+    sent, more = 0, bool(topics)
+    while more:
+        with outages.telling(pipeline.name) as untold:
+            messages: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
+            for each in untold:
+                # A report that is declared no more has no topic: nobody waits for it.
+                if topic := topics.get(each.change.report):
+                    messages[topic].append(_outage_message(pipeline, each))
+            for topic, of_topic in messages.items():
+                kafka.create_topic(topic, 1)
+                sent += kafka.send(topic, of_topic)
+            more = len(untold) >= outages.MOST
+    return sent
+
+
+def _outage_message(pipeline: Pipeline, untold: Untold) -> tuple[bytes, bytes]:
+    change = untold.change
+    state = "up" if change.is_up else "down"
+    body = {
+        **change.row,
+        "id": f"{pipeline.name}/outage-{untold.outage}/{state}",
+        "pipeline": pipeline.name,
+        "report": change.report,
+        "state": state,
+        "at": format_time(change.at),
+        "kafka_topic": change.place.topic,
+        "kafka_partition": change.place.partition,
+        "kafka_offset": change.place.offset,
+    }
+    return change.key.encode(), json.dumps(body, sort_keys=True).encode()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
@@ -14,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRow, ListedRow
+from include.times import format_time, utc
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,13 @@ def sending_new(pinned: PinnedInterval, report: str) -> Iterator[list[Listed]]:
 def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Return the key of a listed row: a JSON object of its key columns."""
     return json.dumps({name: row[name] for name in columns}, sort_keys=True)
+
+
+def plain(value: object) -> str | int:
+    """Return a value as the ledger's JSON holds it: numbers stay numbers, so that a page aligns them."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return value
+    # PostgreSQL's JSON holds every character but this one.
+    return format_time(utc(value)) if isinstance(value, datetime) else str(value).replace("\0", "\ufffd")

@@ -100,6 +100,9 @@ class MicroBatch(Base):
         comment="Speed views: rows whose window ended at or before this were dropped as late"
     )
     decoder_version: Mapped[str | None] = mapped_column(comment="Version of the decoding code; null: not noted then")
+    watched: Mapped[list[str] | None] = mapped_column(
+        JSONB(none_as_null=True), comment="Titles of the reports whose outages were looked for in its rows; null: none"
+    )
 
 
 class ProgressRow(Base):
@@ -378,6 +381,48 @@ class ListedRow(Base):
     key: Mapped[str] = mapped_column(primary_key=True, comment="JSON object of the report's key columns")
     row: Mapped[dict[str, Any]] = mapped_column(comment="The row as it was listed")
     notified_at: Mapped[datetime | None] = mapped_column(comment="When the operators were told of it")
+
+
+class OutageRow(Base):
+    """Something that a watched report's rows found down, until they find it up."""
+
+    __tablename__ = "outages"
+    __table_args__ = (
+        Index("ix_outages_open", "pipeline", "report", "key", unique=True, postgresql_where=text("end_offset IS NULL")),
+        Index(
+            "ix_outages_untold",
+            "pipeline",
+            "id",
+            postgresql_where=text("told_at IS NULL OR (end_offset IS NOT NULL AND end_told_at IS NULL)"),
+        ),
+        Index("ix_outages_end", "pipeline", "report", "end_micro_batch"),
+        {"comment": "Outages that the stream found in archive rows, noted with the micro-batch, and what was told"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were found")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    report: Mapped[str] = mapped_column(comment="Title of the report")
+    key: Mapped[str] = mapped_column(comment="JSON object of the report's key columns")
+    micro_batch: Mapped[int] = mapped_column(comment="The micro-batch that found it down")
+    topic: Mapped[str] = mapped_column(comment="Topic of the first row that is down")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's id of that topic")
+    topic_partition: Mapped[int] = mapped_column(comment="Number of its topic partition")
+    record_offset: Mapped[int] = mapped_column(comment="Offset of its record")
+    element: Mapped[int] = mapped_column(comment="Its position inside the message")
+    began_at: Mapped[datetime] = mapped_column(comment="Timestamp of its record")
+    row: Mapped[dict[str, Any]] = mapped_column(comment="Its columns, as the report names them")
+    told_at: Mapped[datetime | None] = mapped_column(comment="When the operators were told of it")
+    end_micro_batch: Mapped[int | None] = mapped_column(comment="The micro-batch that found it up again")
+    end_topic: Mapped[str | None] = mapped_column(comment="Topic of the row that is up again; null: none came yet")
+    end_topic_id: Mapped[str | None] = mapped_column(comment="Kafka's id of that topic")
+    end_partition: Mapped[int | None] = mapped_column(comment="Number of its topic partition")
+    end_offset: Mapped[int | None] = mapped_column(comment="Offset of its record")
+    end_element: Mapped[int | None] = mapped_column(comment="Its position inside the message")
+    ended_at: Mapped[datetime | None] = mapped_column(comment="Timestamp of its record")
+    end_row: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB(none_as_null=True), comment="Its columns, as the report names them"
+    )
+    end_told_at: Mapped[datetime | None] = mapped_column(comment="When the operators were told that it is over")
 
 
 class Replay(Base):

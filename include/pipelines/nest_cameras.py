@@ -88,6 +88,7 @@ PIPELINE = Pipeline(
             columns=("device_id", "name_long", "where_name", "structure_id", "last_is_online_change"),
             key=("device_id",),
             notify="nest-camera-offline",
+            up="is_online",
         ),
     ),
 )

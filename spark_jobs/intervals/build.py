@@ -31,6 +31,7 @@ from spark_jobs.intervals.write import archive_layout, revision_name, view_layou
 from spark_jobs.reconciliation.counted import CountedRows, count_fates, hashed, left_of
 from spark_jobs.reconciliation.flags import reconcile_flags
 from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.reconciliation.outages import reconcile_outages
 from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.views.aggregate import aggregate_view
 
@@ -91,6 +92,10 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
         with watch.part("flags"):
             # Not of replayed rows: the stream saw those records in quarantine.
             reconciliation += reconcile_flags(run, reading.rows)
+    for watched in pipeline.watched_reports:
+        with watch.part(f"outages of {watched.title}"):
+            # Nor here.
+            reconciliation += reconcile_outages(run, watched, reading.rows)
     with watch.part("report and comparison"):
         report = collect_report(run, rows, built)
         findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.intervals import notifications
+from include.ledger import listings
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold, Top
-from include.times import format_time, utc
+from include.times import utc
 from spark_jobs.decoding.records import transform
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
@@ -35,7 +35,7 @@ def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
     for report in pipeline.reports:
-        if isinstance(report, Listing) and report.notify:
+        if isinstance(report, Listing) and report.notify and not report.up:
             sections.append(_noted_listing(run, report, rows))
         else:
             sections.append(section_of(spark, pipeline, report, views, rows, _INTERVAL))
@@ -72,7 +72,7 @@ def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[s
     listed = _listed(run.pipeline, report, rows).persist()
     section = _listing(report, listed, _INTERVAL)
     noted = listed.limit(notifications.MOST).collect()
-    notifications.note_listed(run.pinned, report, ({n: _plain(row[n]) for n in row.asDict()} for row in noted))
+    notifications.note_listed(run.pinned, report, ({n: listings.plain(row[n]) for n in row.asDict()} for row in noted))
     listed.unpersist()
     return section
 
@@ -83,21 +83,11 @@ def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, buil
     return (reader.parquet(*locations) if locations else empty_frame(spark, struct_of(view.columns))).persist()
 
 
-def _plain(value: object) -> str | int:
-    """A value as JSON holds it: numbers stay numbers, so that the page aligns them."""
-    if value is None:
-        return ""
-    if isinstance(value, int):
-        return value
-    # PostgreSQL's JSON holds every character but this one.
-    return format_time(value) if isinstance(value, datetime) else str(value).replace("\0", "\ufffd")
-
-
 def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
     rows = shown.limit(ROWS + 1).collect()
     # Counting is another query over all that this one read.
     truncated = shown.count() - ROWS if len(rows) > ROWS else 0
-    texts = [[_plain(value) for value in row] for row in rows[:ROWS]]
+    texts = [[listings.plain(value) for value in row] for row in rows[:ROWS]]
     return {"title": title, "note": note, "columns": shown.columns, "rows": texts, "truncated": truncated}
 
 
@@ -158,5 +148,5 @@ def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
     counted = rows.where(label.isin(names)).select(label.alias("name"), start.alias("x"), F.col(measure).alias("value"))
     values = {(row["name"], row["x"]): row["value"] for row in counted.collect()}
     windows = sorted({x for _, x in values})
-    series = [{"name": _plain(name), "values": [values.get((name, x), 0) for x in windows]} for name in names]
+    series = [{"name": listings.plain(name), "values": [values.get((name, x), 0) for x in windows]} for name in names]
     return {"title": f"{view.description}", "unit": measure, "x": windows, "series": series}

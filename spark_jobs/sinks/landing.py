@@ -26,6 +26,7 @@ from spark_jobs.archive.delta import append_batch
 from spark_jobs.archive.landing_folder import move_quarantined, read_back, reasons_of, records_of, write_landing
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
 from spark_jobs.decoding.records import decode
+from spark_jobs.sinks.outages import find_changes
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_ranges
@@ -82,6 +83,7 @@ class LandingSink:
         topics = self._topics(planned.ranges)
         if delta_tables.has_delta_table(self.pipeline):
             self._append_to_delta(decoded.sparkSession, files, batch_id)
+        watched = [report.title for report in self.pipeline.watched_reports]
         batch = BatchCommit(
             pipeline=self.pipeline.name,
             query=ARCHIVE,
@@ -96,6 +98,8 @@ class LandingSink:
             decoder_version=decoder_version(self.pipeline.name),
             diverted=diverted,
             reasons=reasons_of(files),
+            watched=watched or None,
+            changes=find_changes(self.pipeline, files),
         )
         micro_batches.commit(self.lease, batch)
         crash_point("batch_committed")

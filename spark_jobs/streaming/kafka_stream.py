@@ -28,6 +28,7 @@ from spark_jobs.spark.failures import is_unresolved, translate
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
+from spark_jobs.streaming.outage_notices import OutageNotices
 from spark_jobs.streaming.progress import ProgressNotes
 from spark_jobs.streaming.queries import Stop, StreamQueries, leased
 from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
@@ -50,7 +51,9 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         heartbeat.tell(spark)
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
         notes = ProgressNotes(pipeline.name, queries.by_name)
+        notices = OutageNotices(pipeline)
         notes.start()
+        notices.start()
         log = log_of(pipeline.name)
         log.info(
             "streaming from %s (generation %s, fencing token %s)", pipeline.source, start.generation.number, lease.token
@@ -66,6 +69,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
                 raise _exactly(pipeline, start, error) from error
             raise
         finally:
+            notices.end()
             notes.end()
         log.info("%s, %s records committed", "stopped" if stopped else "caught up", queries.committed)
     return 0

@@ -270,29 +270,6 @@ def test_nothing_is_registered_when_a_landed_row_is_missing(landed: Home) -> Non
                           f"WHERE r.state = 'registered' AND i.from_time = '{iso(start)}'") == [(0,)]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_operators_are_told_once_of_each_camera_that_went_offline(landed: Home, verdict: dict[str, Any]) -> None:
-    hours = [START + timedelta(hours=1), START + timedelta(hours=2)]
-
-    def told() -> Counter[str]:
-        records = audit.read_topic(landed.kafka, "nest-camera-offline").values()
-        return Counter(json.loads(r.value or b"")["id"] for r in records)
-
-    def offline(hour: datetime) -> set[str]:
-        query = "SELECT key FROM listed_rows l JOIN intervals i ON i.id = l.interval_id WHERE i.from_time = "
-        return {key for (key,) in ledger(landed, f"{query}'{iso(hour)}'")}
-
-    def ids(hour: datetime, keys: set[str]) -> Counter[str]:
-        return Counter(f"nest_cameras/{iso(hour)}/{key}" for key in keys)
-
-    first = told()
-    assert first == ids(hours[0], offline(hours[0]))
-    assert first
-    # The reruns of the first hour, above, told nobody anything; a camera listed in the hour before is no news either.
-    landed.interval("nest_cameras", hours[1])
-    assert told() == first + ids(hours[1], offline(hours[1]) - offline(hours[0]))
-
-
 def test_failed_suite_leaves_the_catalog_untouched_and_the_report_says_so(
     landed: Home, verdict: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -16,7 +16,8 @@ from include.ledger.archive.landing_files import LandingFile, row_of
 from include.ledger.archive.positions import ARCHIVE, check_topics, position_rows, positions, stored_topics
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position, QuarantineCount
-from include.ledger.streams import writers
+from include.ledger.streams import outages, writers
+from include.ledger.streams.outages import StateChange
 from include.offsets import Coordinates, Fates, OffsetRange, TopicPartition
 from include.topics import TopicIdentity
 
@@ -57,6 +58,10 @@ class BatchCommit:
     """Records taken out because they made the batch throw, and what they threw."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Quarantined records by reason code."""
+    watched: Sequence[str] | None = None
+    """Titles of the reports of whose outages its rows tell."""
+    changes: Sequence[StateChange] = ()
+    """What these rows found down, or up again."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
         check_topics(ledger, batch.pipeline, batch.topics)
         row = write(ledger, lease.token, batch, records=sum(fates.records for fates in batch.fates.values()))
         _write_diverted(ledger, batch, row.id)
+        topic_ids = {topic: identity.topic_id for topic, identity in batch.topics.items()}
+        outages.record(ledger, batch.pipeline, row.id, batch.changes, topic_ids)
         at = {TopicPartition(p.topic, p.topic_partition): p for p in position_rows(ledger, batch.pipeline, batch.query)}
         for each in batch.ranges:
             _move_position(ledger, batch, row.id, at.get(each.topic_partition), each)
@@ -142,6 +149,7 @@ def write(ledger: Session, token: int, batch: BatchCommit, *, records: int = 0) 
         seconds=batch.seconds,
         watermark=batch.watermark,
         decoder_version=batch.decoder_version,
+        watched=batch.watched,
     )
     ledger.add(row)
     ledger.flush()

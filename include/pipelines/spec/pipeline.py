@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from include.errors import UsageError
 from include.pipelines.spec.archive import Archive, Reference, Retention
+from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import Decoder
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.flags import Flags
@@ -15,6 +16,9 @@ from include.pipelines.spec.reports import Listing, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView
 from include.times import Schedule, hourly
+
+_KEYS = ("STRING", "INT", "BIGINT")
+"""Types of columns that a watched report's key may have."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Pipeline:
             raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
         if self.flags and not names.issuperset(self.flags.learned_from):
             raise UsageError(f"flags learn from views that are not declared: {self.flags.learned_from}")
+        for watched in self.watched_reports:
+            _check_watched(watched, self.archive)
         for report in self.reports:
             if isinstance(report, Threshold | Top) and report.view not in names:
                 raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)
@@ -77,6 +83,11 @@ class Pipeline:
                 return report
         raise UsageError(f"{self.name} declares no report of the kind Top", remedy="add one to its reports")
 
+    @property
+    def watched_reports(self) -> list[Listing]:
+        """The reports of whose outages the stream notifies."""
+        return [report for report in self.reports if isinstance(report, Listing) and report.up]
+
     def file_format(self, table: str) -> FileFormat:
         """Return the format of a table's files."""
         return self.archive.file_format if table == self.table else "parquet"
@@ -100,3 +111,14 @@ class Pipeline:
     def tables(self) -> tuple[str, ...]:
         """All tables, archive first."""
         return (self.table, *(self.view_table(view) for view in self.views))
+
+
+def _check_watched(report: Listing, archive: Archive) -> None:
+    kinds = {each.name: each.kind for each in fields_of(archive.columns)}
+    is_known = set(report.columns) <= kinds.keys() and all(kinds[name] in _KEYS for name in report.key)
+    if kinds.get(report.up) != "BOOLEAN" or not is_known:
+        raise UsageError(
+            f"report {report.title!r} cannot watch {report.up!r}",
+            remedy="up names a BOOLEAN column of the archive; all columns of the report are the archive's, those of "
+            f"its key {', '.join(_KEYS)}",
+        )

@@ -43,9 +43,15 @@ class Listing:
     key: tuple[str, ...] = ()
     """The columns that tell one listed thing from another; needed for `notify`."""
     notify: str = ""
-    """Topic that gets a message for each key that the interval before did not list."""
+    """Topic that gets a message for each key that the interval before did not list; with `up`, see there."""
+    up: str = ""
+    """Boolean column of the archive rows, each of which tells the state of the thing that the key names: false from
+    the row on that finds it down. With it the stream notifies: once when a thing goes down, once when it is up
+    again. Intervals prove that none was missed."""
 
     def __post_init__(self) -> None:
+        if self.up and not self.notify:
+            raise UsageError(f"report {self.title!r} watches {self.up!r} for nobody", remedy="name a topic: notify=…")
         if self.notify and not (TOPIC.fullmatch(self.notify) and set(self.key) and set(self.key) <= set(self.columns)):
             raise UsageError(
                 f"report {self.title!r} cannot notify topic {self.notify!r}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0022"
+revision = "0020"
 down_revision = "0019"
 branch_labels = None
 depends_on = None

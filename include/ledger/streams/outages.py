@@ -1,0 +1,223 @@
+"""Outages: things that archive rows find down, until they find them up; each is told once when it begins and ends.
+
+What a micro-batch finds is noted in the transaction that commits it, so a replay of it finds nothing a second time. It
+is told afterwards: whoever tells it marks it as told, and a crash between the two tells it again, with the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
+from include.ledger.database import session
+from include.ledger.models import MicroBatch, MicroBatchRange, OutageRow
+from include.offsets import OffsetRange, intersection, merged
+
+MOST = 1000
+"""Outages that are told in one transaction."""
+
+_TELLING = 7411043
+"""First key of the lock of who tells; the second one is the pipeline's."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """An archive row's coordinates and its position inside the message."""
+
+    topic: str
+    partition: int
+    offset: int
+    element: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offset {self.offset} row {self.element}"
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """An archive row that finds a thing down, or up again."""
+
+    report: str
+    """Title of the report that watches it."""
+    key: str
+    """JSON object of the report's key columns."""
+    is_up: bool
+    place: Place
+    at: datetime
+    """The record's timestamp."""
+    row: Mapping[str, Any]
+    """The report's columns."""
+
+
+@dataclass(frozen=True)
+class Untold:
+    """A change that the operators are to be told of."""
+
+    outage: int
+    """The ledger's number of the outage."""
+    change: StateChange
+
+
+@dataclass(frozen=True)
+class Outage:
+    """An outage as it was noted; without an end while it lasts."""
+
+    key: str
+    micro_batch: int
+    """The one that found it down."""
+    began: Place
+    began_topic_id: str
+    ended: Place | None
+    ended_topic_id: str | None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Offset ranges in whose rows somebody looked for outages."""
+
+    ranges: Sequence[OffsetRange]
+    first_batch: int
+    """The first of the micro-batches that landed them."""
+    last_batch: int
+
+
+def record(
+    ledger: Session, pipeline: str, micro_batch: int, changes: Iterable[StateChange], topic_ids: Mapping[str, str]
+) -> None:
+    """Note what a micro-batch found, in the order of its rows, in the transaction that commits it."""
+    last: dict[tuple[str, str], OutageRow] = {}
+    for each in changes:
+        known = each.report, each.key
+        if not each.is_up:
+            last[known] = _begin_row(pipeline, micro_batch, each, topic_ids)
+            ledger.add(last[known])
+            continue
+        if lasting := known not in last:
+            last[known] = ledger.scalars(select(OutageRow).where(*_open(pipeline, *known))).one()
+        _end_row(last.pop(known), micro_batch, each, topic_ids)
+        if lasting:
+            # Before the next outage of the same thing is written: one is open at a time.
+            ledger.flush()
+    ledger.flush()
+
+
+def _begin_row(pipeline: str, micro_batch: int, change: StateChange, topic_ids: Mapping[str, str]) -> OutageRow:
+    place = change.place
+    return OutageRow(
+        pipeline=pipeline,
+        report=change.report,
+        key=change.key,
+        micro_batch=micro_batch,
+        topic=place.topic,
+        topic_id=topic_ids[place.topic],
+        topic_partition=place.partition,
+        record_offset=place.offset,
+        element=place.element,
+        began_at=change.at,
+        row=dict(change.row),
+    )
+
+
+def _end_row(row: OutageRow, micro_batch: int, change: StateChange, topic_ids: Mapping[str, str]) -> None:
+    place = change.place
+    row.end_micro_batch = micro_batch
+    row.end_topic, row.end_topic_id = place.topic, topic_ids[place.topic]
+    row.end_partition, row.end_offset, row.end_element = place.partition, place.offset, place.element
+    row.ended_at, row.end_row = change.at, dict(change.row)
+
+
+def _open(pipeline: str, report: str, *keys: str) -> tuple[ColumnElement[bool], ...]:
+    named = (OutageRow.key.in_(keys),) if keys else ()
+    return OutageRow.pipeline == pipeline, OutageRow.report == report, OutageRow.end_offset.is_(None), *named
+
+
+def open_keys(pipeline: str, report: str) -> frozenset[str]:
+    """Return the keys of the things that are down."""
+    with session() as ledger:
+        return frozenset(ledger.scalars(select(OutageRow.key).where(*_open(pipeline, report))))
+
+
+@contextmanager
+def telling(pipeline: str) -> Iterator[list[Untold]]:
+    """Yield what was not told yet, at most MOST outages, and mark it as told when the block succeeds.
+
+    One process tells a pipeline's at a time, and another one has nothing to tell meanwhile. The rows are not locked:
+    a broker that is slow must not hold up the micro-batch that finds the end of one.
+    """
+    is_untold = or_(
+        OutageRow.told_at.is_(None), and_(OutageRow.end_offset.is_not(None), OutageRow.end_told_at.is_(None))
+    )
+    wanted = select(OutageRow).where(OutageRow.pipeline == pipeline, is_untold).order_by(OutageRow.id).limit(MOST)
+    with session() as ledger:
+        is_alone = ledger.scalar(select(func.pg_try_advisory_xact_lock(_TELLING, func.hashtext(pipeline))))
+        rows = ledger.scalars(wanted).all() if is_alone else []
+        yield [untold for row in rows for untold in _untold(row)]
+        for row in rows:
+            row.told_at = row.told_at or func.now()
+            row.end_told_at = row.end_told_at or (func.now() if row.end_offset is not None else None)
+
+
+def _untold(row: OutageRow) -> Iterator[Untold]:
+    if row.told_at is None:
+        yield Untold(row.id, StateChange(row.report, row.key, False, _begin(row), row.began_at, row.row))
+    ended = _end(row)
+    if ended is not None and row.end_told_at is None:
+        assert row.ended_at is not None
+        yield Untold(row.id, StateChange(row.report, row.key, True, ended, row.ended_at, row.end_row or {}))
+
+
+def _begin(row: OutageRow) -> Place:
+    return Place(row.topic, row.topic_partition, row.record_offset, row.element)
+
+
+def _end(row: OutageRow) -> Place | None:
+    if row.end_topic is None or row.end_partition is None or row.end_offset is None or row.end_element is None:
+        return None
+    return Place(row.end_topic, row.end_partition, row.end_offset, row.end_element)
+
+
+def watched_in(pipeline: str, report: str, ranges: Sequence[OffsetRange]) -> Watched:
+    """Return the parts of the ranges in whose rows the archive query looked for the report's outages."""
+    found: list[OffsetRange] = []
+    batches: list[int] = []
+    with session() as ledger:
+        for each in ranges:
+            tp = each.topic_partition
+            wanted = (
+                select(MicroBatch.id, MicroBatchRange.from_offset, MicroBatchRange.until_offset)
+                .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+                .where(
+                    MicroBatch.pipeline == pipeline,
+                    MicroBatch.query == ARCHIVE,
+                    MicroBatch.watched.contains([report]),
+                    MicroBatchRange.topic == tp.topic,
+                    MicroBatchRange.topic_partition == tp.partition,
+                    of_incarnation(MicroBatchRange, each),
+                    overlaps(MicroBatchRange, each),
+                )
+            )
+            for batch, low, high in ledger.execute(wanted).tuples():
+                if (common := intersection(OffsetRange(tp, low, high), each)) is not None:
+                    found.append(common)
+                    batches.append(batch)
+    return Watched(merged(found), min(batches, default=0), max(batches, default=0))
+
+
+def outages_within(pipeline: str, report: str, watched: Watched) -> list[Outage]:
+    """Return the outages that began before or in the micro-batches of the ranges, and did not end before these."""
+    wanted = select(OutageRow).where(
+        OutageRow.pipeline == pipeline,
+        OutageRow.report == report,
+        OutageRow.micro_batch <= watched.last_batch,
+        or_(OutageRow.end_micro_batch.is_(None), OutageRow.end_micro_batch >= watched.first_batch),
+    )
+    with session() as ledger:
+        rows = ledger.scalars(wanted.order_by(OutageRow.id)).all()
+        return [Outage(o.key, o.micro_batch, _begin(o), o.topic_id, _end(o), o.end_topic_id) for o in rows]

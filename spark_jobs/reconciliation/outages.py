@@ -1,0 +1,118 @@
+"""Outages that the stream noted against those that an interval's rows give, row by row.
+
+    the row finds a thing down, or up again, and that was noted      matched
+    it was not noted                                                 unexplained
+    it was noted, but the row does not give it                       unexplained
+    either, of a thing that other code decodes otherwise             code
+
+What was down when the interval began is the ledger's. A thing whose rows lie in several topic partitions has no order;
+it is left out, and so are rows in which nobody looked for outages, because the report was declared later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from include.ledger import listings
+from include.ledger.archive.decoders import decoded_otherwise
+from include.ledger.streams import outages
+from include.ledger.streams.outages import Outage, Place, Watched
+from include.offsets import OffsetRange
+from include.pipelines.spec import Listing
+from include.reconciliation import Difference, DifferenceClass, Reconciliation
+from include.versions import decoder_version
+from spark_jobs.archive.files import within
+from spark_jobs.reconciliation.interval_run import IntervalRun
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
+
+Change = tuple[str, Place, bool]
+"""The key of a thing, the row that changes its state, and whether it is up from there on."""
+
+
+def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Reconciliation:
+    """Compare what the stream noted of a report's outages with what an interval's archive rows give."""
+    pipeline, pinned = run.pipeline.name, run.pinned
+    watched = outages.watched_in(pipeline, report.title, pinned.ranges)
+    if not watched.ranges:
+        return Reconciliation()
+    noted = outages.outages_within(pipeline, report.title, watched)
+    told = {change for each in noted for change in _changes_in(each, watched.ranges, pinned.topic_ids)}
+    lasting = {each.key for each in noted if _lasts(each, watched, pinned.topic_ids)}
+    # Who has come from another topic partition, or went to one, has no order either.
+    left_out = {each.key for each in noted if each.ended and each.ended.partition != each.began.partition}
+    given: set[Change] = set()
+    for key, place, is_up, is_first in _states(report, rows.where(within(watched.ranges))):
+        if place is None:
+            left_out.add(key)
+        elif not is_first or is_up == (key in lasting):
+            given.add((key, place, is_up))
+    otherwise = decoded_otherwise(pipeline, pinned.ranges, decoder_version(pipeline))
+    different = sorted(change for change in given ^ told if change[0] not in left_out)
+    # What other code makes of a row decides about the states after it, too.
+    changed = {key for key, place, _ in different if _lies_in(place, otherwise)}
+    differences = [_difference(report, change, given, changed) for change in different]
+    return Reconciliation.of([], {"matched": len(given & told)}) + Reconciliation.of(differences)
+
+
+def _lasts(outage: Outage, watched: Watched, topic_ids: Mapping[str, str]) -> bool:
+    """Return whether a thing was down before the first of the ranges' rows in its topic partition."""
+    tp = outage.began.topic, outage.began.partition
+    here = [r.from_offset for r in watched.ranges if (r.topic_partition.topic, r.topic_partition.partition) == tp]
+    if not here or topic_ids.get(outage.began.topic) != outage.began_topic_id:
+        return outage.micro_batch < watched.first_batch
+    is_same = outage.ended is not None and outage.ended_topic_id == outage.began_topic_id
+    ended_before = is_same and outage.ended is not None and outage.ended.offset < min(here)
+    return outage.began.offset < min(here) and not ended_before
+
+
+def _states(report: Listing, rows: DataFrame) -> Iterator[tuple[str, Place | None, bool, bool]]:
+    """Yield key, place, whether it is up, and whether it is the first, of rows in the order of the log.
+
+    Of each thing these are its first row, and those that tell another state than the one before.
+    A thing in several topic partitions has no place.
+    """
+    thing = Window.partitionBy(*report.key)
+    before = F.lag(report.up).over(thing.orderBy(*_PLACE))
+    log = F.struct("kafka_topic", "kafka_partition")
+    states = (
+        rows.where(F.col(report.up).isNotNull())
+        .select(*dict.fromkeys([*report.key, *_PLACE, report.up]), before.alias("before"))
+        .withColumn("is_alone", F.min(log).over(thing) == F.max(log).over(thing))
+    )
+    changed = states.where(F.col("before").isNull() | (F.col("before") != F.col(report.up)))
+    for row in changed.toLocalIterator():
+        key = listings.key_of(row.asDict(), report.key)
+        place = Place(*(row[name] for name in _PLACE)) if row["is_alone"] else None
+        yield key, place, row[report.up], row["before"] is None
+
+
+def _changes_in(outage: Outage, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> Iterator[Change]:
+    """Yield the changes of an outage that lie in the ranges."""
+    ends = [(outage.began, outage.began_topic_id, False), (outage.ended, outage.ended_topic_id, True)]
+    for place, topic_id, is_up in ends:
+        if place is not None and topic_ids.get(place.topic) == topic_id and _lies_in(place, ranges):
+            yield outage.key, place, is_up
+
+
+def _lies_in(place: Place, ranges: Iterable[OffsetRange]) -> bool:
+    return any(
+        (place.topic, place.partition) == (r.topic_partition.topic, r.topic_partition.partition)
+        and r.from_offset <= place.offset < r.until_offset
+        for r in ranges
+    )
+
+
+def _difference(report: Listing, change: Change, given: Collection[Change], changed: Collection[str]) -> Difference:
+    key, place, is_up = change
+    state = "up again" if is_up else "down"
+    said = (
+        f"the row finds {key} {state}, which the stream did not note"
+        if change in given
+        else f"the stream noted that {key} is {state}, which the row does not give"
+    )
+    cls = DifferenceClass.CODE if key in changed else DifferenceClass.UNEXPLAINED
+    return Difference(cls, f"outages of {report.title}", str(place), said)

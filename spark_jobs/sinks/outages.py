@@ -1,0 +1,88 @@
+"""What a micro-batch's archived rows find down, or up again: read from its landing files, before it is committed.
+
+States follow each other in the order of the log: by topic partition, offset, and position inside the message. So it
+does not matter where one micro-batch ends and the next begins, as long as a thing stays in its topic partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include import lake
+from include.ledger import listings
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.streams import outages
+from include.ledger.streams.outages import Place, StateChange
+from include.offsets import Fate
+from include.pipelines.spec import Listing, Pipeline
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
+
+
+def find_changes(pipeline: Pipeline, files: Sequence[LandingFile]) -> list[StateChange]:
+    """Return the changes of state that the rows of a micro-batch's files tell, by report in the log's order."""
+    archived = [file for file in files if file.fate == Fate.ARCHIVED]
+    return [
+        change
+        for report in pipeline.watched_reports
+        for change in _changes(report, archived, outages.open_keys(pipeline.name, report.title))
+    ]
+
+
+def _changes(report: Listing, files: Sequence[LandingFile], down: Collection[str]) -> list[StateChange]:
+    if not files or not (down or any(_may_be_down(report, file) for file in files)):
+        return []
+    columns = list(dict.fromkeys([*_PLACE, "kafka_timestamp", report.up, *report.key, *report.columns]))
+    tables = []
+    for file in files:
+        with lake.open_parquet(lake.uri(file.path)) as parquet:
+            tables.append(parquet.read(columns=columns))
+    rows = pa.concat_tables(tables)
+    found = []
+    for row in _first_and_changed(report, rows.filter(pc.is_valid(rows[report.up]))).to_pylist():
+        change = _change(report, row)
+        # The first row of a thing may tell what is known.
+        if not row["is_first"] or change.is_up == (change.key in down):
+            found.append(change)
+    return sorted(found, key=lambda change: change.place)
+
+
+def _may_be_down(report: Listing, file: LandingFile) -> bool:
+    """Return whether a row may be down; mostly none is, and the footer says so."""
+    return lake.constant_value(lake.read_footer(lake.uri(file.path)), report.up) is not True
+
+
+def _first_and_changed(report: Listing, rows: pa.Table) -> pa.Table:
+    """Return each thing's first row, and its rows that tell another state than the one before; with `is_first`."""
+    thing = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in report.key:
+        codes = _codes(rows[name])
+        thing = np.unique(thing * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
+    topic, partition, offset, element = _codes(rows["kafka_topic"]), *(rows[name].to_numpy() for name in _PLACE[1:])
+    order = np.lexsort((element, offset, partition, topic, thing))
+    things, states = thing[order], rows[report.up].to_numpy()[order]
+    is_first, is_changed = np.ones(len(order), dtype=bool), np.ones(len(order), dtype=bool)
+    is_first[1:] = things[1:] != things[:-1]
+    is_changed[1:] = states[1:] != states[:-1]
+    kept = is_first | is_changed
+    return rows.take(order[kept]).append_column("is_first", pa.array(is_first[kept]))
+
+
+def _codes(column: pa.ChunkedArray) -> Any:
+    """Return a number for each value, the same for equal ones; a null is a value."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _change(report: Listing, row: dict[str, Any]) -> StateChange:
+    at: datetime = row["kafka_timestamp"]
+    shown = {name: listings.plain(row[name]) for name in report.columns}
+    key = listings.key_of(row, report.key)
+    place = Place(*(row[name] for name in _PLACE))
+    return StateChange(report.title, key, row[report.up], place, at if at.tzinfo else at.replace(tzinfo=UTC), shown)

@@ -1,0 +1,242 @@
+"""Outages that micro-batches note: the same wherever one batch ends and the next begins, and each told once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from include import lake
+from include.errors import UsageError
+from include.ledger.archive import micro_batches
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import outages, writers
+from include.ledger.streams.outages import StateChange
+from include.offsets import Fate, OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Listing, Pipeline
+from include.topics import TopicIdentity
+from spark_jobs.sinks.outages import find_changes
+from tests.conftest import Home, settings_of
+
+pytestmark = pytest.mark.services
+
+START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+NEST = load_pipeline("nest_cameras")
+TITLE = NEST.watched_reports[0].title
+NUMBERS = count()
+
+Row = tuple[str, int, bool | None]
+"""A camera, its position in the message, and whether it is online."""
+Told = tuple[str, tuple[int, int, int], tuple[int, int, int] | None]
+"""A camera, where its outage begins and where it ends: topic partition, offset, element."""
+
+
+@pytest.fixture(scope="module")
+def ledger(new_home: Callable[..., Home]) -> Iterator[Home]:
+    """A PostgreSQL, and a lake, that this process itself works with."""
+    made = new_home()
+    made.run("up", "postgres")
+    with settings_of(made):
+        yield made
+    made.end()
+
+
+@dataclass
+class Stream:
+    """A pipeline whose micro-batches are landed and committed as the archive query does."""
+
+    pipeline: Pipeline = field(default_factory=lambda: replace(NEST, name=f"p{os.getpid()}_{next(NUMBERS)}"))
+    batches: int = 0
+    reached: dict[int, int] = field(default_factory=dict)
+
+    def land(self, records: Sequence[tuple[int, Sequence[Row]]]) -> list[StateChange]:
+        """Commit a micro-batch of records: the topic partition of each, and its rows."""
+        begins, rows = dict(self.reached), {}
+        for partition, cameras in records:
+            offset = self.reached.setdefault(partition, 0)
+            rows.setdefault(partition, []).extend(
+                {
+                    **dict.fromkeys(("name_long", "where_name", "structure_id"), f"{camera}'s"),
+                    "device_id": camera,
+                    "is_online": is_online,
+                    "last_is_online_change": START,
+                    "kafka_topic": "nest-logs",
+                    "kafka_partition": partition,
+                    "kafka_offset": offset,
+                    "kafka_element": element,
+                    "kafka_timestamp": START + timedelta(seconds=offset),
+                }
+                for camera, element, is_online in cameras
+            )
+            self.reached[partition] += 1
+        files = [self._write(partition, found) for partition, found in rows.items() if found]
+        changes = find_changes(self.pipeline, files)
+        ranges = [
+            OffsetRange(TopicPartition("nest-logs", partition), begins.get(partition, 0), until)
+            for partition, until in sorted(self.reached.items())
+        ]
+        self._commit(ranges, files, changes)
+        return changes
+
+    def _write(self, partition: int, rows: list[dict[str, Any]]) -> LandingFile:
+        path = f"landing/{self.pipeline.name}/{self.batches}/part-{partition}.parquet"
+        lake.make_parents(lake.uri(path))
+        kinds = {"kafka_partition": pa.int32(), "kafka_element": pa.int32(), "is_online": pa.bool_()}
+        table = pa.Table.from_pylist(rows)
+        for name, kind in kinds.items():
+            table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
+        # Spark writes the rows of a file in no particular order.
+        pq.write_table(table.take(list(reversed(range(table.num_rows)))), lake.uri(path).removeprefix("file://"))
+        return LandingFile(Fate.ARCHIVED, path, len(rows), 1)
+
+    def _commit(self, ranges: list[OffsetRange], files: list[LandingFile], changes: list[StateChange]) -> None:
+        topics = {"nest-logs": TopicIdentity("nest-logs", "id", 2)}
+        lease = writers.acquire(self.pipeline.name)
+        name = self.pipeline.name
+        micro_batches.commit(
+            lease,
+            BatchCommit(
+                name, ARCHIVE, name, self.batches, ranges, topics, files=files, watched=[TITLE], changes=changes
+            ),
+        )
+        writers.release(lease)
+        self.batches += 1
+
+    def noted(self) -> list[Told]:
+        whole = [OffsetRange(TopicPartition("nest-logs", p), 0, until, "id") for p, until in self.reached.items()]
+        watched = outages.watched_in(self.pipeline.name, TITLE, whole)
+        assert sorted(watched.ranges) == sorted(r for r in whole if len(r))
+        found = outages.outages_within(self.pipeline.name, TITLE, watched)
+        return sorted(
+            (each.key, *(p and (p.partition, p.offset, p.element) for p in (each.began, each.ended)))  # type: ignore[misc]
+            for each in found
+        )
+
+
+def expected(records: Sequence[tuple[int, Sequence[Row]]]) -> list[Told]:
+    """The outages that the records tell, read one row after the other."""
+    offsets: dict[int, int] = {}
+    down: dict[str, tuple[int, int, int]] = {}
+    told: list[Told] = []
+    for partition, cameras in records:
+        offset = offsets.setdefault(partition, 0)
+        offsets[partition] += 1
+        for camera, element, is_online in sorted(cameras, key=lambda row: row[1]):
+            place, key = (partition, offset, element), f'{{"device_id": "{camera}"}}'
+            if is_online is False:
+                down.setdefault(key, place)
+            elif is_online and key in down:
+                told.append((key, down.pop(key), place))
+    return sorted([*told, *((key, place, None) for key, place in down.items())])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[list[tuple[int, list[Row]]]]:
+    """Micro-batches of records of five cameras; each camera stays in its topic partition."""
+    states = st.lists(st.sampled_from([True, False, None]), min_size=0, max_size=3)
+    record = st.tuples(st.integers(0, 1), st.lists(st.tuples(st.integers(0, 4), states), max_size=2))
+    made = []
+    for batch in draw(st.lists(st.lists(record, min_size=1, max_size=8), min_size=1, max_size=4)):
+        records = []
+        for partition, cameras in batch:
+            rows = [(f"cam-{2 * camera + partition}", state) for camera, found in cameras for state in found]
+            records.append((partition, [(camera, element, state) for element, (camera, state) in enumerate(rows)]))
+        made.append(records)
+    return made
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(landed=batches())
+def test_outages_are_those_of_the_log_wherever_micro_batches_end(ledger: Home, landed: list[Any]) -> None:
+    stream = Stream()
+    for records in landed:
+        stream.land(records)
+    assert stream.noted() == expected([record for records in landed for record in records])
+
+
+def test_row_tells_what_the_report_names_and_the_record_s_time(ledger: Home) -> None:
+    stream = Stream()
+    assert stream.land([(0, [("a", 0, True), ("b", 1, False)])])[0].row == {
+        "device_id": "b",
+        "name_long": "b's",
+        "where_name": "b's",
+        "structure_id": "b's",
+        "last_is_online_change": "2026-11-20T05:00:00Z",
+    }
+    (change,) = stream.land([(0, [("a", 0, True)]), (0, [("b", 0, True)])])
+    assert (change.is_up, change.key, change.at) == (True, '{"device_id": "b"}', START + timedelta(seconds=2))
+
+
+def test_next_outage_begins_in_the_micro_batch_that_ends_the_one_before(ledger: Home) -> None:
+    stream = Stream()
+    stream.land([(0, [("a", 0, False)])])
+    stream.land([(0, [("a", 0, True)]), (0, [("a", 0, False)]), (0, [("a", 0, True)]), (0, [("a", 0, False)])])
+    a = '{"device_id": "a"}'
+    assert stream.noted() == [(a, (0, 0, 0), (0, 1, 0)), (a, (0, 2, 0), (0, 3, 0)), (a, (0, 4, 0), None)]
+
+
+def test_each_change_is_told_once_and_again_when_telling_failed(ledger: Home) -> None:
+    stream = Stream()
+    name = stream.pipeline.name
+
+    def told() -> list[tuple[str, bool]]:
+        with outages.telling(name) as untold:
+            return [(each.change.key[-3], each.change.is_up) for each in untold]
+
+    stream.land([(0, [("a", 0, False)]), (0, [("b", 0, False)]), (0, [("a", 0, True)])])
+    with pytest.raises(ZeroDivisionError), outages.telling(name) as untold:
+        assert 1 / (len(untold) - 3), "the broker is away"
+    with outages.telling(name) as untold:
+        assert len(untold) == 3
+        assert told() == [], "another process tells what this one is telling"
+    assert told() == []
+    stream.land([(0, [("b", 0, False)]), (0, [("b", 0, True)]), (0, [("a", 0, False)])])
+    # In the order of the outages: b was the second one.
+    assert told() == [("b", True), ("a", False)]
+    assert told() == []
+
+
+def test_nothing_of_a_micro_batch_is_noted_when_it_is_not_committed(ledger: Home) -> None:
+    stream = Stream()
+    stream.land([(0, [("a", 0, True)])])
+    behind = replace(stream, reached={0: 0})
+    with pytest.raises(Exception, match="the last commit ended at 1"):
+        behind.land([(0, [("a", 0, False)])])
+    assert outages.open_keys(stream.pipeline.name, TITLE) == frozenset()
+
+
+def test_an_outage_has_one_row_while_it_lasts_whoever_writes_it(ledger: Home) -> None:
+    stream = Stream()
+    stream.land([(0, [("a", 0, False)])])
+    with psycopg2.connect(ledger.database) as connection, connection.cursor() as cursor:
+        copy = "INSERT INTO outages SELECT (jsonb_populate_record(o, '{\"id\": 99999999}')).* FROM outages o"
+        with pytest.raises(psycopg2.errors.UniqueViolation):
+            cursor.execute(f"{copy} WHERE pipeline = %s", [stream.pipeline.name])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"notify": ""}, "for nobody"),
+        ({"up": "name_long"}, "cannot watch 'name_long'"),
+        ({"up": "nothing"}, "cannot watch 'nothing'"),
+        ({"columns": ("device_id", "nothing")}, "cannot watch 'is_online'"),
+        ({"columns": ("device_id", "is_online"), "key": ("is_online",)}, "cannot watch 'is_online'"),
+    ],
+)
+def test_watched_report_is_refused_when_rows_cannot_tell(change: dict[str, Any], words: str) -> None:
+    report: Listing = NEST.watched_reports[0]
+    with pytest.raises(UsageError, match=words):
+        replace(NEST, reports=(replace(report, **change),))
