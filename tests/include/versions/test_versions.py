@@ -139,7 +139,10 @@ WITHOUT_EFFECT = {
     "an error's text": ("text.strip().splitlines()[0][:most]", "text.strip().splitlines()[0]"),
     "the registry's client": ("MAX_ANSWER = 1_048_576", "MAX_ANSWER = 1"),
     "the ledger": ("class MicroBatch(", "class Unrelated:\n    pass\n\n\nclass MicroBatch("),
-    "the settings": ("class Settings(", "class Unrelated:\n    pass\n\n\nclass Settings("),
+    "the settings": (
+        "@dataclass(frozen=True)\nclass Settings:",
+        "class Unrelated:\n    pass\n\n\n@dataclass(frozen=True)\nclass Settings:",
+    ),
 }
 
 
