@@ -103,8 +103,10 @@ def _machine() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    pins = dict(each.split("==") for each in project["dependencies"] if "==" in each)
-    wrong = [name for name, pinned in pins.items() if _installed(name) != pinned]
+    # Without the extras that a package is asked for with.
+    pinned = (re.sub(r"\[.*?\]", "", each) for each in project["dependencies"] if "==" in each)
+    pins = dict(each.split("==") for each in pinned)
+    wrong = [name for name, wanted in pins.items() if _installed(name) != wanted]
     what = f"{len(pins) - len(wrong)} of {len(pins)} pinned packages as pinned"
     remedy = f"{', '.join(wrong)}: remove .venv and start ./tidemark again, which installs it" if wrong else ""
     yield Finding(not wrong, what, remedy)

@@ -25,12 +25,12 @@ class Catalog:
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
         self._spark = spark
-        self._pipeline = self.pipeline = pipeline
+        self.pipeline = pipeline
         self._follows: set[str] = set()
 
     def create_tables(self) -> None:
         """Create the database and the pipeline's tables that are missing."""
-        pipeline = self._pipeline
+        pipeline = self.pipeline
         if not self._spark.catalog.databaseExists(DATABASE):
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{lake.uri('tables')}'")
         archive = f"{pipeline.archive.columns}, {KAFKA_COLUMNS}"
@@ -42,7 +42,7 @@ class Catalog:
 
     def _create(self, table: str, columns: str, partition_by: tuple[str, ...], comment: str) -> None:
         partitions = ", ".join(f"{name} STRING" for name in partition_by)
-        files = using(self._pipeline.file_format(table))
+        files = using(self.pipeline.file_format(table))
         self._spark.sql(
             f"CREATE TABLE IF NOT EXISTS {DATABASE}.{table} ({columns}, {partitions}) {files} "
             f"PARTITIONED BY ({', '.join(partition_by)}) LOCATION '{lake.uri('tables', table)}' "
@@ -59,11 +59,11 @@ class Catalog:
         listed = self._spark.catalog.listColumns(f"{DATABASE}.{table}")
         partition_by = [column.name for column in listed if column.isPartition]
         stored = columns_of_json(self._spark.table(f"{DATABASE}.{table}").schema.json(), partition_by)
-        if lag := check_columns(self._pipeline, table, stored).lag:
+        if lag := check_columns(self.pipeline, table, stored).lag:
             names = (StructField(name, StringType()) for name in partition_by)
-            schema = StructType([*table_schema(self._pipeline, table).fields, *names])
+            schema = StructType([*table_schema(self.pipeline, table).fields, *names])
             self._alter_schema(table, schema)
-            log_of(self._pipeline.name).info("lake.%s follows its declaration: %s", table, lag)
+            log_of(self.pipeline.name).info("lake.%s follows its declaration: %s", table, lag)
         self._follows.add(table)
 
     def _alter_schema(self, table: str, schema: StructType) -> None:
@@ -81,8 +81,8 @@ class Catalog:
         and for files of another format than the table's.
         """
         for name in revision.files:
-            if format_of(name) != self._pipeline.file_format(revision.table):
-                raise another_format(self._pipeline, format_of(name))
+            if format_of(name) != self.pipeline.file_format(revision.table):
+                raise another_format(self.pipeline, format_of(name))
         self.follow_declaration(revision.table)
         table, partition = f"{DATABASE}.{revision.table}", _clause(revision.partition)
         self._spark.sql(f"ALTER TABLE {table} ADD IF NOT EXISTS PARTITION ({partition}) LOCATION '{revision.location}'")
