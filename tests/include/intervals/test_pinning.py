@@ -146,7 +146,7 @@ def test_pinning_waits_for_the_archive_when_it_catches_up_in_time(log: Log, monk
         return positions(pipeline)
 
     monkeypatch.setattr("include.intervals.archive_wait.positions", observed)
-    patient = settings().model_copy(update={"archive_wait": "60s"})
+    patient = replace(settings(), archive_wait="60s")
     monkeypatch.setattr("include.intervals.pinning.settings", lambda: patient)
     with ThreadPoolExecutor(1) as pool:
         pinning = pool.submit(log.pin, 0)
