@@ -82,7 +82,7 @@ def test_every_event_is_written_once_when_the_network_drops_doubles_and_cuts(hom
         record = by_id[change["meta"]["id"]]
         assert json.loads(record.value or b"") == change
         assert record.key == f"{change['wiki']}:{change['title']}".encode()
-        assert record.timestamp == int(moment.timeformat_time() * 1000)
+        assert record.timestamp == int(moment.timestamp() * 1000)
     assert counts["written"] == 3000
     assert counts["duplicates"] > 0
     assert counts["other_types"] > 0

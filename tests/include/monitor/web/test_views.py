@@ -13,7 +13,7 @@ from include.monitor.streams.view_watch import view_watch
 from include.monitor.web.alone import app_alone
 from include.pipelines import load_pipeline
 from include.times import format_time
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.include.monitor.streams.test_view_watch import BEGIN, HOSTILE, PLACE, TOKEN, message
 
 pytestmark = pytest.mark.services
@@ -30,7 +30,10 @@ def client(postgres: Home) -> Iterator[httpx.Client]:
 
 
 def test_windows_that_were_read_stay_with_the_reason_when_the_broker_is_away(client: httpx.Client) -> None:
-    assert "kafka was never started" in client.get(PLACE, params={"format": "json"}).json()["error"]
+    def error() -> str:
+        return str(client.get(PLACE, params={"format": "json"}).json()["error"])
+
+    wait_for("the reason", lambda: "kafka was never started" in error(), 60)
     pipeline = load_pipeline("isp_hits")
     followed = view_watch().follow(pipeline, pipeline.views[0])
     for each in (message(BEGIN, "10001", 7), message(BEGIN, HOSTILE, 9), message(BEGIN + timedelta(minutes=5), "1", 3)):
