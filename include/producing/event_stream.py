@@ -10,6 +10,7 @@ import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -259,12 +260,11 @@ def _retry_after(response: httpx.Response) -> float:
 
 async def _said(response: httpx.Response) -> str:
     """Return the beginning of the answer's text, after a colon; nothing without one."""
-    try:
+    # The status is told without it.
+    with suppress(httpx.HTTPError):
         async for text in response.aiter_text():
             if text.strip():
                 return f": {one_line(text, 200)}"
-    except httpx.HTTPError:
-        pass
     return ""
 
 

@@ -349,7 +349,7 @@ def _topic_ids(topics: set[str], kafka: Mapping[str, Any]) -> dict[str, str]:
             ids[name] = str(future.result().topic_id)
         except KafkaException as error:
             if not error.args[0].name().startswith("UNKNOWN_TOPIC"):
-                raise Unreachable(f"Kafka: {error.args[0].str()}") from error
+                raise Unreachable(f"Kafka at {kafka['bootstrap.servers']}: {error.args[0].str()}") from error
     return ids
 
 
@@ -370,12 +370,12 @@ def _read_range(each: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[int,
             if (message := reader.poll(1.0)) is None:
                 continue
             if message.error() and message.error().code() != KafkaError._PARTITION_EOF:
-                raise Unreachable(f"Kafka: {message.error().str()}")
+                raise Unreachable(f"Kafka at {kafka['bootstrap.servers']}: {message.error().str()}")
             if message.error() or message.offset() >= each["until_offset"]:
                 return first, seen
             seen[message.offset()], until = message.timestamp()[1], time.monotonic() + PATIENCE
     except KafkaException as error:
-        raise Unreachable(f"Kafka: {error.args[0].str()}") from error
+        raise Unreachable(f"Kafka at {kafka['bootstrap.servers']}: {error.args[0].str()}") from error
     finally:
         reader.close()
     raise Unreachable(f"Kafka gave nothing of {_place(each)} within {PATIENCE:.0f} s")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY
+from tests.support.tool_environment import tool_environment
 
 _QUERY = """
 import json, sys, duckdb
@@ -29,16 +26,7 @@ print(json.dumps([dict(zip(names, row)) for row in found.fetchall()], default=st
 
 @cache
 def _python() -> Path:
-    environment = REPOSITORY / ".tidemark" / "duckdb-iceberg"
-    uv = shutil.which("uv", path=f"{REPOSITORY / '.tidemark' / 'tools' / 'bin'}:{os.environ['PATH']}")
-    assert uv, "uv is missing; start ./tidemark once, which installs it"
-    subprocess.run(
-        [uv, "sync", "--quiet", "--frozen", "--only-group", "duckdb-iceberg", "--python", sys.executable],
-        env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(environment)},
-        cwd=REPOSITORY,
-        check=True,
-    )
-    return environment / "bin" / "python"
+    return tool_environment("duckdb-iceberg") / "python"
 
 
 def query(statement: str) -> list[dict[str, Any]]:

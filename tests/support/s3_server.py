@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +13,8 @@ from pyarrow import fs
 
 from include.services.process import free_port
 from include.settings import write_private
-from tests.conftest import REPOSITORY, wait_for
+from tests.conftest import wait_for
+from tests.support.tool_environment import tool_environment
 
 BUCKET = "tidemark-lake"
 PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
@@ -51,16 +49,7 @@ class S3Server:
 
 def binary() -> Path:
     """The server's program, in an environment of its own: who runs no test of it need not have it."""
-    environment = REPOSITORY / ".tidemark" / "s3-server"
-    uv = shutil.which("uv", path=f"{REPOSITORY / '.tidemark' / 'tools' / 'bin'}:{os.environ['PATH']}")
-    assert uv, "uv is missing; start ./tidemark once, which installs it"
-    subprocess.run(
-        [uv, "sync", "--quiet", "--frozen", "--only-group", "s3-server", "--python", sys.executable],
-        env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(environment)},
-        cwd=REPOSITORY,
-        check=True,
-    )
-    return environment / "bin" / "weed"
+    return tool_environment("s3-server") / "weed"
 
 
 @contextmanager

@@ -100,7 +100,8 @@ def test_topic_that_was_created_again_says_nothing_about_the_proof(proof: Path) 
 
 
 def test_kafka_that_does_not_answer_ends_with_6(proof: Path, in_process: Home) -> None:
-    in_process.run("verify", str(proof), "--kafka", "127.0.0.1:1", expect=6)
+    ended = in_process.run("verify", str(proof), "--kafka", "127.0.0.1:1", expect=6)
+    assert "Kafka at 127.0.0.1:1: " in ended.stderr
 
 
 def test_records_that_retention_removed_are_said_to_be_unchecked(proof: Path, log: Log) -> None:
