@@ -8,9 +8,9 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, get_current_context, task
 
-from include.airflow.decisions.form import answer_of, decision_form, question_of, why
+from include.airflow.approvals.form import answer_of, decision_form, question_of, why
 from include.airflow.tasks import take_step
-from include.deciding.choices import Request, carry_out
+from include.approvals.choices import Request, carry_out
 
 DOC = """
 ### Decide

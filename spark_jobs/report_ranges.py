@@ -31,8 +31,8 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     ranges = parse_ranges(arguments.ranges, pipeline.name)
     check_references(pipeline)
-    found = report_over(build_session(f"report {pipeline.name}"), pipeline, ranges, arguments.source)
-    arguments.result.write_text(json.dumps(found))
+    report = report_over(build_session(f"report {pipeline.name}"), pipeline, ranges, arguments.source)
+    arguments.result.write_text(json.dumps(report))
     return 0
 
 

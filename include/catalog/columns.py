@@ -116,31 +116,31 @@ written with, files of text by their columns."""
 
 def changes(stored: Columns, declared: Columns, keep: Keep = "nothing") -> ColumnChanges:
     """Compare columns in the catalog with declared ones."""
-    found = [
+    differences = [
         (change, fits and (keep == "nothing" or (keep == "types" and not change.before)))
         for change, fits in _compared(stored.fields, declared.fields)
     ]
     before, now = (", ".join(each.partition_by) for each in (stored, declared))
     if before != now:
-        found.append((ColumnChange("the list of partition columns", f"({before})", f"({now})"), False))
+        differences.append((ColumnChange("the list of partition columns", f"({before})", f"({now})"), False))
     names = [[each.name for each in columns.fields] for columns in (stored, declared)]
     common = [[name for name in names[n] if name in names[1 - n]] for n in (0, 1)]
     moved = common[0] != common[1]
     if moved and keep == "columns":
-        found.append((ColumnChange("the order", ", ".join(common[0]), ", ".join(common[1])), False))
+        differences.append((ColumnChange("the order", ", ".join(common[0]), ", ".join(common[1])), False))
     return ColumnChanges(
-        followed=tuple(each for each, fits in found if fits),
-        refused=tuple(each for each, fits in found if not fits),
+        followed=tuple(each for each, fits in differences if fits),
+        refused=tuple(each for each, fits in differences if not fits),
         moved=moved,
     )
 
 
 def check_columns(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChanges:
     """Return what the catalog has to follow. Raises UsageError for a change that registered files cannot follow."""
-    found = column_changes(pipeline, table, stored)
-    if found.refused:
-        raise refusal(pipeline.name, table, found.refused)
-    return found
+    changes = column_changes(pipeline, table, stored)
+    if changes.refused:
+        raise refusal(pipeline.name, table, changes.refused)
+    return changes
 
 
 def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> UsageError:
@@ -215,5 +215,5 @@ def _of_json(name: str, described: Any) -> Field:
             return Field(name, "ARRAY", (_of_json("", element),))
         case {"type": "map", "keyType": key, "valueType": value}:
             return Field(name, "MAP", (_of_json("", key), _of_json("", value)))
-    (found,) = fields_of(f"`_` {described}")
-    return Field(name, found.kind, found.inner, found.arguments)
+    (parsed,) = fields_of(f"`_` {described}")
+    return Field(name, parsed.kind, parsed.inner, parsed.arguments)

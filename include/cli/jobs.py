@@ -250,12 +250,12 @@ def report(
     wanted = parse_ranges(ranges, declared.name)
     check_ranges(declared, wanted, source)
     arguments = ["--pipeline", declared.name, "--ranges", format_ranges(wanted), "--source", source.value]
-    found = _result_of("report_ranges", arguments, f"report {declared.name}", sum(map(len, wanted)) < SHORT)
+    result = _result_of("report_ranges", arguments, f"report {declared.name}", sum(map(len, wanted)) < SHORT)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    print_facts(found["records"])
-    for title, section in found["reports"].items():
+    print_facts(result["records"])
+    for title, section in result["reports"].items():
         print_table(section["columns"], [list(row.values()) for row in section["rows"]], title=title)
         console.print(f"[dim]{clean(section['note'])}; {section['truncated']} rows more[/dim]")
     suggest(f"./tidemark quarantine list {declared.name}")
@@ -270,8 +270,8 @@ def _result_of(entry: str, arguments: list[str], name: str, short: bool) -> dict
         )
         if code := run_job(job):
             raise typer.Exit(code)
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        parsed: dict[str, Any] = json.loads(result.read_text())
+        return parsed
 
 
 def sql(

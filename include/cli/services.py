@@ -91,8 +91,8 @@ def _told_by_ledger() -> tuple[list[MissingSummary] | None, list[Completeness] |
     declared = all_pipelines()
     with suppress(TidemarkError), reading():
         missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
-        found = [completeness(pipeline.name) for pipeline in declared]
-        complete = [each for each in found if each.complete_until or each.waits_for]
+        told = [completeness(pipeline.name) for pipeline in declared]
+        complete = [each for each in told if each.complete_until or each.waits_for]
         gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
     return missing, complete, gaps
 

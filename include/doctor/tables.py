@@ -52,16 +52,16 @@ def _columns(pipeline: Pipeline, table: str) -> Iterator[Disagreement]:
     stored = storage(table)
     if stored is None:
         return
-    found = column_changes(pipeline, table, columns_of_json(stored.columns, stored.partition_columns))
-    if found.refused:
-        error = refusal(pipeline.name, table, found.refused)
+    changes = column_changes(pipeline, table, columns_of_json(stored.columns, stored.partition_columns))
+    if changes.refused:
+        error = refusal(pipeline.name, table, changes.refused)
         kind: Kind = "columns that files do not fit"
         yield Disagreement(kind, pipeline.name, error.message, error.remedy, "", table)
-    elif found.lag:
+    elif changes.lag:
         yield Disagreement(
             "catalog lags the declaration",
             pipeline.name,
-            f"lake.{table} in the catalog lags its declaration: {found.lag}",
+            f"lake.{table} in the catalog lags its declaration: {changes.lag}",
             f"{REPAIR}, or the next interval's publication",
             "follow the declaration",
             table,

@@ -80,16 +80,16 @@ def find(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table | None:
     Raises FileNotFoundError when its metadata is gone.
     """
     try:
-        found = catalog.load_table((DATABASE, table))
+        loaded = catalog.load_table((DATABASE, table))
     except NoSuchTableError:
         return None
-    if found.properties.get(OWNER) != pipeline.name or found.location() != location_of(table):
+    if loaded.properties.get(OWNER) != pipeline.name or loaded.location() != location_of(table):
         raise UsageError(
-            f"the Iceberg table {DATABASE}.{table} at {found.location()} is not one that Tidemark made",
+            f"the Iceberg table {DATABASE}.{table} at {loaded.location()} is not one that Tidemark made",
             remedy="rename that table, or declare the pipeline without iceberg",
             pipeline=pipeline.name,
         )
-    return found
+    return loaded
 
 
 def location_of(table: str) -> str:

@@ -58,8 +58,8 @@ class Difference:
 
 def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
     """Return the Iceberg table, created if it is missing. Raises UsageError when it is not the pipeline's."""
-    if (found := find(catalog, pipeline, table)) is not None:
-        return found
+    if (stored := find(catalog, pipeline, table)) is not None:
+        return stored
     columns = declared_columns(pipeline, table)
     schema = schema_of(columns)
     try:
@@ -87,19 +87,19 @@ def commit_interval(
     when the table is not the pipeline's or cannot follow its declaration.
     """
     for _ in range(TRIES):
-        found = roll_back_foreign(ensure_table(catalog, pipeline, table))
+        stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
         try:
-            follow_declaration(found, pipeline.name, declared_columns(pipeline, table))
-            head = found.current_snapshot()
-            difference = difference_of(found, wanted, statement.label)
-            if difference or (head is None or not _is_told(found, statement, wanted)):
-                _commit(found, statement, wanted, difference)
-            elif statement.tag not in found.refs():
-                found.manage_snapshots().create_tag(head.snapshot_id, statement.tag).commit()
+            follow_declaration(stored, pipeline.name, declared_columns(pipeline, table))
+            head = stored.current_snapshot()
+            difference = difference_of(stored, wanted, statement.label)
+            if difference or (head is None or not _is_told(stored, statement, wanted)):
+                _commit(stored, statement, wanted, difference)
+            elif statement.tag not in stored.refs():
+                stored.manage_snapshots().create_tag(head.snapshot_id, statement.tag).commit()
         except CommitFailedException:
             continue
-        tagged = found.refs()[statement.tag].snapshot_id
-        return IcebergSnapshot(f"{DATABASE}.{table}", tagged, statement.tag, found.metadata_location)
+        tagged = stored.refs()[statement.tag].snapshot_id
+        return IcebergSnapshot(f"{DATABASE}.{table}", tagged, statement.tag, stored.metadata_location)
     raise TidemarkError(
         f"somebody else goes on changing the Iceberg table {DATABASE}.{table}",
         remedy="let them end, then run the interval again",

@@ -48,15 +48,15 @@ def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
 def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[Deviation]:
     named = f"the Iceberg table {DATABASE}.{table}"
     registered = revisions.registered(table)
-    found = find(catalog, pipeline, table)
-    if found is None:
+    stored = find(catalog, pipeline, table)
+    if stored is None:
         if registered:
             yield Deviation("missing table", table, f"{named} is missing, {len(registered)} revisions are registered")
         return
-    head, own = found.current_snapshot(), last_own(found)
+    head, own = stored.current_snapshot(), last_own(stored)
     if head is not None and (own is None or own.snapshot_id != head.snapshot_id):
         yield Deviation("foreign commit", table, f"{named}: somebody else committed snapshot {head.snapshot_id}")
-    for label, (missing, unknown) in sorted(_by_label(difference_of(found, registered)).items()):
+    for label, (missing, unknown) in sorted(_by_label(difference_of(stored, registered)).items()):
         if label not in begun:
             yield Deviation(
                 "other files",
@@ -81,17 +81,17 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
     named, done = f"{DATABASE}.{table}", []
     registered = revisions.registered(table)
     try:
-        found = ensure_table(catalog, pipeline, table)
-        before = _head_of(found)
-        found = roll_back_foreign(found)
-        difference = difference_of(found, registered)
+        stored = ensure_table(catalog, pipeline, table)
+        before = _head_of(stored)
+        stored = roll_back_foreign(stored)
+        difference = difference_of(stored, registered)
     except FileNotFoundError:
         catalog.drop_table((DATABASE, table))
-        found = ensure_table(catalog, pipeline, table)
-        before = _head_of(found)
-        difference = difference_of(found, registered)
+        stored = ensure_table(catalog, pipeline, table)
+        before = _head_of(stored)
+        difference = difference_of(stored, registered)
         done.append(f"{named} was made anew, for its metadata was gone")
-    if before != _head_of(found):
+    if before != _head_of(stored):
         done.append(f"{named} was rolled back to what Tidemark committed last")
     intervals = {each.interval.label: each.id for each in pinned_intervals(pipeline.name)}
     for label in sorted(_by_label(difference).keys() & intervals.keys() - begun):

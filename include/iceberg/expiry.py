@@ -57,30 +57,30 @@ def release(pipeline: Pipeline, due: Sequence[BuiltRevision], *, dry_run: bool) 
         for table in pipeline.iceberg_tables:
             of_table = [each for each in due if each.table == table]
             if of_table and (plan := _plan(catalog, pipeline, table, of_table)) is not None:
-                found, planned = plan
+                stored, planned = plan
                 expired, held = expired + len(planned.expired), held | planned.held
                 if planned.expired and not dry_run:
-                    _expire(found, planned.expired.values())
+                    _expire(stored, planned.expired.values())
     return Expiry(expired, frozenset(held))
 
 
 def _plan(
     catalog: SqlCatalog, pipeline: Pipeline, table: str, due: Sequence[BuiltRevision]
 ) -> tuple[Table, _Plan] | None:
-    found = find(catalog, pipeline, table)
-    if found is None:
+    stored = find(catalog, pipeline, table)
+    if stored is None:
         return None
     plan = _Plan()
     folders = {f"{unescaped(each.location)}/": each.location for each in due}
     for label in sorted({each.partition.rsplit("interval=", 1)[-1] for each in due}):
-        paths = (file.file_path for file in live_files(found, label))
+        paths = (file.file_path for file in live_files(stored, label))
         plan.held |= {folders[folder] for path in paths if (folder := _folder(path)) in folders}
-    lives = list(_lives(found))
+    lives = list(_lives(stored))
     wanted = [life for life in lives if folders.get(_folder(life.path), "") not in {"", *plan.held}]
-    plan.expired = _needing(found.snapshots(), lives, wanted)
-    if not plan.expired.keys().isdisjoint(_protected(found)):
-        return found, _Plan(held={each.location for each in due})
-    return found, plan
+    plan.expired = _needing(stored.snapshots(), lives, wanted)
+    if not plan.expired.keys().isdisjoint(_protected(stored)):
+        return stored, _Plan(held={each.location for each in due})
+    return stored, plan
 
 
 def _needing(snapshots: Sequence[Snapshot], lives: Sequence[_Life], wanted: Sequence[_Life]) -> dict[int, Snapshot]:
@@ -88,16 +88,16 @@ def _needing(snapshots: Sequence[Snapshot], lives: Sequence[_Life], wanted: Sequ
 
     Where one of them removed other files, those which need these go too: nothing would tell of them any more.
     """
-    found: dict[int, Snapshot] = {}
+    needing: dict[int, Snapshot] = {}
     queue = list(wanted)
     while queue:
         life = queue.pop()
         for each in snapshots:
             number = each.sequence_number or 0
-            if life.added <= number < life.removed and each.snapshot_id not in found:
-                found[each.snapshot_id] = each
+            if life.added <= number < life.removed and each.snapshot_id not in needing:
+                needing[each.snapshot_id] = each
                 queue += [other for other in lives if other.removed == number]
-    return found
+    return needing
 
 
 def _lives(table: Table) -> Iterator[_Life]:

@@ -32,7 +32,7 @@ class Statement:
 
     def summary(self, revisions: Sequence[BuiltRevision]) -> dict[str, str]:
         """Return a snapshot's own properties; values that are not plain are JSON."""
-        spec, found = self.attempt, self.attempt.findings.build
+        spec, built = self.attempt, self.attempt.findings.build
         interval = spec.pinned.interval
         return {
             "tidemark.pipeline": spec.pinned.pipeline,
@@ -40,8 +40,8 @@ class Statement:
             "tidemark.from": format_time(interval.from_time),
             "tidemark.to": format_time(interval.to_time),
             "tidemark.ranges": _json([range_as_json(each) for each in spec.pinned.ranges]),
-            "tidemark.records": _json(asdict(found.records) if found else {}),
-            "tidemark.reconciliation": _json(asdict(found.reconciliation) if found else {}),
+            "tidemark.records": _json(asdict(built.records) if built else {}),
+            "tidemark.reconciliation": _json(asdict(built.reconciliation) if built else {}),
             "tidemark.content-hashes": _json({each.partition: each.content_hash for each in revisions}),
             "tidemark.rows": str(sum(each.rows for each in revisions)),
             BUILD: str(self.build),

@@ -71,7 +71,7 @@ def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -
 
     A record without a timestamp is left out, too. Raises ServiceUnreachable.
     """
-    found: dict[TopicPartition, datetime] = {}
+    times: dict[TopicPartition, datetime] = {}
     with reaching_kafka():
         reader = consumer(**few_records())
         try:
@@ -88,10 +88,10 @@ def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -
                     waiting.discard(tp)
                     reader.pause([_client_tp(tp)])
                     if message.error() is None and message.timestamp()[1] > 0:
-                        found[tp] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+                        times[tp] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
         finally:
             reader.close()
-    return found
+    return times
 
 
 def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:

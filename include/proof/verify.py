@@ -189,13 +189,13 @@ def _check_chain(content: bytes, proof: Mapping[str, Any], lake: Lake, report: R
         if path in seen:
             continue
         seen.add(path)
-        found = lake.read(path)
-        if found is None:
+        data = lake.read(path)
+        if data is None:
             report.differs("chain", f"{path} is missing")
-        elif hashlib.sha256(found).hexdigest() != digest:
+        elif hashlib.sha256(data).hexdigest() != digest:
             report.differs("chain", f"{path} was changed since its successor was written")
         else:
-            earlier = parse(found)
+            earlier = parse(data)
             before += _links(earlier)
             was_signed = (path, digest) in direct and earlier["signature"]["algorithm"] == "Ed25519"
             if was_signed and proof["signature"]["algorithm"] != "Ed25519":
@@ -210,10 +210,10 @@ def _successors(
     later = []
     for name in sorted(lake.names(folder)):
         path = f"{folder}/{name}"
-        if path == proof["file"] or path in seen or not (found := lake.read(path)):
+        if path == proof["file"] or path in seen or not (data := lake.read(path)):
             continue
         try:
-            other = parse(found)
+            other = parse(data)
         except NotAProof as error:
             report.differs("chain", f"{path}: {error}")
             continue
@@ -289,10 +289,10 @@ def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> 
         report.differs("duplicates", f"{rows.num_rows - distinct} rows of {proof['archive_table']} are there twice")
     replayed = proof["records"].get("replayed", 0)
     for each in proof["ranges"]:
-        found, told = len(_timestamps(rows, each)), each.get("archived")
+        rows_held, told = len(_timestamps(rows, each)), each.get("archived")
         # What a replay let out of quarantine has its rows here, and keeps its fate.
-        if told is not None and not told <= found <= told + replayed:
-            report.differs("records", f"{_place(each)}: {told} are told to be archived, {found} have rows")
+        if told is not None and not told <= rows_held <= told + replayed:
+            report.differs("records", f"{_place(each)}: {told} are told to be archived, {rows_held} have rows")
 
 
 def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int]:
@@ -301,9 +301,9 @@ def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int
         return {}
     offset = pc.field("kafka_offset")
     own = (pc.field("kafka_topic") == each["topic"]) & (pc.field("kafka_partition") == each["partition"])
-    found = rows.filter(own & (offset >= each["from_offset"]) & (offset < each["until_offset"]))
-    moments = found["kafka_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    return dict(zip(found["kafka_offset"].to_pylist(), moments.to_pylist(), strict=True))
+    held = rows.filter(own & (offset >= each["from_offset"]) & (offset < each["until_offset"]))
+    moments = held["kafka_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    return dict(zip(held["kafka_offset"].to_pylist(), moments.to_pylist(), strict=True))
 
 
 def _check_kafka(proof: Mapping[str, Any], rows: pa.Table | None, kafka: Mapping[str, Any], report: Report) -> None:

@@ -136,11 +136,11 @@ def _rendered(chosen: NewPipeline, sample: Sample) -> dict[str, str]:
         "quoted": quoted,
         "py": json.dumps,
     }
-    found = {
+    rendered = {
         path.format(chosen.name): templates.get_template(template).render(facts) for template, path in _FILES.items()
     }
-    found[_SAMPLE.format(chosen.name)] = "".join(f"{json.dumps(message, ensure_ascii=False)}\n" for message in kept)
-    return {path: _formatted(text) if path.endswith(".py") else text for path, text in found.items()}
+    rendered[_SAMPLE.format(chosen.name)] = "".join(f"{json.dumps(message, ensure_ascii=False)}\n" for message in kept)
+    return {path: _formatted(text) if path.endswith(".py") else text for path, text in rendered.items()}
 
 
 def _formatted(text: str) -> str:

@@ -54,8 +54,8 @@ class Sample:
 
     def times(self) -> list[str]:
         """Return the paths of the fields that are times in every message, those at the top first."""
-        found = [path for path, kind in _leaves(self.fields) if kind == "TIMESTAMP"]
-        always = [path for path in found if all(isinstance(value_at(m, path), str) for m in self.messages)]
+        paths = [path for path, kind in _leaves(self.fields) if kind == "TIMESTAMP"]
+        always = [path for path in paths if all(isinstance(value_at(m, path), str) for m in self.messages)]
         return sorted(always, key=lambda path: path.count("."))
 
     def keys(self) -> list[str]:
@@ -86,17 +86,17 @@ def read_sample(path: Path) -> Sample:
 def _messages(path: Path, text: str) -> Iterator[dict[str, Any]]:
     try:
         whole = json.loads(text)
-        found = whole if isinstance(whole, list) else [whole]
-        places = [f"element {n}" for n in range(1, len(found) + 1)]
+        messages = whole if isinstance(whole, list) else [whole]
+        places = [f"element {n}" for n in range(1, len(messages) + 1)]
     except json.JSONDecodeError:
         lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-        found, places = [], [f"line {n}" for n, _ in lines]
+        messages, places = [], [f"line {n}" for n, _ in lines]
         for number, line in lines:
             try:
-                found.append(json.loads(line))
+                messages.append(json.loads(line))
             except json.JSONDecodeError as error:
                 raise UsageError(f"{path}, line {number}: {error.msg}", remedy="a JSON object a line") from None
-    for message, place in zip(found, places, strict=True):
+    for message, place in zip(messages, places, strict=True):
         if not isinstance(message, dict):
             raise UsageError(f"{path}, {place}: not a JSON object", remedy="a JSON object a line")
         yield message
@@ -201,10 +201,10 @@ def _split(fields: str) -> Iterator[str]:
 
 def value_at(message: dict[str, Any], path: str) -> Any:
     """Return the value at a dotted path of a message; None where there is none."""
-    found: Any = message
+    value: Any = message
     for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def quoted(name: str) -> str:

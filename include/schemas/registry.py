@@ -57,8 +57,8 @@ class SchemaRegistry:
 
     def versions(self, subject: str) -> list[int]:
         """Return the version numbers of a subject; none for an unknown one. Raises ServiceUnreachable."""
-        found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=_SUBJECT_NOT_FOUND)
-        return list(found or [])
+        numbers = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=_SUBJECT_NOT_FOUND)
+        return list(numbers or [])
 
     def id_of_version(self, subject: str, version: int) -> int:
         """Return the schema id of a subject's version. Raises ServiceUnreachable."""
@@ -66,11 +66,11 @@ class SchemaRegistry:
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema of that id; None when the registry says that there is none. Raises ServiceUnreachable."""
-        found = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
-        if found is None:
+        answer = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
+        if answer is None:
             return None
         return RegisteredSchema(
-            str(found["schema"]), str(found.get("schemaType") or "AVRO"), len(found.get("references") or [])
+            str(answer["schema"]), str(answer.get("schemaType") or "AVRO"), len(answer.get("references") or [])
         )
 
     def register(self, subject: str, schemas: Sequence[str]) -> list[int]:

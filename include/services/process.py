@@ -139,16 +139,16 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
     from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
     poll = retry(
-        retry=retry_if_result(lambda outcome: outcome == "waiting"),
+        retry=retry_if_result(lambda result: result == "waiting"),
         stop=stop_after_delay(seconds),
         wait=wait_fixed(0.3),
     )(stage)
     try:
-        outcome = poll()
+        result = poll()
     except RetryError:
-        outcome = f"was not ready within {seconds:.0f} s"
-    if outcome != "ready":
-        raise ServiceUnreachable(f"the embedded {name} {outcome} at its start", remedy=f"read {log_path(name)}")
+        result = f"was not ready within {seconds:.0f} s"
+    if result != "ready":
+        raise ServiceUnreachable(f"the embedded {name} {result} at its start", remedy=f"read {log_path(name)}")
 
 
 def _session_id(process: psutil.Process) -> int | None:

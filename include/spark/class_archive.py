@@ -43,8 +43,8 @@ def keep(made: Path) -> Path:
 def _key() -> str:
     key = hashlib.sha256()
     for file in _what_it_holds_for():
-        found = file.stat()
-        key.update(f"{file}|{found.st_size}|{found.st_mtime_ns}\n".encode())
+        status = file.stat()
+        key.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return key.hexdigest()[:16]
 
 

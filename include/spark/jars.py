@@ -61,19 +61,19 @@ def java() -> str:
     import os
 
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java")) if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    program = shutil.which(str(Path(home) / "bin" / "java")) if home else None
+    program = program or shutil.which("java")
+    if program is None:
         raise UsageError("Java is missing", remedy="install Java 17 or newer, e.g. openjdk-17-jre-headless")
-    return found
+    return program
 
 
 def classpath(conf: Conf) -> list[Path]:
     """Return the jars of a configuration. Raises UsageError when they were never fetched."""
-    found = sorted((folder() / conf).glob("*.jar"))
-    if not found:
+    jars = sorted((folder() / conf).glob("*.jar"))
+    if not jars:
         raise UsageError(f"the {conf} jars are missing in {folder()}", remedy="./tidemark doctor --repair")
-    return found
+    return jars
 
 
 def checksums() -> dict[str, str]:

@@ -94,10 +94,10 @@ def _young_generation(heap: str) -> list[str]:
     By default it starts with a few MiB and hardly grows; rows that wait for their files are then copied again and
     again, which doubles the collector's time.
     """
-    found = re.fullmatch(r"(\d+)([kmgt]?)", heap.lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+)([kmgt]?)", heap.lower())
+    if match is None:
         return []
-    size = int(found[1]) * 1024 ** " kmgt".index(found[2] or " ")
+    size = int(match[1]) * 1024 ** " kmgt".index(match[2] or " ")
     return [f"-XX:NewSize={size // 3}"]
 
 

@@ -38,8 +38,8 @@ def validate(
 
     def outcome(success: bool, *of_last: ExpectationResult) -> Validation:
         results = (*(result for _, of_table in judged for result in of_table), *of_last)
-        found = Validation(success, run.pipeline.name, results, watch.seconds, usual.not_checked)
-        return replace(found, **_decided(approved)) if success and approved and found.warnings else found
+        validation = Validation(success, run.pipeline.name, results, watch.seconds, usual.not_checked)
+        return replace(validation, **_decided(approved)) if success and approved and validation.warnings else validation
 
     if not tables:
         on_pass(outcome(True))

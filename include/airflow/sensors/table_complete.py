@@ -43,11 +43,11 @@ class CompleteTrigger(BaseTrigger):
         told = ""
         while True:
             try:
-                found = await asyncio.to_thread(look, self.pipeline, self.since)
-                if found.reaches(parse_time(self.until)):
-                    yield TriggerEvent(found.as_json())
+                step = await asyncio.to_thread(look, self.pipeline, self.since)
+                if step.reaches(parse_time(self.until)):
+                    yield TriggerEvent(step.as_json())
                     return
-                line = str(found)
+                line = str(step)
             except ServiceUnreachable as error:
                 line = f"cannot ask the ledger now: {error}"
             if line != told:
@@ -92,12 +92,12 @@ class TableComplete(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Succeed at once when the table is complete, else wait for it."""
         until, since = (take_step(_as_text, each) for each in (self.until, self.since))
-        found = take_step(look, self.pipeline, since)
-        if not found.reaches(parse_time(until)):
-            self.log.info("waiting for %s: %s", until, found)
+        step = take_step(look, self.pipeline, since)
+        if not step.reaches(parse_time(until)):
+            self.log.info("waiting for %s: %s", until, step)
             trigger = CompleteTrigger(self.pipeline, until, since, self.poll_seconds)
             self.defer(trigger=trigger, method_name="execute_complete", timeout=self.timeout)
-        return self.execute_complete(context, found.as_json())
+        return self.execute_complete(context, step.as_json())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Return what the table's completeness was."""

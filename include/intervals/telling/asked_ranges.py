@@ -37,10 +37,10 @@ def parse_ranges(text: str, pipeline: str) -> list[OffsetRange]:
 
 def _parse(part: str, pipeline: str) -> OffsetRange:
     form = "TOPIC:PARTITION:FROM-UNTIL, parted by commas: nest-logs:0:110-220"
-    found = _RANGE.fullmatch(part)
-    if found is None:
+    match = _RANGE.fullmatch(part)
+    if match is None:
         raise UsageError(f"not an offset range: {part!r}", remedy=form, pipeline=pipeline)
-    tp, begin, until = TopicPartition(found[1], int(found[2])), int(found[3]), int(found[4])
+    tp, begin, until = TopicPartition(match[1], int(match[2])), int(match[3]), int(match[4])
     if begin >= until:
         raise UsageError(
             f"the range of {tp} from offset {begin} until {until} holds none",

@@ -36,10 +36,10 @@ def committed_offsets(pipeline: str) -> dict[str, dict[TopicPartition, int]]:
     """Return the next offset that each query will commit, per topic partition, by the query's name."""
     with reading() as ledger:
         ledger.execute(_POSITIONS, [pipeline])
-        found: dict[str, dict[TopicPartition, int]] = {}
+        ends: dict[str, dict[TopicPartition, int]] = {}
         for query, topic, partition, offset in ledger.fetchall():
-            found.setdefault(query, {})[TopicPartition(topic, partition)] = offset
-        return found
+            ends.setdefault(query, {})[TopicPartition(topic, partition)] = offset
+        return ends
 
 
 def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:

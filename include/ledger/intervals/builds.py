@@ -111,11 +111,11 @@ def _keep_expectations(ledger: Session | None, build: Build, validation: Validat
     assert ledger is not None
     ledger.execute(delete(ExpectationRow).where(ExpectationRow.build_id == build.id))
     for number, each in enumerate(validation.expectations):
-        found = asdict(each)
-        names = {"table_name": found.pop("table"), "column_name": found.pop("column")}
+        values = asdict(each)
+        names = {"table_name": values.pop("table"), "column_name": values.pop("column")}
         # These stay with the findings: no chart draws them.
-        del found["severity"], found["examples"]
-        ledger.add(ExpectationRow(build_id=build.id, number=number, **names, **found))
+        del values["severity"], values["examples"]
+        ledger.add(ExpectationRow(build_id=build.id, number=number, **names, **values))
 
 
 def is_published(build: int) -> bool:

@@ -50,8 +50,8 @@ def _gaps(ledger: cursor, pipeline: str) -> list[Neighbours]:
     ledger.execute(_AROUND_GAPS, [pipeline])
     around = ledger.fetchall()
     ids = [each for pair in around for each in pair if each is not None]
-    found = {each.id: each for each in intervals_where(ledger, "i.id = ANY(%(ids)s)", pipeline=pipeline, ids=ids)}
-    return [Neighbours(found.get(before), found[after]) for before, after in around]
+    by_id = {each.id: each for each in intervals_where(ledger, "i.id = ANY(%(ids)s)", pipeline=pipeline, ids=ids)}
+    return [Neighbours(by_id.get(before), by_id[after]) for before, after in around]
 
 
 def missing_intervals(pipeline: str) -> list[MissingIntervals]:

@@ -155,10 +155,10 @@ def delivered_query(pipelines: Sequence[str], since: datetime, until: datetime) 
 def _delivered(
     ledger: Session, pipelines: Sequence[str], since: datetime, until: datetime
 ) -> dict[int, dict[str, Delivered]]:
-    found: dict[int, dict[str, Delivered]] = {}
+    delivered: dict[int, dict[str, Delivered]] = {}
     for interval, table, partitions, rows, late in ledger.execute(delivered_query(pipelines, since, until)):
-        found.setdefault(interval, {})[table] = Delivered(partitions, int(rows), late)
-    return found
+        delivered.setdefault(interval, {})[table] = Delivered(partitions, int(rows), late)
+    return delivered
 
 
 def pinned_time(pipelines: Sequence[str]) -> dict[str, tuple[datetime, datetime]]:

@@ -143,8 +143,8 @@ def _neighbour(ledger: Session, row: IntervalRow, *, later: bool) -> Interval | 
     at = IntervalRow.from_time
     wanted = select(at, IntervalRow.to_time).where(IntervalRow.pipeline == row.pipeline)
     wanted = wanted.where(at > row.from_time if later else at < row.from_time)
-    found = ledger.execute(wanted.order_by(at if later else at.desc()).limit(1)).first()
-    return Interval(*found) if found else None
+    neighbour = ledger.execute(wanted.order_by(at if later else at.desc()).limit(1)).first()
+    return Interval(*neighbour) if neighbour else None
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def _end(row: OutageRow) -> Place | None:
 
 def watched_in(pipeline: str, report: str, ranges: Sequence[OffsetRange]) -> Watched:
     """Return the parts of the ranges in whose rows the archive query looked for the report's outages."""
-    found: list[OffsetRange] = []
+    watched: list[OffsetRange] = []
     batches: list[int] = []
     with session() as ledger:
         for each in ranges:
@@ -205,9 +205,9 @@ def watched_in(pipeline: str, report: str, ranges: Sequence[OffsetRange]) -> Wat
             )
             for batch, low, high in ledger.execute(wanted).tuples():
                 if (common := intersection(OffsetRange(tp, low, high), each)) is not None:
-                    found.append(common)
+                    watched.append(common)
                     batches.append(batch)
-    return Watched(merged(found), min(batches, default=0), max(batches, default=0))
+    return Watched(merged(watched), min(batches, default=0), max(batches, default=0))
 
 
 def outages_within(pipeline: str, report: str, watched: Watched) -> list[Outage]:

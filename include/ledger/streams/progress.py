@@ -60,11 +60,11 @@ def recent(pipeline: str, most: int = KEPT) -> dict[str, list[QueryProgress]]:
         .where(newest.c.number <= most)
         .order_by(ProgressRow.id)
     )
-    found: dict[str, list[QueryProgress]] = {}
+    by_query: dict[str, list[QueryProgress]] = {}
     with session() as ledger:
         for row in ledger.scalars(wanted):
-            found.setdefault(row.query, []).append(_of(row))
-    return found
+            by_query.setdefault(row.query, []).append(_of(row))
+    return by_query
 
 
 def _of(row: ProgressRow) -> QueryProgress:

@@ -136,10 +136,10 @@ def _of_build(build: Any) -> Select[Approval, Build, IntervalRow]:
 
 
 def _one(ledger: Session, question: int) -> Question:
-    found = _first(ledger, _questions().where(Approval.id == question))
-    if found is None:
+    question_row = _first(ledger, _questions().where(Approval.id == question))
+    if question_row is None:
         raise UsageError(f"nobody is asked question {question}", remedy="run the interval, which says what it asks")
-    return found
+    return question_row
 
 
 def _first(ledger: Session, wanted: Select[Approval, Build, IntervalRow]) -> Question | None:

@@ -69,32 +69,32 @@ def interval_of(pipeline: Pipeline, label: str) -> Interval | None:
 def read_interval(pipeline: Pipeline, label: str) -> IntervalPage | None:
     """Return the page of a pinned interval; None when none of that label is pinned."""
     named = interval_of(pipeline, label)
-    found = pages.whole_interval(pipeline.name, named.from_time) if named else None
-    if found is None:
+    whole = pages.whole_interval(pipeline.name, named.from_time) if named else None
+    if whole is None:
         return None
-    (known,) = calendar_pages.known_intervals([pipeline.name], found.interval.from_time, found.interval.to_time)[:1]
-    state = interval_state(known, found.interval, None)
+    (known,) = calendar_pages.known_intervals([pipeline.name], whole.interval.from_time, whole.interval.to_time)[:1]
+    state = interval_state(known, whole.interval, None)
     tables: dict[str, list[RevisionFacts]] = {table: [] for table in pipeline.tables}
-    for each in found.revisions:
+    for each in whole.revisions:
         tables.setdefault(each.table, []).append(each)
     return IntervalPage(
         pipeline.name,
         label,
-        found.interval,
+        whole.interval,
         state,
         MEANINGS[state],
-        advice_for(pipeline.name, found.interval, state, known) if state in RED else None,
-        run_command(pipeline.name, found.interval),
-        found.pinned_at,
-        found.pinned_by,
-        found.repinned,
-        found.attempts,
+        advice_for(pipeline.name, whole.interval, state, known) if state in RED else None,
+        run_command(pipeline.name, whole.interval),
+        whole.pinned_at,
+        whole.pinned_by,
+        whole.repinned,
+        whole.attempts,
         {table: tuple(of_table) for table, of_table in tables.items()},
-        found.ranges,
-        found.verdict,
-        found.before.label if found.before else "",
-        found.after.label if found.after else "",
-        {each.topic: each.topic_id for each in found.ranges},
+        whole.ranges,
+        whole.verdict,
+        whole.before.label if whole.before else "",
+        whole.after.label if whole.after else "",
+        {each.topic: each.topic_id for each in whole.ranges},
     )
 
 
@@ -118,19 +118,19 @@ def read_file(page: IntervalPage, table: str, partition: str, revision: str, nam
     for each in page.tables.get(table, ()):
         if (each.partition, each.revision) == (partition, revision) and name in each.files:
             facts, location = each.files[name], f"{each.location}/{name}"
-            ranges = tuple(found for found in page.ranges if _may_hold(facts, found))
+            ranges = tuple(fates for fates in page.ranges if _may_hold(facts, fates))
             return FilePage(page.pipeline, page.label, each, name, facts, location, lake.exists(location), ranges)
     return None
 
 
-def _may_hold(facts: Mapping[str, Any], found: RangeFates) -> bool:
+def _may_hold(facts: Mapping[str, Any], fates: RangeFates) -> bool:
     """Return whether a file with these noted bounds may hold a row of the range; a view's rows come from all."""
     topics, partitions, offsets = (facts.get(name) for name in IDENTITY[:3])
     return (
-        (not topics or topics[0] <= found.topic <= topics[1])
-        and (not partitions or partitions[0] <= found.partition <= partitions[1])
-        and (not offsets or (offsets[0] < found.until_offset and offsets[1] >= found.from_offset))
-        and found.from_offset < found.until_offset
+        (not topics or topics[0] <= fates.topic <= topics[1])
+        and (not partitions or partitions[0] <= fates.partition <= partitions[1])
+        and (not offsets or (offsets[0] < fates.until_offset and offsets[1] >= fates.from_offset))
+        and fates.from_offset < fates.until_offset
     )
 
 
@@ -149,14 +149,14 @@ class RangePage:
 
 def read_range(page: IntervalPage, topic_partition: TopicPartition) -> RangePage | None:
     """Return the page of a pinned range; None when the interval has none of that topic partition."""
-    found = _range(page, topic_partition)
-    if found is None:
+    fates = _range(page, topic_partition)
+    if fates is None:
         return None
-    within = OffsetRange(topic_partition, found.from_offset, found.until_offset, found.topic_id)
+    within = OffsetRange(topic_partition, fates.from_offset, fates.until_offset, fates.topic_id)
     batches = pages.batches_of(page.pipeline, within)
     records = quarantine.records_within(page.pipeline, within, MOST_QUARANTINED)
     left_out = len(batches) > pages.MOST_BATCHES
-    return RangePage(page.pipeline, page.label, found, tuple(batches[: pages.MOST_BATCHES]), left_out, tuple(records))
+    return RangePage(page.pipeline, page.label, fates, tuple(batches[: pages.MOST_BATCHES]), left_out, tuple(records))
 
 
 def _range(page: IntervalPage, topic_partition: TopicPartition) -> RangeFates | None:
@@ -190,15 +190,15 @@ def read_record(
     pipeline: Pipeline, page: IntervalPage, topic_partition: TopicPartition, offset: int
 ) -> RecordPage | None:
     """Return the page of a record; None when its offset does not lie in the interval."""
-    found = _range(page, topic_partition)
-    if found is None or not found.from_offset <= offset < found.until_offset:
+    fates = _range(page, topic_partition)
+    if fates is None or not fates.from_offset <= offset < fates.until_offset:
         return None
-    within = OffsetRange(topic_partition, offset, offset + 1, found.topic_id)
+    within = OffsetRange(topic_partition, offset, offset + 1, fates.topic_id)
     batch = next(iter(pages.batches_of(page.pipeline, within)), None)
     kept = next(iter(quarantine.records_within(page.pipeline, within, 1)), None)
     file, rows = ("", ()) if kept else _rows(page.tables.get(pipeline.table, ()), within)
     fate, words = _fate(batch, has_rows=bool(rows), is_quarantined=kept is not None)
-    return RecordPage(page.pipeline, page.label, found, offset, fate, words, batch, pipeline.table, rows, file, kept)
+    return RecordPage(page.pipeline, page.label, fates, offset, fate, words, batch, pipeline.table, rows, file, kept)
 
 
 def _fate(batch: BatchPart | None, *, has_rows: bool, is_quarantined: bool) -> tuple[str, str]:

@@ -63,12 +63,12 @@ def read_quarantine(
 ) -> QuarantinePage:
     """Return the quarantine by reason and time, and its latest records up to a micro-batch."""
     since = now - timedelta(days=DAYS)
-    found = quarantine_by_hour(pipeline.name, since, now)
-    hours = tuple(sorted({each.hour for each in found}))
+    by_hour = quarantine_by_hour(pipeline.name, since, now)
+    hours = tuple(sorted({each.hour for each in by_hour}))
     places = {hour: place for place, hour in enumerate(hours)}
     counts: dict[str, list[float | None]] = {}
     totals: dict[str, ReasonTotal] = {}
-    for each in found:
+    for each in by_hour:
         counts.setdefault(each.reason, [None] * len(hours))[places[each.hour]] = each.records
         before = totals.get(each.reason)
         so_far = each.records + (before.records if before else 0)

@@ -89,16 +89,16 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     builds = ledger.built_intervals(pipeline.name, since, now)
     registered = ledger.registered_rows(table, pipeline.name, since, now)
     fates = ledger.fates(pipeline.name, since, now)
-    found = ledger.expectations(table, [each.build for each in builds])
+    observed = ledger.expectations(table, [each.build for each in builds])
     usual = usual_rows([(each.from_time, registered[each.id].rows) for each in builds if each.id in registered])
     failed: dict[int, int] = {}
-    for each in found:
+    for each in observed:
         failed[each.build] = failed.get(each.build, 0) + (not each.success)
     points = tuple(_point(each, registered.get(each.id), fates.get(each.id), usual, failed) for each in builds)
     marks = _code_changes(points)
     ends = [each.to_time for each in builds if each.id in registered]
     trends = (*_trends(points, marks), _quarantine(pipeline.name, points, since, now))
-    expectations = _expectations(found, builds, marks)
+    expectations = _expectations(observed, builds, marks)
     unusual, unexplained = sum(p.is_unusual for p in points), sum(p.unexplained or 0 for p in points)
     newest = max(ends, default=None)
     return TablePage(table, pipeline.name, since, now, newest, points, trends, expectations, unusual, unexplained)
@@ -112,12 +112,12 @@ def usual_rows(rows: Sequence[tuple[datetime, int]]) -> dict[int, tuple[float, f
     by_hour: dict[int, list[int]] = {}
     for time, count in rows:
         by_hour.setdefault(time.hour, []).append(count)
-    found = {}
+    usual = {}
     for hour, counts in by_hour.items():
         if len(counts) >= FEWEST:
             middle = median(counts)
-            found[hour] = middle, _NORMAL * median(abs(count - middle) for count in counts)
-    return found
+            usual[hour] = middle, _NORMAL * median(abs(count - middle) for count in counts)
+    return usual
 
 
 def _point(
@@ -249,11 +249,11 @@ def _quarantine(pipeline: str, points: Sequence[Point], since: datetime, until: 
 
 
 def _expectations(
-    found: Sequence[ExpectationFacts], builds: Sequence[IntervalFacts], marks: tuple[Mark, ...]
+    observed: Sequence[ExpectationFacts], builds: Sequence[IntervalFacts], marks: tuple[Mark, ...]
 ) -> tuple[ExpectationHistory, ...]:
     places = {each.build: place for place, each in enumerate(builds)}
     by_expectation: dict[tuple[str, str, str], list[ExpectationFacts]] = {}
-    for each in found:
+    for each in observed:
         # The row count is another number in every interval: one expectation all the same.
         words = each.words if each.low is None or each.low != each.high else ""
         by_expectation.setdefault((each.expectation, each.column, words), []).append(each)

@@ -71,16 +71,16 @@ def secret_values() -> Iterator[str]:
     """Yield the secrets that this process's settings and environment hold."""
     current = settings()
     urls = [current.database_url, current.registry_url]
-    found: list[str] = []
+    secrets: list[str] = []
     with suppress(ServiceUnreachable):
         # Raised where neither an embedded nor another PostgreSQL is known.
-        found.append(str(current.database("ledger").password or ""))
+        secrets.append(str(current.database("ledger").password or ""))
     for url in urls:
         if url is not None and (match := re.search(r"://[^/@]*:([^/@]+)@", url.get_secret_value())):
-            found.append(match[1])
+            secrets.append(match[1])
     for name, value in read_properties(current.kafka_properties).items():
         if _SECRET_NAMES.search(name):
-            found += [value, *_QUOTED.findall(value)]
-    found += [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+            secrets += [value, *_QUOTED.findall(value)]
+    secrets += [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
     # Not a word that any log holds: a path, or a flag.
-    return (each for each in found if len(each) >= _LEAST_SECRET and not each.startswith("/"))
+    return (each for each in secrets if len(each) >= _LEAST_SECRET and not each.startswith("/"))

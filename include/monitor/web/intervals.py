@@ -40,17 +40,17 @@ Partition = Annotated[int, Query(ge=0, lt=2**31)]
 def calendar(request: Request, visitor: CurrentVisitor, days: Days = DAYS, pipeline: str = "") -> Response:
     """The calendar of all pipelines, or of one."""
     shown = [each for each in readable(visitor) if pipeline in ("", each.name)]
-    found = read_calendar(shown, now=datetime.now(UTC), days=days)
+    calendar_page = read_calendar(shown, now=datetime.now(UTC), days=days)
     # Nobody waits here: what nobody has looked at yet is there at the next visit.
     looks = {each.name: doctor_watch().look(each, patience=0) for each in shown}
-    return page(request, "intervals.html", replace(found, doctor=looks))
+    return page(request, "intervals.html", replace(calendar_page, doctor=looks))
 
 
 @router.get("/intervals/{pipeline}/{label}")
 def interval(request: Request, pipeline: ReadablePipeline, label: str) -> Response:
     """One interval with its tables, files and ranges."""
-    found = _interval(pipeline, label)
-    return page(request, "interval.html", replace(found, doctor=doctor_watch().look(pipeline).about(label)))
+    interval_page = _interval(pipeline, label)
+    return page(request, "interval.html", replace(interval_page, doctor=doctor_watch().look(pipeline).about(label)))
 
 
 @router.get("/intervals/{pipeline}/{label}/verdict")
@@ -62,10 +62,10 @@ def verdict(pipeline: ReadablePipeline, label: str) -> Response:
 @router.get("/intervals/{pipeline}/{label}/report")
 def report(pipeline: ReadablePipeline, label: str) -> Response:
     """The page that its last attempt wrote into the lake, as it lies there."""
-    found = _interval(pipeline, label)
-    location = lake.uri("reports", pipeline.name, f"{found.interval.label}.html")
+    interval_page = _interval(pipeline, label)
+    location = lake.uri("reports", pipeline.name, f"{interval_page.interval.label}.html")
     if not lake.exists(location):
-        raise HTTPException(404, f"no attempt of {found.interval} has written a report yet")
+        raise HTTPException(404, f"no attempt of {interval_page.interval} has written a report yet")
     written = lake.read_text(location)
     # It is complete in itself: its one style is allowed by its hash, and nothing else is.
     digest = base64.b64encode(hashlib.sha256(_style_of(written).encode()).digest()).decode()
@@ -82,10 +82,10 @@ def file(
     request: Request, pipeline: ReadablePipeline, label: str, table: str, partition: str, revision: str, name: str
 ) -> Response:
     """One file of a revision."""
-    found: FilePage | None = read_file(_interval(pipeline, label), table, partition, revision, name)
-    if found is None:
+    file_page: FilePage | None = read_file(_interval(pipeline, label), table, partition, revision, name)
+    if file_page is None:
         raise HTTPException(404, f"{table} {partition} has no file {name} in revision {revision}")
-    return page(request, "file.html", found)
+    return page(request, "file.html", file_page)
 
 
 @router.get("/intervals/{pipeline}/{label}/range")
@@ -93,10 +93,10 @@ def offset_range(
     request: Request, pipeline: ReadablePipeline, label: str, topic: str, partition: Partition
 ) -> Response:
     """One pinned range, with the micro-batches that hold it."""
-    found: RangePage | None = read_range(_interval(pipeline, label), TopicPartition(topic, partition))
-    if found is None:
+    range_page: RangePage | None = read_range(_interval(pipeline, label), TopicPartition(topic, partition))
+    if range_page is None:
         raise HTTPException(404, f"{label} of {pipeline.name} is not pinned to {topic}-{partition}")
-    return page(request, "range.html", found)
+    return page(request, "range.html", range_page)
 
 
 @router.get("/intervals/{pipeline}/{label}/record")
@@ -104,16 +104,16 @@ def record(
     request: Request, pipeline: ReadablePipeline, label: str, topic: str, partition: Partition, offset: Offset
 ) -> Response:
     """One record: its fate, its rows, or why it is in quarantine."""
-    found: RecordPage | None = read_record(
+    record_page: RecordPage | None = read_record(
         pipeline, _interval(pipeline, label), TopicPartition(topic, partition), offset
     )
-    if found is None:
+    if record_page is None:
         raise HTTPException(404, f"offset {offset} of {topic}-{partition} does not lie in {label}")
-    return page(request, "record.html", found)
+    return page(request, "record.html", record_page)
 
 
 def _interval(pipeline: Pipeline, label: str) -> IntervalPage:
-    found = read_interval(pipeline, label)
-    if found is None:
+    interval_page = read_interval(pipeline, label)
+    if interval_page is None:
         raise HTTPException(404, f"no interval of {pipeline.name} is pinned at {label}")
-    return found
+    return interval_page

@@ -42,7 +42,7 @@ def overview(
     """Records by reason and time, and the latest of them."""
     token = _form_token(request)
     now = datetime.now(UTC)
-    found = read_quarantine(
+    quarantine_page = read_quarantine(
         pipeline,
         now=now,
         reason=reason,
@@ -51,7 +51,7 @@ def overview(
         replay=replays.last(pipeline.name),
         token=token,
     )
-    return _with_token(request, page(request, "quarantine.html", found), token)
+    return _with_token(request, page(request, "quarantine.html", quarantine_page), token)
 
 
 @router.get("/quarantine/{pipeline}/record")
@@ -66,8 +66,8 @@ def record(
     """One record whole."""
     token = _form_token(request)
     raw = _find(pipeline, topic, partition, offset)
-    found = read_whole(pipeline, raw, may_act=visitor.may_act(pipeline.name), token=token)
-    return _with_token(request, page(request, "quarantined.html", found), token)
+    record_page = read_whole(pipeline, raw, may_act=visitor.may_act(pipeline.name), token=token)
+    return _with_token(request, page(request, "quarantined.html", record_page), token)
 
 
 @router.get("/quarantine/{pipeline}/download")

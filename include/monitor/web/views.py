@@ -37,10 +37,10 @@ def view_events(
 
 
 def _page(pipeline: Pipeline, name: str, measure: str, window: str) -> ViewPage:
-    found = find_view(pipeline, name)
-    if found is None:
+    view = find_view(pipeline, name)
+    if view is None:
         raise HTTPException(404, f"{pipeline.name} has no view {name!r}")
-    return view_page(pipeline, found, measure, _start(window))
+    return view_page(pipeline, view, measure, _start(window))
 
 
 def _start(window: str) -> datetime | None:

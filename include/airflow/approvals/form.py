@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from include.deciding.choices import Choice, Request, what_is_known
+from include.approvals.choices import Choice, Request, what_is_known
 from include.pipelines import pipeline_names
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from include.deciding.choices import Choice, Request, carry_out, what_is_known
+from include.approvals.choices import Choice, Request, carry_out, what_is_known
 from include.errors import UsageError
 from include.quarantine import Selection
 from include.times import parse_time

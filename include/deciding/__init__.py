@@ -1,1 +1,0 @@
-"""Decisions that only a person may take: what is known, and carrying out what was approved."""
