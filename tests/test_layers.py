@@ -86,8 +86,9 @@ ENTRY_LINES = 60
 MODULES_IN_A_FOLDER = 13
 """About twelve, and `__init__.py`."""
 
-SQL_READERS = {"include.catalog", "include.services.metastore", "include.iceberg.catalog"}
-"""What speaks SQL beside the ledger: the metastore's reader and maker, and PyIceberg's catalog with its errors."""
+SQL_READERS = {"include.catalog", "include.catalog.properties", "include.services.metastore", "include.iceberg.catalog"}
+"""What speaks SQL beside the ledger: what reads the metastore, writes its properties and makes it, and PyIceberg's
+catalog with its errors."""
 
 LONG = {"include/ledger/models.py", "include/proof/verify.py"}
 """The ledger's tables, in one place; and the file that checks a proof where nothing else of the project is."""

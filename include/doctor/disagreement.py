@@ -28,6 +28,7 @@ Kind = (
         "landing file of wrong size",
         "landing unknown to the ledger",
         "Iceberg table differs",
+        "completeness told otherwise",
     ]
 )
 
@@ -40,6 +41,7 @@ Repair = Literal[
     "follow the declaration",
     "read from revisions",
     "commit to Iceberg",
+    "tell completeness",
 ]
 """What `--repair` does about a disagreement; empty: nothing can be done here."""
 
@@ -81,5 +83,6 @@ MEANINGS: Mapping[Kind, str] = {
     "landing file of wrong size": "intervals that need its rows stop, or decode them again from Kafka",
     "landing unknown to the ledger": "nobody reads it; a killed driver left it behind, and it takes room",
     "Iceberg table differs": "readers of the Iceberg table see other rows than the registered ones, or none",
+    "completeness told otherwise": "jobs that go by the table's property wait too long, or read before all is there",
 }
 """What each kind means to those who read the tables."""

@@ -16,6 +16,7 @@ import psutil
 
 from include import lake
 from include.doctor import repair as repairing
+from include.doctor.completeness import check_completeness
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.open_tables import check_open_tables
@@ -175,6 +176,7 @@ def disagreements_of(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement
     yield from check_tables(pipeline, deep=deep)
     yield from check_landing(pipeline)
     yield from check_open_tables(pipeline)
+    yield from check_completeness(pipeline)
 
 
 def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:

@@ -18,6 +18,7 @@ from include.doctor.disagreement import Disagreement
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping.in_flight import InFlight
 from include.housekeeping.run import alone
+from include.iceberg.completeness import follow_ledger
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
@@ -54,6 +55,9 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
             _read_from_revisions(pipeline, lost, progress)
         if any(each.repair == "commit to Iceberg" for each in of_pipeline):
             _restore_open_tables(pipeline, progress)
+        if any(each.repair in ("commit to Iceberg", "tell completeness") for each in of_pipeline):
+            for line in follow_ledger(load_pipeline(pipeline)):
+                progress(f"{pipeline}: {line}")
     in_catalog = ("point the catalog", "drop from the catalog", "follow the declaration")
     catalog = [each for each in disagreements if each.repair in in_catalog]
     if catalog:

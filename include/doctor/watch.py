@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, islice
 
+from include.doctor.completeness import check_completeness
 from include.doctor.disagreement import MEANINGS, Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.open_tables import check_open_tables
@@ -80,11 +81,9 @@ class DoctorWatch:
 
 def look_now(pipeline: Pipeline) -> Look:
     """Return what ledger, catalog and files of a pipeline disagree about. Raises ServiceUnreachable."""
-    disagreements: Sequence[Disagreement] = list(
-        islice(
-            chain(check_tables(pipeline, deep=False), check_landing(pipeline), check_open_tables(pipeline)), MOST + 1
-        )
-    )
+    looks = (check_tables(pipeline, deep=False), check_landing(pipeline), check_open_tables(pipeline))
+    every = chain(*looks, check_completeness(pipeline))
+    disagreements: Sequence[Disagreement] = list(islice(every, MOST + 1))
     return Look(tuple(map(_found, disagreements[:MOST])), len(disagreements) > MOST, datetime.now(UTC))
 
 

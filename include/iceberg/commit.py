@@ -25,8 +25,10 @@ from include.catalog import DATABASE
 from include.catalog.columns import declared_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find, location_of, unescaped
+from include.iceberg.kept import expire, surplus
+from include.iceberg.said import said_of, say
 from include.iceberg.schema import follow_declaration, partition_spec, schema_of
-from include.iceberg.statement import INTERVAL, Statement, is_own
+from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -79,12 +81,18 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
 
 
 def commit_interval(
-    catalog: SqlCatalog, pipeline: Pipeline, table: str, statement: Statement, wanted: Sequence[BuiltRevision]
+    catalog: SqlCatalog,
+    pipeline: Pipeline,
+    table: str,
+    statement: Statement,
+    wanted: Sequence[BuiltRevision],
+    said: Mapping[str, str] | None = None,
 ) -> IcebergSnapshot:
     """Let a table hold, of the statement's interval, the wanted revisions' files and no others, by one snapshot.
 
-    Doing it twice is once. A build that changes nothing gets its tag on the snapshot that is there. Raises UsageError
-    when the table is not the pipeline's or cannot follow its declaration.
+    Doing it twice is once. A build that changes nothing gets its tag on the snapshot that is there. With `said` the
+    table says that of its completeness, by the same commit. Raises UsageError when the table is not the pipeline's
+    or cannot follow its declaration.
     """
     for _ in range(TRIES):
         stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
@@ -93,9 +101,9 @@ def commit_interval(
             head = stored.current_snapshot()
             difference = difference_of(stored, wanted, statement.label)
             if difference or (head is None or not _is_told(stored, statement, wanted)):
-                _commit(stored, statement, wanted, difference)
-            elif statement.tag not in stored.refs():
-                stored.manage_snapshots().create_tag(head.snapshot_id, statement.tag).commit()
+                _commit(stored, statement, wanted, difference, said, pipeline.retention.snapshots)
+            elif statement.tag not in stored.refs() or (said is not None and said != said_of(stored)):
+                _tag(stored, head, statement, said)
         except CommitFailedException:
             continue
         tagged = stored.refs()[statement.tag].snapshot_id
@@ -159,8 +167,25 @@ def _is_told(table: Table, statement: Statement, wanted: Sequence[BuiltRevision]
     return any(each.summary and each.summary[INTERVAL] == statement.label for each in table.snapshots())
 
 
-def _commit(table: Table, statement: Statement, wanted: Sequence[BuiltRevision], difference: Difference) -> None:
-    _thin(table)
+def _tag(table: Table, head: Snapshot, statement: Statement, said: Mapping[str, str] | None) -> None:
+    with table.transaction() as transaction:
+        if statement.tag not in table.refs():
+            with ManageSnapshots(transaction) as references:
+                references.create_tag(head.snapshot_id, statement.tag)
+        if said is not None:
+            say(transaction, said)
+
+
+def _commit(
+    table: Table,
+    statement: Statement,
+    wanted: Sequence[BuiltRevision],
+    difference: Difference,
+    said: Mapping[str, str] | None,
+    keep: int,
+) -> None:
+    old = surplus(table, keep - 1)
+    _thin(table, old)
     names = [field.name for field in table.spec().fields]
     added = [_data_file(table, path, revision, names) for path, revision in difference.missing.items()]
     with table.transaction() as transaction:
@@ -173,20 +198,39 @@ def _commit(table: Table, statement: Statement, wanted: Sequence[BuiltRevision],
                 snapshot.append_data_file(file)
         with ManageSnapshots(transaction) as references:
             references.create_tag(producer.snapshot_id, statement.tag)
+        if said is not None:
+            say(transaction, said)
+        if old:
+            expire(transaction, old, through=True)
+    for each in old:
+        table.io.delete(each.manifest_list)
 
 
-def _thin(table: Table) -> None:
-    """Let the table in memory know its head alone: PyIceberg copies all that it knows with each step of a commit.
+def tell_again(pipeline: Pipeline, table: Table, statement: Statement, wanted: Sequence[BuiltRevision]) -> None:
+    """Give a table the snapshot and tag of a verdict that somebody has expired.
+
+    Where the snapshot is there, it gets its tag; else one that changes no file says the same at the head.
+    """
+    for each in table.snapshots():
+        if is_own(each) and each.summary and each.summary[BUILD] == str(statement.build):
+            table.manage_snapshots().create_tag(each.snapshot_id, statement.tag).commit()
+            return
+    _commit(table, statement, wanted, Difference({}, ()), None, pipeline.retention.snapshots)
+
+
+def _thin(table: Table, old: Sequence[Snapshot]) -> None:
+    """Let the table in memory know head and old ones alone: PyIceberg copies all that it knows with each step.
 
     The commit itself is applied to the metadata as it lies there. Nor does PyIceberg commit again on top of another's
     commit in between: that is noticed here, and looked at again.
     """
     known = table.metadata
     head = table.current_snapshot()
+    gone = {each.snapshot_id for each in old}
     update = {
-        "snapshots": [head] if head is not None else [],
+        "snapshots": [each for each in (*old, head) if each is not None],
         "snapshot_log": [],
-        "refs": {name: each for name, each in known.refs.items() if name == "main"},
+        "refs": {name: each for name, each in known.refs.items() if name == "main" or each.snapshot_id in gone},
         "properties": {**known.properties, "commit.retry.num-retries": "0"},
     }
     table.metadata = known.model_copy(update=update)

@@ -12,7 +12,16 @@ from pyiceberg.table import Table
 from include.catalog import DATABASE
 from include.errors import UsageError
 from include.iceberg.catalog import find, opened, writing
-from include.iceberg.commit import Difference, commit_interval, difference_of, ensure_table, last_own, roll_back_foreign
+from include.iceberg.commit import (
+    Difference,
+    commit_interval,
+    difference_of,
+    ensure_table,
+    last_own,
+    roll_back_foreign,
+    tell_again,
+)
+from include.iceberg.kept import missing_verdicts
 from include.iceberg.statement import statement_of
 from include.ledger import proofs
 from include.ledger.intervals import attempts, builds, revisions
@@ -24,7 +33,9 @@ from include.pipelines.spec import Pipeline
 class Deviation:
     """One way in which an Iceberg table is not as the ledger tells."""
 
-    kind: Literal["missing table", "another's table", "missing metadata", "foreign commit", "other files"]
+    kind: Literal[
+        "missing table", "another's table", "missing metadata", "foreign commit", "other files", "expired summary"
+    ]
     table: str
     what: str
     remedy: str = ""
@@ -56,13 +67,25 @@ def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[st
     head, own = stored.current_snapshot(), last_own(stored)
     if head is not None and (own is None or own.snapshot_id != head.snapshot_id):
         yield Deviation("foreign commit", table, f"{named}: somebody else committed snapshot {head.snapshot_id}")
-    for label, (missing, unknown) in sorted(_by_label(difference_of(stored, registered)).items()):
+    differences = _by_label(difference_of(stored, registered))
+    for label, (missing, unknown) in sorted(differences.items()):
         if label not in begun:
             yield Deviation(
                 "other files",
                 table,
                 f"{named}, interval {label}: {missing} registered files are not in it, {unknown} others are",
             )
+    for label, build in sorted(_untold(stored, pipeline, begun).items()):
+        if label not in differences:
+            what = f"{named}, interval {label}: the snapshot of build {build} or its tag is gone, somebody expired it"
+            yield Deviation("expired summary", table, what)
+
+
+def _untold(table: Table, pipeline: Pipeline, begun: set[str]) -> dict[str, int]:
+    """Return builds by the labels of registered intervals whose summaries should be there and are not."""
+    labels = {each.id: each.interval.label for each in pinned_intervals(pipeline.name)}
+    told = ((labels[interval], build) for interval, build in proofs.builds_to_prove(pipeline.name).items())
+    return {label: build for label, build in missing_verdicts(table, told).items() if label not in begun}
 
 
 def restore(pipeline: Pipeline) -> list[str]:
@@ -100,7 +123,16 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
             wanted = [each for each in registered if each.interval_id == intervals[label]]
             commit_interval(catalog, pipeline, table, statement_of(attempts.of_build(build)), wanted)
             done.append(f"{named} has the registered files of interval {label}")
-    return done
+    return done + list(_tell_again(catalog, pipeline, table, begun))
+
+
+def _tell_again(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[str]:
+    for label, build in sorted(_untold(ensure_table(catalog, pipeline, table), pipeline, begun).items()):
+        statement = statement_of(attempts.of_build(build))
+        every = revisions.registered_of_interval(statement.attempt.pinned.id)
+        wanted = [each for each in every if each.table == table]
+        tell_again(pipeline, ensure_table(catalog, pipeline, table), statement, wanted)
+        yield f"{DATABASE}.{table} tells of interval {label} again"
 
 
 def _head_of(table: Table) -> int | None:

@@ -6,7 +6,6 @@ it, and the sequence number of the former. The head is never expired, nor is wha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,15 +13,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
 
 from include.iceberg.catalog import find, opened, unescaped, writing
 from include.iceberg.commit import live_files
+from include.iceberg.kept import expire, protected
 from include.iceberg.statement import is_own
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
-
-_OWN_TAG = re.compile(r"\d{4}-\d{2}-\d{2}T\d+-\d+")
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def _plan(
     lives = list(_lives(stored))
     wanted = [life for life in lives if folders.get(_folder(life.path), "") not in {"", *plan.held}]
     plan.expired = _needing(stored.snapshots(), lives, wanted)
-    if not plan.expired.keys().isdisjoint(_protected(stored)):
+    if not plan.expired.keys().isdisjoint(protected(stored)):
         return stored, _Plan(held={each.location for each in due})
     return stored, plan
 
@@ -112,19 +109,9 @@ def _lives(table: Table) -> Iterator[_Life]:
                     yield _Life(entry.data_file.file_path, entry.sequence_number or 0, snapshot.sequence_number or 0)
 
 
-def _protected(table: Table) -> set[int]:
-    return {each.snapshot_id for name, each in table.refs().items() if not _OWN_TAG.fullmatch(name)}
-
-
 def _expire(table: Table, snapshots: Collection[Snapshot]) -> None:
-    gone = {each.snapshot_id for each in snapshots}
     with table.transaction() as transaction:
-        with ManageSnapshots(transaction) as references:
-            for name, reference in table.refs().items():
-                if reference.snapshot_id in gone:
-                    references.remove_tag(name)
-        with ExpireSnapshots(transaction) as expire:
-            expire.by_ids(sorted(gone))
+        expire(transaction, list(snapshots), through=False)
     for each in snapshots:
         table.io.delete(each.manifest_list)
 

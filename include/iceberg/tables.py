@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from include.catalog.columns import declared_columns
 from include.crash_points import crash_point
-from include.iceberg.catalog import opened, writing
+from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
+from include.iceberg.said import said_of, say
 from include.iceberg.schema import check_declaration
 from include.iceberg.statement import statement_of
 from include.ledger import proofs
+from include.ledger.completeness.properties import Properties
 from include.ledger.intervals import attempts, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import IcebergSnapshot
@@ -29,15 +31,21 @@ def prepare(pipeline: Pipeline) -> None:
             check_declaration(ensure_table(catalog, pipeline, table), pipeline.name, declared_columns(pipeline, table))
 
 
-def put_build(pipeline: Pipeline, interval_id: int, build: int, changes: Changes) -> list[IcebergSnapshot]:
-    """Commit what registering a build leaves of its interval, a snapshot per table; doing it twice is once."""
+def put_build(
+    pipeline: Pipeline, interval_id: int, build: int, changes: Changes, told: Properties | None = None
+) -> list[IcebergSnapshot]:
+    """Commit what registering a build leaves of its interval, a snapshot per table; doing it twice is once.
+
+    By the same commits the tables tell of their completeness, where `told` is given.
+    """
     after = _after(revisions.registered_of_interval(interval_id), changes)
     statement = statement_of(attempts.of_build(build))
     put: list[IcebergSnapshot] = []
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
             of_table = [each for each in after if each.table == table]
-            put.append(commit_interval(catalog, pipeline, table, statement, of_table))
+            said = told.get(table, {}) if told is not None else None
+            put.append(commit_interval(catalog, pipeline, table, statement, of_table, said))
             crash_point("iceberg_committed")
     return put
 
@@ -46,6 +54,26 @@ def put_registered(pipeline: Pipeline, interval_id: int) -> list[IcebergSnapshot
     """Let the tables follow what the ledger has registered of an interval; nothing is done where they do."""
     build = proofs.build_to_prove(interval_id)
     return put_build(pipeline, interval_id, build, Changes()) if build is not None else []
+
+
+def properties(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Return what the tables that are there tell of their completeness."""
+    with opened() as catalog:
+        stored = {table: find(catalog, pipeline, table) for table in pipeline.iceberg_tables}
+    return {table: said_of(each) for table, each in stored.items() if each is not None}
+
+
+def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
+    """Let the tables that are there tell of their completeness; return those that told otherwise."""
+    changed: list[str] = []
+    with writing(pipeline.name), opened() as catalog:
+        for table in pipeline.iceberg_tables:
+            stored = find(catalog, pipeline, table)
+            if stored is not None and said_of(stored) != (said := told.get(table, {})):
+                with stored.transaction() as transaction:
+                    say(transaction, said)
+                changed.append(table)
+    return changed
 
 
 def _after(registered: Sequence[BuiltRevision], changes: Changes) -> list[BuiltRevision]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.errors import UsageError
+from include.iceberg.completeness import follow_ledger
 from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.rest import pin_gaps, rest_of
@@ -50,8 +51,13 @@ def pin_interval(
     log = read_log(pipeline)
     wait = parse_duration(settings().archive_wait) if patience is None else patience
     if known is not None:
-        return _pin_again(log, known, pinned_by, wait)
-    return _Pinning(log, interval, pinned_by).run(wait)
+        pinned = _pin_again(log, known, pinned_by, wait)
+    else:
+        pinned = _Pinning(log, interval, pinned_by).run(wait)
+    if known is not None or pins.find_neighbours(pipeline.name, pinned.interval).after is not None:
+        # As long as this interval is open, tables are complete until it and no longer.
+        follow_ledger(pipeline)
+    return pinned
 
 
 @dataclass(frozen=True)

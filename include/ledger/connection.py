@@ -88,16 +88,22 @@ def reading() -> Iterator[cursor]:
     try:
         with closing(psycopg2.connect(settings().database_uri("ledger"), **driver_options())) as connection:
             connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
-            with connection.cursor() as asked:
-                noted = _ASKED.set(asked)
-                try:
-                    yield asked
-                finally:
-                    _ASKED.reset(noted)
+            with connection.cursor() as asked, asking_by(asked):
+                yield asked
     except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
         raise does_not_answer(error) from error
     except (UndefinedTable, UndefinedColumn) as error:
         raise of_another_version(error) from error
+
+
+@contextmanager
+def asking_by(asked: cursor) -> Iterator[None]:
+    """Let `reading` ask by this cursor during the block, in whatever transaction it is."""
+    noted = _ASKED.set(asked)
+    try:
+        yield
+    finally:
+        _ASKED.reset(noted)
 
 
 def does_not_answer(error: BaseException) -> ServiceUnreachable:

@@ -104,6 +104,19 @@ def build_to_prove(interval_id: int) -> int | None:
         return ledger.scalar(_made_it().where(Build.interval_id == interval_id))
 
 
+def builds_to_prove(pipeline: str) -> dict[int, int]:
+    """Return the same of every registered interval of a pipeline, by interval."""
+    wanted = (
+        _made_it()
+        .add_columns(Build.interval_id)
+        .join(IntervalRow, IntervalRow.id == Build.interval_id)
+        .where(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.REGISTERED)
+        .group_by(Build.interval_id)
+    )
+    with session() as ledger:
+        return {interval: build for build, interval in ledger.execute(wanted).tuples() if build is not None}
+
+
 def unproved(pipeline: str, limit: int | None = None) -> list[int]:
     """Return the builds that made what is registered of intervals and have no proof yet, in order."""
     made_it = (

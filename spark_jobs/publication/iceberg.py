@@ -5,6 +5,7 @@ PyIceberg is imported where a pipeline declares such a table, and nowhere else.
 
 from __future__ import annotations
 
+from include.ledger.completeness.properties import Properties
 from include.ledger.intervals import attempts
 from include.ledger.intervals.builds import Registration
 from include.ledger.intervals.pins import PinnedInterval
@@ -23,12 +24,15 @@ def prepare_iceberg(pipeline: Pipeline) -> None:
         tables.prepare(pipeline)
 
 
-def put_in_iceberg(pipeline: Pipeline, registration: Registration) -> None:
-    """Commit what a registration leaves of its interval, a snapshot per table; doing it twice is once."""
+def put_in_iceberg(pipeline: Pipeline, registration: Registration, told: Properties) -> None:
+    """Commit what a registration leaves of its interval, a snapshot per table; doing it twice is once.
+
+    By the same commits the tables tell of their completeness.
+    """
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 
-        put = tables.put_build(pipeline, registration.pinned.id, registration.build, registration.changes)
+        put = tables.put_build(pipeline, registration.pinned.id, registration.build, registration.changes, told)
         attempts.note_iceberg(registration.build, put)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from include import lake
 from include.errors import ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
+from include.iceberg.completeness import follow_ledger
 from include.lake import delta_tables
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import Validation
@@ -47,6 +48,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     if builds.is_published(build):
         point_at_registered(run, catalog)
         follow_in_iceberg(run.pipeline, run.pinned)
+        follow_ledger(run.pipeline)
     else:
         built = revisions.of_build(build)
         _check_files_lie_there(run, built)

@@ -12,7 +12,9 @@ from contextlib import suppress
 from include import lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter
+from include.iceberg import completeness
 from include.lake.revision_files import damaged_files
+from include.ledger.completeness.properties import properties_after
 from include.ledger.intervals import builds, locks, revisions
 from include.ledger.intervals.builds import Changes, Registration
 from include.ledger.intervals.findings import Validation
@@ -74,8 +76,12 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
         check()
         catalog.point_at(revision)
         crash_point("partition_registered")
-    put_in_iceberg(catalog.pipeline, registration)
-    builds.finish_registration(registration)
+    with completeness.telling(catalog.pipeline.name):
+        told = properties_after(registration)
+        put_in_iceberg(catalog.pipeline, registration, told)
+        completeness.tell_hive(catalog.pipeline, told)
+        crash_point("completeness_told")
+        builds.finish_registration(registration)
     crash_point("registration_finished")
     for spare in registration.changes.kept:
         lake.delete(spare.location)

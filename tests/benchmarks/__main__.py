@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from include.pipelines import pipeline_names
-from tests.benchmarks import archive, batches, commands, flags, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, iceberg, pipelines, reads
 from tests.benchmarks.targets import Target
 
 BENCHMARKS = {
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "batches": batches,
     "commands": commands,
     "flags": flags,
+    "iceberg": iceberg,
     "reads": reads,
     "pipelines": pipelines,
 }

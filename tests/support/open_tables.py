@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -147,15 +147,20 @@ class OpenTable:
 
     def registered_rows(self) -> pa.Table:
         """The rows of the registered revisions, read from their folders as Hive's table names them."""
-        parts = []
-        for each in revisions.registered(self.pipeline.table):
-            folder = lake.filesystem(each.location)[1]
-            rows = pa.concat_tables([pq.ParquetFile(f"{folder}/{name}").read() for name in sorted(each.files)])
-            for part in each.partition.split("/"):
-                name, value = part.split("=")
-                rows = rows.append_column(name, pa.array([value] * rows.num_rows))
-            parts.append(rows)
-        return pa.concat_tables(parts, promote_options="permissive")
+        return rows_in(revisions.registered(self.pipeline.table))
+
+
+def rows_in(built: Iterable[BuiltRevision]) -> pa.Table:
+    """The rows of revisions' files, with the values that their folders name."""
+    parts = []
+    for each in built:
+        folder = lake.filesystem(each.location)[1]
+        rows = pa.concat_tables([pq.ParquetFile(f"{folder}/{name}").read() for name in sorted(each.files)])
+        for part in each.partition.split("/"):
+            name, value = part.split("=")
+            rows = rows.append_column(name, pa.array([value] * rows.num_rows))
+        parts.append(rows)
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def comparable(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:

@@ -66,9 +66,8 @@ def note_build(attempt: AttemptSpec, built: Iterable[BuiltRevision], findings: B
 
 
 def _unpublished(ledger: Session, attempt: int) -> Sequence[Revision]:
-    states = (RevisionState.BUILT, RevisionState.VALIDATED)
-    wanted = select(Revision).where(Revision.attempt_id == attempt, Revision.state.in_(states))
-    return ledger.scalars(wanted.with_for_update()).all()
+    is_open = Revision.state.in_((RevisionState.BUILT, RevisionState.VALIDATED))
+    return ledger.scalars(select(Revision).where(Revision.attempt_id == attempt, is_open).with_for_update()).all()
 
 
 def _row(attempt: AttemptSpec, build: int, built: BuiltRevision) -> Revision:
@@ -241,30 +240,33 @@ def begun_registrations(pipeline: str) -> list[Registration]:
 
 def finish_registration(registration: Registration) -> None:
     """Note that the catalog is as a registration meant it: all of its revisions change state at once."""
-    changes = registration.changes
     with session() as ledger:
-        build = ledger.get_one(Build, registration.build, with_for_update=True)
-        if build.published_at is not None:
-            return
-        for stale in changes.drops:
-            move(_locked(ledger, stale), RevisionState.SUPERSEDED)
-        for point in changes.points:
-            for before in _registered_at(ledger, point):
-                move(before, RevisionState.SUPERSEDED)
-            move(_locked(ledger, point), RevisionState.REGISTERED)
-        for spare in changes.kept:
-            row = _locked(ledger, spare)
-            # Housekeeping may have removed it since the registration was begun.
-            if row.state == RevisionState.VALIDATED:
-                move(row, RevisionState.DISCARDED)
-        build.published_at = func.now()
-        if not _is_pinned_again(ledger, build):
-            ledger.get_one(IntervalRow, build.interval_id).state = IntervalState.REGISTERED
+        finish(ledger, registration)
+
+
+def finish(ledger: Session, registration: Registration) -> None:
+    """Note the same within a transaction; of a registration that is finished nothing."""
+    changes, build = registration.changes, ledger.get_one(Build, registration.build, with_for_update=True)
+    if build.published_at is not None:
+        return
+    for stale in changes.drops:
+        move(_locked(ledger, stale), RevisionState.SUPERSEDED)
+    for point in changes.points:
+        for before in _registered_at(ledger, point):
+            move(before, RevisionState.SUPERSEDED)
+        move(_locked(ledger, point), RevisionState.REGISTERED)
+    for spare in changes.kept:
+        row = _locked(ledger, spare)
+        # Housekeeping may have removed it since the registration was begun.
+        if row.state == RevisionState.VALIDATED:
+            move(row, RevisionState.DISCARDED)
+    build.published_at = func.now()
+    if not _is_pinned_again(ledger, build):
+        ledger.get_one(IntervalRow, build.interval_id).state = IntervalState.REGISTERED
 
 
 def _locked(ledger: Session, revision: BuiltRevision) -> Revision:
-    key = (revision.revision, revision.table, revision.partition)
-    return ledger.get_one(Revision, key, with_for_update=True)
+    return ledger.get_one(Revision, (revision.revision, revision.table, revision.partition), with_for_update=True)
 
 
 def _registered_at(ledger: Session, built: BuiltRevision) -> Sequence[Revision]:
@@ -278,8 +280,8 @@ def _registered_at(ledger: Session, built: BuiltRevision) -> Sequence[Revision]:
 
 
 def _is_pinned_again(ledger: Session, build: Build) -> bool:
-    wanted = select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
-    return ledger.scalar(wanted.limit(1)) is not None
+    later = (Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
+    return ledger.scalar(select(Repin.id).where(*later).limit(1)) is not None
 
 
 def _as_json(changes: Changes) -> dict[str, Any]:
@@ -290,10 +292,8 @@ def _as_json(changes: Changes) -> dict[str, Any]:
 
 
 def _changes_of(ledger: Session, build: Build) -> Changes:
-    kept = build.changes or {}
-
     def part(name: str) -> tuple[BuiltRevision, ...]:
-        keys = [(each["revision"], each["table"], each["partition"]) for each in kept.get(name, ())]
+        keys = [(each["revision"], each["table"], each["partition"]) for each in (build.changes or {}).get(name, ())]
         return tuple(as_built(ledger.get_one(Revision, key)) for key in keys)
 
     return Changes(part("points"), part("drops"), part("kept"))

@@ -140,7 +140,11 @@ class Retention:
     """Landing files whose rows lie in registered intervals, counted from their commit."""
     revisions: str = "7d"
     """Revisions that are no longer registered, or never were, counted from then."""
+    snapshots: int = 100
+    """How many snapshots each Iceberg table keeps, the newest ones."""
 
     def __post_init__(self) -> None:
         for duration in (self.landing, self.revisions):
             parse_duration(duration)
+        if self.snapshots < 1:
+            raise UsageError(f"a table keeps at least one snapshot, not {self.snapshots}", remedy="declare more")

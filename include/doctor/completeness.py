@@ -1,0 +1,32 @@
+"""What tables tell of their completeness against the ledger. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from include.doctor.disagreement import REPAIR, Disagreement
+from include.errors import UsageError
+from include.iceberg.completeness import differences
+from include.ledger.intervals.builds import begun_registrations
+from include.pipelines.spec import Pipeline
+
+
+def check_completeness(pipeline: Pipeline) -> Iterator[Disagreement]:
+    """Yield the tables that tell other times than the ledger, unless an interval is being registered.
+
+    An Iceberg table of another, or without its metadata, is told by `check_open_tables`.
+    """
+    if begun_registrations(pipeline.name):
+        return
+    try:
+        for table, what in differences(pipeline):
+            yield Disagreement(
+                "completeness told otherwise",
+                pipeline.name,
+                what,
+                f"{REPAIR}, or the next publication",
+                "tell completeness",
+                table,
+            )
+    except (UsageError, FileNotFoundError):
+        return

@@ -1,0 +1,98 @@
+"""How many snapshots a table keeps: as many as declared, for each commit reads and writes what all of them say.
+
+An expired verdict's summary and tag are gone from the table, which notes that Tidemark did it; the ledger's verdict and
+the interval's proof still say the same. Rows that are registered stay at the head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
+
+from include.iceberg.statement import is_own
+
+THROUGH = "tidemark.expired_through"
+"""Property of a table: its snapshots of this build and of earlier ones may have been expired by Tidemark."""
+
+EXPIRED = "tidemark.expired"
+"""Property of a table: later builds whose snapshots Tidemark has expired, separated by commas."""
+
+AT_ONCE = 25
+"""Snapshots that a commit expires at most: a table that has kept them all gets there in some steps."""
+
+_OWN_TAG = re.compile(r"\d{4}-\d{2}-\d{2}T\d+-(\d+)")
+
+
+def build_of_tag(name: str) -> int | None:
+    """Return the build that a verdict's tag names; None for the tags and branches of others."""
+    match = _OWN_TAG.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def protected(table: Table) -> set[int]:
+    """Return the snapshots that tags and branches of others name, and the head."""
+    return {each.snapshot_id for name, each in table.refs().items() if build_of_tag(name) is None}
+
+
+def surplus(table: Table, keep: int) -> list[Snapshot]:
+    """Return the oldest snapshots beyond those to keep, as many as one commit expires.
+
+    What somebody else's tag or branch names stays, and later ones that removed files stay with it: they tell which
+    files it still needs.
+    """
+    known = table.snapshots()
+    if len(known) <= keep:
+        return []
+    in_order = sorted(known, key=lambda each: each.sequence_number or 0)
+    held, is_after = protected(table), False
+    oldest: list[Snapshot] = []
+    for each in in_order[: len(in_order) - keep]:
+        is_after = is_after or each.snapshot_id in held
+        if each.snapshot_id not in held and not (is_after and _has_removed_files(each)):
+            oldest.append(each)
+    return oldest[:AT_ONCE]
+
+
+def _has_removed_files(snapshot: Snapshot) -> bool:
+    return not is_own(snapshot) or snapshot.summary is None or bool(int(snapshot.summary["deleted-data-files"] or 0))
+
+
+def expire(transaction: Transaction, snapshots: Sequence[Snapshot], *, through: bool) -> None:
+    """Take snapshots and their tags out of a table's metadata, and note it there.
+
+    `through`: they are the oldest ones. Files stay; manifest lists are deleted by the caller after the commit.
+    """
+    gone = {each.snapshot_id for each in snapshots}
+    known = transaction.table_metadata
+    tags = [name for name, each in known.refs.items() if each.snapshot_id in gone]
+    with ManageSnapshots(transaction) as references:
+        for name in tags:
+            references.remove_tag(name)
+    with ExpireSnapshots(transaction) as expiring:
+        expiring.by_ids(sorted(gone))
+    builds = {build for name in tags if (build := build_of_tag(name)) is not None}
+    reached = max([expired_through(known.properties), *(builds if through else ())])
+    later = sorted(each for each in {*expired_builds(known.properties), *builds} if each > reached)
+    said = {THROUGH: str(reached), EXPIRED: ",".join(map(str, later))}
+    transaction.set_properties({key: value for key, value in said.items() if value or key in known.properties})
+
+
+def expired_through(properties: dict[str, str]) -> int:
+    """Return the last build of those that may have been expired as the oldest; 0 without one."""
+    return int(properties.get(THROUGH, 0))
+
+
+def expired_builds(properties: dict[str, str]) -> set[int]:
+    """Return the later builds whose snapshots were expired."""
+    return {int(each) for each in properties.get(EXPIRED, "").split(",") if each}
+
+
+def missing_verdicts(table: Table, told: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return, of intervals' labels and builds, those whose tags are gone although Tidemark has not expired them."""
+    through, expired = expired_through(table.properties), expired_builds(table.properties)
+    there = {build for name in table.refs() if (build := build_of_tag(name)) is not None}
+    return {label: build for label, build in told if build > through and build not in expired | there}

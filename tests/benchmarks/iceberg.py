@@ -1,0 +1,136 @@
+"""`bench iceberg`: CPU seconds of committing an interval to an Iceberg table, by how many were committed before.
+
+The intervals before are laid down, not run: their files in manifests, and as many snapshots as the table keeps in its
+metadata, with summaries and tags as large as those of real ones. What is measured is real: the ledger's questions, the
+footers of the interval's file, manifests, metadata and the catalog's row. All rounds together are a cycle in which
+small manifests are merged once. PostgreSQL's own time is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+
+from include import lake
+from include.iceberg import catalog as iceberg_catalog
+from include.iceberg import tables
+from include.ledger.completeness.properties import properties_after
+from include.ledger.database import engine
+from include.ledger.intervals import builds
+from include.pipelines.spec import Retention
+from include.settings import settings
+from tests.benchmarks.home import bench_home
+from tests.benchmarks.targets import Target
+from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def run(
+    rounds: int = 30, past: Sequence[int] = (10, 1_000, 10_000), keep: int = Retention().snapshots
+) -> dict[str, Any]:
+    """Mean CPU seconds of a commit after so many others, and their ratio to the first of these numbers."""
+    with bench_home() as home, _here(home.environment()):
+        return measure(rounds, past, keep)
+
+
+def measure(rounds: int, past: Sequence[int], keep: int) -> dict[str, Any]:
+    """The same on services that run already."""
+    every = {str(number): _commits(number, rounds, keep) for number in past}
+    first = mean(every[str(past[0])])
+    return {
+        "kept_snapshots": keep,
+        "cpu_seconds": {n: {"mean": mean(s), "median": median(s), "max": max(s)} for n, s in every.items()},
+        "cpu_ratio": {n: round(mean(s) / first, 3) for n, s in every.items()},
+    }
+
+
+def targets(found: dict[str, Any]) -> list[Target]:
+    """A commit costs the interval's files, not the table's."""
+    return [Target(f"cpu_ratio.{n}", ratio, at_most=1.1) for n, ratio in found["cpu_ratio"].items()]
+
+
+@contextmanager
+def _here(environment: dict[str, str]) -> Iterator[None]:
+    os.environ.update({name: value for name, value in environment.items() if name.startswith("TIDEMARK_")})
+    settings.cache_clear()
+    engine.cache_clear()
+    try:
+        yield
+    finally:
+        engine().dispose()
+
+
+def _commits(past: int, rounds: int, keep: int) -> list[float]:
+    """CPU seconds of each commit after so many intervals."""
+    declared = pipeline_named(f"after_{past}_{keep}_{os.getpid()}")
+    archive = OpenTable(replace(declared, retention=Retention(snapshots=keep)))
+    archive.run(0, {"2026-11-18": rows_of(0, 50)})
+    _lay_files(archive.load(), past)
+    _lay_snapshots(archive.load(), min(past, keep))
+    seconds = []
+    for hour in range(1, rounds + 4):
+        spec, built = archive.build(hour, {"2026-11-18": rows_of(hour, 50)})
+        tables.prepare(archive.pipeline)
+        begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+        began = time.process_time()
+        tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, properties_after(begun))
+        seconds.append(time.process_time() - began)
+        builds.finish_registration(begun)
+    # The first ones import and open what the others find.
+    return seconds[3:]
+
+
+def _lay_files(table: Table, past: int, at_once: int = 500) -> None:
+    """Add files of earlier intervals, which nobody reads."""
+    (real,) = (task.file for task in table.scan().plan_files())
+    for first in range(0, past, at_once):
+        with table.transaction() as transaction, transaction.update_snapshot().merge_append() as snapshot:
+            for number in range(first, min(first + at_once, past)):
+                at = LONG_AGO + timedelta(hours=number)
+                file = copy(real)
+                file._data = list(real._data)
+                file[1] = real.file_path.replace("2026-11-18T05", f"{at:%Y-%m-%dT%H}")
+                file[3] = Record(f"{at:%Y-%m-%d}", f"{at:%Y-%m-%dT%H}")
+                snapshot.append_data_file(file)
+
+
+def _lay_snapshots(table: Table, past: int) -> None:
+    """Let the table's metadata have so many snapshots, the head included, each with its tag."""
+    path = Path(lake.filesystem(table.metadata_location)[1])
+    metadata = json.loads(path.read_text())
+    head = next(each for each in metadata["snapshots"] if each["snapshot-id"] == metadata["current-snapshot-id"])
+    own = next(each for each in metadata["snapshots"] if "tidemark.build" in each["summary"])
+    made, tags, parent = [], {}, {}
+    for number in range(1, past):
+        at = LONG_AGO + timedelta(hours=number)
+        summary = {**own["summary"], "tidemark.interval": f"{at:%Y-%m-%dT%H}", "tidemark.build": str(number)}
+        made.append({**head, **parent, "snapshot-id": number, "sequence-number": number, "summary": summary})
+        tags[f"{at:%Y-%m-%dT%H}-{number}"] = {"snapshot-id": number, "type": "tag"}
+        parent = {"parent-snapshot-id": number}
+    head.update(parent, **{"sequence-number": past + 1000, "summary": {**head["summary"], **own["summary"]}})
+    metadata.update({
+        "snapshots": [*made, head],
+        "refs": {"main": metadata["refs"]["main"], **tags},
+        "snapshot-log": [
+            {"snapshot-id": each["snapshot-id"], "timestamp-ms": each["timestamp-ms"]} for each in [*made, head]
+        ],
+        "last-sequence-number": past + 1000,
+    })  # fmt: skip
+    location = table.metadata_location.replace(".metadata.json", "-laid.metadata.json")
+    Path(lake.filesystem(location)[1]).write_text(json.dumps(metadata))
+    with iceberg_catalog.opened() as catalog:
+        catalog.drop_table(table.name())
+        catalog.register_table(table.name(), location)

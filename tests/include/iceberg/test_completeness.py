@@ -1,0 +1,158 @@
+"""Tables of both catalogs tell until when they are complete, as the ledger has it, whatever happened in which order."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg2
+import pytest
+from pyiceberg.table import Table
+
+from include.catalog.properties import properties, put_properties
+from include.doctor.completeness import check_completeness
+from include.iceberg import catalog as iceberg_catalog
+from include.iceberg import completeness, tables
+from include.ledger.completeness.properties import BY_PARTITION, KEYS, UNTIL, properties_after
+from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals.revisions import BuiltRevision
+from include.offsets import OffsetRange
+from tests.conftest import Home
+from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
+
+pytestmark = pytest.mark.services
+
+HOURS = [f"2026-11-18T{hour:02}:00:00Z" for hour in range(5, 12)]
+"""Begins of the intervals 0, 1, …; an interval is complete at the next one's."""
+
+
+@pytest.fixture
+def archive(postgres: Home, pipeline: str) -> OpenTable:
+    """A pipeline with an Iceberg table and a table of its name in the Hive catalog, as Spark would make it."""
+    made = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
+    with psycopg2.connect(postgres.database.replace("/ledger", "/catalog")) as connection, connection.cursor() as hive:
+        hive.execute(
+            'INSERT INTO "DBS" ("DB_ID", "DB_LOCATION_URI", "NAME") SELECT 1, %s, %s '
+            'WHERE NOT EXISTS (SELECT FROM "DBS" WHERE "NAME" = %s)',
+            ["file:///", "lake", "lake"],
+        )
+        hive.execute(
+            'INSERT INTO "TBLS" ("TBL_ID", "CREATE_TIME", "DB_ID", "LAST_ACCESS_TIME", "RETENTION", "TBL_NAME", '
+            '"IS_REWRITE_ENABLED") SELECT (SELECT coalesce(max("TBL_ID"), 0) + 1 FROM "TBLS"), 0, "DB_ID", 0, 0, %s, '
+            'false FROM "DBS" WHERE "NAME" = %s',
+            [made.pipeline.table, "lake"],
+        )
+    return made
+
+
+def run(archive: OpenTable, hour: int, rows: int = 3) -> None:
+    """Register an hour as publication does, without Spark."""
+    register(archive, *archive.build(hour, {"2026-11-18": rows_of(hour, rows)}))
+
+
+def register(archive: OpenTable, spec: attempts.AttemptSpec, built: list[BuiltRevision]) -> None:
+    tables.prepare(archive.pipeline)
+    begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    with completeness.telling(archive.pipeline.name):
+        told = properties_after(begun)
+        tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
+        completeness.tell_hive(archive.pipeline, told)
+        builds.finish_registration(begun)
+
+
+def said(archive: OpenTable) -> dict[str, str]:
+    """What both catalogs say, which must be the same."""
+    name = archive.pipeline.table
+    in_iceberg = {key: value for key, value in archive.load().properties.items() if key in KEYS}
+    assert properties([name], KEYS) == {name: in_iceberg}
+    assert list(check_completeness(archive.pipeline)) == []
+    return in_iceberg
+
+
+def until(archive: OpenTable) -> str | None:
+    return said(archive).get(UNTIL)
+
+
+def snapshots_of(table: Table) -> int:
+    return len(table.snapshots())
+
+
+def test_property_follows_registrations_out_of_order(archive: OpenTable) -> None:
+    run(archive, 0)
+    assert said(archive) == {
+        UNTIL: HOURS[1],
+        BY_PARTITION: json.dumps({"events": {"0": HOURS[1]}}, separators=(",", ":")),
+    }
+    archive.build(1, {})
+    run(archive, 2)
+    assert until(archive) == HOURS[1]
+    run(archive, 1)
+    assert until(archive) == HOURS[3]
+    assert snapshots_of(archive.load()) == 3
+
+
+def test_property_is_gone_where_the_first_interval_is_open(archive: OpenTable) -> None:
+    archive.build(0, {})
+    run(archive, 1)
+    assert said(archive) == {}
+    run(archive, 0)
+    assert until(archive) == HOURS[2]
+
+
+def test_property_steps_back_when_an_interval_is_pinned_again(archive: OpenTable) -> None:
+    run(archive, 0)
+    run(archive, 1)
+    pinned = pins.last_interval(archive.pipeline.name)
+    assert pinned is not None
+    wider = [OffsetRange(r.topic_partition, r.from_offset, r.until_offset + 5, r.topic_id) for r in pinned.ranges]
+    assert pins.replace_ranges(pinned, wider, repinned_by="test") is not None
+    (hive, iceberg) = check_completeness(archive.pipeline)
+    assert f"is complete until {HOURS[2]}, by the ledger it is until {HOURS[1]}" in hive.what
+    assert (hive.repair, iceberg.repair) == ("tell completeness", "tell completeness")
+    assert len(completeness.follow_ledger(archive.pipeline)) == 2
+    assert until(archive) == HOURS[1]
+    assert completeness.follow_ledger(archive.pipeline) == []
+    run(archive, 1)
+    assert until(archive) == HOURS[2]
+
+
+def test_rerun_that_changes_nothing_tells_the_same(archive: OpenTable) -> None:
+    run(archive, 0)
+    before = said(archive)
+    run(archive, 0)
+    assert said(archive) == before
+    assert snapshots_of(archive.load()) == 1
+
+
+def test_killed_before_its_end_a_registration_tells_the_same_when_it_is_finished(archive: OpenTable) -> None:
+    run(archive, 0)
+    spec, built = archive.build(1, {"2026-11-18": rows_of(1, 2)})
+    begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    told = properties_after(begun)
+    assert told == properties_after(begun), "foreseeing keeps nothing"
+    assert [each.build for each in builds.begun_registrations(archive.pipeline.name)] == [begun.build]
+    tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
+    # Killed here. Doctor does not judge what is under way.
+    assert list(check_completeness(archive.pipeline)) == []
+    completeness.tell_hive(archive.pipeline, properties_after(begun))
+    builds.finish_registration(begun)
+    assert until(archive) == HOURS[2]
+
+
+def test_doctor_names_and_repairs_what_somebody_else_told(archive: OpenTable) -> None:
+    run(archive, 0)
+    name = archive.pipeline.table
+    put_properties({name: {UNTIL: HOURS[5]}}, KEYS)
+    with iceberg_catalog.opened() as catalog, catalog.load_table(("lake", name)).transaction() as transaction:
+        transaction.remove_properties(*KEYS)
+    whats = [each.what for each in check_completeness(archive.pipeline)]
+    assert whats == [
+        f"lake.{name} in the catalog is complete until {HOURS[5]}, by the ledger it is until {HOURS[1]}",
+        f"lake.{name} in Iceberg's catalog is complete until no time, by the ledger it is until {HOURS[1]}",
+    ]
+    completeness.follow_ledger(archive.pipeline)
+    assert until(archive) == HOURS[1]
+
+
+def test_table_that_is_not_in_the_catalog_is_left_out(archive: OpenTable) -> None:
+    assert put_properties({"no_table": {UNTIL: HOURS[0]}}, KEYS) == []
+    assert properties(["no_table"], KEYS) == {}
