@@ -31,6 +31,9 @@ from include.streams.generations import no_stream
 LOST_AND_FOUND = "lost+found"
 """Folder of the lake for files that nobody knows."""
 
+_TELLING = ("commit to Iceberg", "tell completeness")
+"""Repairs after which tables may have to tell their completeness anew."""
+
 Progress = Callable[[str], None]
 
 
@@ -55,13 +58,15 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
             _read_from_revisions(pipeline, lost, progress)
         if any(each.repair == "commit to Iceberg" for each in of_pipeline):
             _restore_open_tables(pipeline, progress)
-        if any(each.repair in ("commit to Iceberg", "tell completeness") for each in of_pipeline):
-            for line in follow_ledger(load_pipeline(pipeline)):
-                progress(f"{pipeline}: {line}")
     in_catalog = ("point the catalog", "drop from the catalog", "follow the declaration")
     catalog = [each for each in disagreements if each.repair in in_catalog]
     if catalog:
         _repair_catalog(catalog)
+    # Last: a table that was made anew tells nothing yet.
+    untold = {each.pipeline for each in disagreements if each.repair in (*in_catalog, *_TELLING)}
+    for pipeline in sorted(untold):
+        for line in follow_ledger(load_pipeline(pipeline)):
+            progress(f"{pipeline}: {line}")
 
 
 def _move_aside(location: str, aside: str, progress: Progress) -> None:

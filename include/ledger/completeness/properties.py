@@ -24,6 +24,9 @@ BY_PARTITION = "tidemark.complete_until_by_partition"
 
 KEYS = (UNTIL, BY_PARTITION)
 
+LONGEST = 32_000
+"""Characters of a value, by what a property may have in the Hive metastore."""
+
 Properties = dict[str, dict[str, str]]
 """What is told of each table in which something was ever registered."""
 
@@ -36,10 +39,8 @@ def table_properties(pipeline: str) -> Properties:
         ledger.execute(_OF_TABLES, [pipeline])
         until = dict(ledger.fetchall())
         by_partition = _runs(partition_completeness(pipeline))
-    return {
-        table: {UNTIL: format_time(time), BY_PARTITION: by_partition} if time is not None else {}
-        for table, time in until.items()
-    }
+    also = {BY_PARTITION: by_partition} if len(by_partition) <= LONGEST else {}
+    return {table: {UNTIL: format_time(time), **also} if time is not None else {} for table, time in until.items()}
 
 
 def properties_after(registration: Registration) -> Properties:
