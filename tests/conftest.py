@@ -45,6 +45,12 @@ if not hasattr(sys.modules["__main__"], "__file__"):
 LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow")
 """Modules that a run in parallel begins with, so that it does not end with one of them alone."""
 
+LONG_TIMEOUT = 2400
+"""Seconds after which a test of the long tier has hung: some run the DAG three times, on a machine that does more."""
+
+DURATIONS = REPOSITORY / "tests" / "durations.json"
+"""Seconds that each test of the long tier took, for its parts; `--store-durations` writes it anew."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write what tests/golden expects anew")
@@ -58,6 +64,18 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
     os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say how long the long tier takes, before anybody waits for it."""
+    if config.option.markexpr != "slow":
+        return None
+    seconds = sum(json.loads(DURATIONS.read_text()).values())
+    workers = config.getoption("numprocesses") or 1
+    return (
+        f"long tier: its tests took {seconds / 60:.0f} min one after the other, so about {seconds / 60 / workers:.0f} "
+        f"min with {workers} at a time; cut it in parts with --splits N --group I"
+    )
 
 
 def folder_of_this_run() -> Path:
@@ -88,6 +106,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     # Modules with services take minutes, the others seconds: these fill the gap at the end of a run in parallel.
     items.sort(key=turn)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT))
 
 
 @dataclass

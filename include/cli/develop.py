@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,11 +28,18 @@ def register(app: typer.Typer) -> None:
 def test(context: typer.Context) -> None:
     """Run the test suite, three modules at a time.
 
-    Arguments go to pytest and replace the default ones.
+    Arguments go to pytest. Where they name tests or workers of their own, it is one module at a time.
     """
     os.chdir(REPOSITORY)
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *workers(context.args), *context.args])
+
+
+def workers(arguments: Sequence[str]) -> Sequence[str]:
+    """Return what lets pytest run modules in parallel: nothing where the arguments name tests, or say it themselves."""
+    chosen = any(each.startswith(("-n", "--numprocesses")) for each in arguments)
+    named = any((REPOSITORY / each.split("::")[0]).exists() for each in arguments)
     # More workers than CPUs: modules spend much of their time waiting for services and drivers.
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *(context.args or _THREE_WORKERS)])
+    return () if chosen or named else _THREE_WORKERS
 
 
 def bench(context: typer.Context) -> None:
