@@ -201,13 +201,15 @@ def move(source: str, target: str) -> None:
     system, path = filesystem(source)
     _, target_path = filesystem(target)
     make_parents(target)
-    if object_store.is_bucket_uri(source) and system.get_file_info(path).type == fs.FileType.Directory:
+    if not object_store.is_bucket_uri(source):
+        system.move(path, target_path)
+    elif system.get_file_info(path).type == fs.FileType.Directory:
         for entry in list_entries(source):
             if not entry.is_folder:
-                system.move(f"{path}/{entry.name}", f"{target_path}/{entry.name}")
+                object_store.move(system, f"{path}/{entry.name}", f"{target_path}/{entry.name}")
         delete(source)
     else:
-        system.move(path, target_path)
+        object_store.move(system, path, target_path)
 
 
 @raises_unreachable

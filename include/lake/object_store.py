@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+from contextlib import suppress
 from functools import cache
 
 from pyarrow import fs
@@ -22,6 +24,11 @@ _REFUSED = re.compile(
     r"|Unable to execute HTTP request|\(Service: S3, Status Code: (?:30\d|403|5\d\d)"  # the SDK under Spark
     r"|NoAuthWithAWSException|UnknownStoreException|NoSuchBucket"
 )
+
+COPIED_AT_ONCE = 5_000_000_000
+"""Bytes of the largest object that S3 copies in one request are 5 GiB; what is larger passes through here in parts."""
+
+_PIECE = 16 * 1024 * 1024
 
 _CLOUD = "org.apache.spark.internal.io.cloud"
 
@@ -41,6 +48,25 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
 def _store(bucket: str) -> fs.FileSystem:
     # `from_uri` uses the endpoint of the environment and looks up the bucket's region when none is set.
     return fs.FileSystem.from_uri(f"s3://{bucket}")[0]
+
+
+def move(store: fs.FileSystem, source: str, target: str) -> None:
+    """Move one object within a store. The target is there whole or not at all, the source until the target is there."""
+    if store.get_file_info(source).size <= COPIED_AT_ONCE:
+        store.move(source, target)
+        return
+    with store.open_input_stream(source) as reader:
+        writer = store.open_output_stream(target)
+        try:
+            shutil.copyfileobj(reader, writer, _PIECE)
+        except BaseException:
+            # Closing completes the upload, if it still can; who reads the target must not find a part of it.
+            with suppress(OSError):
+                writer.close()
+                store.delete_file(target)
+            raise
+        writer.close()
+    store.delete_file(source)
 
 
 def spark_properties() -> dict[str, str]:

@@ -390,8 +390,8 @@ def test_operators_are_alerted_when_a_task_fails_for_good(
     wait_for("the run", lambda: next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run) == "failed")
     wait_for("the topic", lambda: "tidemark-alerts" in audit.topics(home.kafka), 60)
     every = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
-    # The interval that waits without a stream gives up, too, some time.
-    alerts = [alert for alert in every if alert["pipeline"] == "nest_cameras"]
+    # The interval that waits without a stream gives up, too, some time. A question names no task.
+    alerts = [alert for alert in every if alert["pipeline"] == "nest_cameras" and "task" in alert]
     assert [(a["pipeline"], a["dag"], a["run"], a["task"]) for a in alerts] == [
         ("nest_cameras", INTERVAL, run, "pin_ranges")
     ]
@@ -481,7 +481,7 @@ def test_stream_is_paused_with_one_alert_when_its_topic_was_recreated(
     ends = ledger(home, "SELECT exit_code FROM stream_launches WHERE pipeline = 'isp_hits'")
     assert ends == [(4,)] * GIVE_UP_AFTER
     every = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
-    alerts = [alert["error"] for alert in every if alert["dag"] == stream]
+    alerts = [alert["error"] for alert in every if alert.get("dag") == stream]
     assert len(alerts) == 1
     assert "./tidemark adopt isp_hits isp-hits" in alerts[0]
     assert f"then unpause {stream}" in alerts[0]

@@ -96,6 +96,22 @@ def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, s
     assert "generate_env.py" in result.stderr
 
 
+def test_lake_in_a_bucket_reaches_all_who_read_or_write_it(environment: dict[str, str | None]) -> None:
+    bucket = {
+        "TIDEMARK_LAKE": "s3a://lake/tidemark",
+        "AWS_ENDPOINT_URL": "http://s3:8333",
+        "AWS_SECRET_ACCESS_KEY": "x",
+    }
+    result = _parse(_parser(), {**environment, **bucket})
+    assert result.returncode == 0, result.stderr
+    services = json.loads(result.stdout)["services"]
+    for name in ("setup", "airflow-scheduler", "airflow-triggerer", "monitor"):
+        assert bucket.items() <= services[name]["environment"].items(), name
+    for name in ("spark-worker-1", "spark-worker-2"):
+        assert services[name]["environment"]["AWS_SECRET_ACCESS_KEY"] == "x"
+    assert not services["setup"]["environment"].get("AWS_SESSION_TOKEN")
+
+
 def test_images_are_pinned_when_pulled(services: dict[str, Any]) -> None:
     for name, service in services.items():
         assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"]), name
@@ -156,12 +172,13 @@ def test_containers_have_few_rights_when_started(services: dict[str, Any]) -> No
 def test_secrets_come_from_the_environment_alone(model: dict[str, Any], environment: dict[str, str | None]) -> None:
     text = COMPOSE.read_text()
     used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {s["environment"] for s in model["secrets"].values()}
-    assert used == set(environment)
-    assert all(expression.startswith(":?run ") for expression in re.findall(r"(?<!\$)\$\{\w+([^}]*)\}", text))
+    assert used == {*environment, "TIDEMARK_LAKE"}
+    expressions = set(re.findall(r"(?<!\$)\$\{(\w+)([^}]*)\}", text)) - {("TIDEMARK_LAKE", ":-file:///srv/lake")}
+    assert all(expression.startswith(":?run ") for _, expression in expressions)
     for service in model["services"].values():
         for name, value in (service.get("environment") or {}).items():
             if re.search(r"PASSWORD$|_KEY$|_SECRET$", name):
-                assert value in environment.values(), f"{name} is a literal"
+                assert value in (None, *environment.values()), f"{name} is a literal"
     assert not re.search(r"://\w+:(?!\$\{)[^@\s/]+@", text)
 
 
