@@ -68,6 +68,8 @@ SELECT %(first)s + h, %(first)s + h, %(first)s + h,
            FROM generate_series(0, %(partitions)s - 1) p)),
        %(start)s::timestamptz + (h + 1) * interval '1 hour', %(per_hour)s, 0, h %% 5, 0, true
 FROM generate_series(0, %(hours)s - 1) h;
+INSERT INTO approvals (build_id, interval_id, suite, warnings, approved, decided_by)
+SELECT %(first)s + h, %(first)s + h, 'v1', '[]', true, 'test@host' FROM generate_series(0, %(hours)s - 1, 5) h;
 """
 
 _STREAM = """
