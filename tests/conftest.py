@@ -70,11 +70,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Say how long the long tier takes, before anybody waits for it."""
     if config.option.markexpr != "slow":
         return None
-    seconds = sum(json.loads(DURATIONS.read_text()).values())
-    workers = config.getoption("numprocesses") or 1
+    timed = json.loads(DURATIONS.read_text())
+    minutes, workers = sum(timed.values()) / 60, config.getoption("numprocesses") or 1
     return (
-        f"long tier: its tests took {seconds / 60:.0f} min one after the other, so about {seconds / 60 / workers:.0f} "
-        f"min with {workers} at a time; cut it in parts with --splits N --group I"
+        f"long tier: {len(timed)} timed tests took {minutes:.0f} min one after the other on two busy cores, so about "
+        f"{minutes / workers:.0f} min with {workers} modules at a time; cut it in parts with --splits N --group I"
     )
 
 
