@@ -17,6 +17,16 @@ _NAMES = {
 }
 
 
+OFFSETS = 10**19
+"""More than Kafka has offsets: so far apart lie the spans of a topic's partitions."""
+
+SPAN = (
+    f"numrange(topic_partition * {OFFSETS}::numeric + from_offset, topic_partition * {OFFSETS}::numeric + until_offset)"
+)
+"""A range of offsets where no other topic partition of the topic has one: partitions fill up side by side, and an index
+over offsets alone would find the same offsets of all of them."""
+
+
 class Base(DeclarativeBase):
     """Declarative base: big integers and times with time zone throughout."""
 
@@ -136,7 +146,7 @@ class MicroBatchRange(Base):
     __table_args__ = (
         Index("ix_micro_batch_ranges_offsets", "topic", "topic_partition", "until_offset"),
         # What overlaps a range is found without walking through all that came after it.
-        Index("ix_micro_batch_ranges_span", text("int8range(from_offset, until_offset)"), postgresql_using="gist"),
+        Index("ix_micro_batch_ranges_span", text(SPAN), postgresql_using="gist"),
         {"comment": "Offset ranges of committed micro-batches, with the fate of every offset"},
     )
 
@@ -229,7 +239,7 @@ class IntervalRange(Base):
 
     __tablename__ = "interval_ranges"
     __table_args__ = (
-        Index("ix_interval_ranges_span", text("int8range(from_offset, until_offset)"), postgresql_using="gist"),
+        Index("ix_interval_ranges_span", text(SPAN), postgresql_using="gist"),
         {"comment": "Pinned offset ranges; consecutive intervals tile per topic partition"},
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
-from sqlalchemy import Boolean, ColumnElement, func, select, true
+from sqlalchemy import Boolean, ColumnElement, func, literal_column, select, true
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.committed import ARCHIVE as ARCHIVE
 from include.ledger.database import session
-from include.ledger.models import IntervalRange, MicroBatchRange, Position, Topic
+from include.ledger.models import OFFSETS, IntervalRange, MicroBatchRange, Position, Topic
 from include.offsets import OffsetRange, TopicPartition
 from include.topics import TopicIdentity, check_same_topic
 
@@ -56,9 +57,17 @@ def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdent
 
 
 def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: OffsetRange) -> ColumnElement[bool]:
-    """Return the condition that a row's offsets overlap the range's; the index over spans answers it."""
-    span = func.int8range(table.from_offset, table.until_offset)
-    return span.op("&&", return_type=Boolean())(func.int8range(offsets.from_offset, offsets.until_offset))
+    """Return the condition that a row's offsets overlap the range's, in its topic partition of whatever topic.
+
+    The index over spans answers it.
+    """
+    first = offsets.topic_partition.partition * OFFSETS
+    span = func.numrange(
+        table.topic_partition * literal_column(f"{OFFSETS}::numeric") + table.from_offset,
+        table.topic_partition * literal_column(f"{OFFSETS}::numeric") + table.until_offset,
+    )
+    wanted = func.numrange(Decimal(first + offsets.from_offset), Decimal(first + offsets.until_offset))
+    return span.op("&&", return_type=Boolean())(wanted)
 
 
 def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> ColumnElement[bool]:

@@ -1,0 +1,168 @@
+"""Ledger of 10,000 intervals and 200 topic partitions: what commits, pins, intervals and `status` read of it.
+
+Rows that PostgreSQL reads are counted, no seconds. Writers read as much as after 50 intervals, or as many times more as
+they have topic partitions. `status` reads the rows of intervals, and of topic partitions what one interval has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import psycopg2
+import pytest
+
+from include.ledger.archive import micro_batches
+from include.ledger.archive.committed import committed_offsets
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
+from include.ledger.completeness import completeness, partition_completeness
+from include.ledger.database import engine
+from include.ledger.intervals import attempts, evidence, pins
+from include.ledger.streams import generations, writers
+from include.monitor.missing import summarize_missing
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import all_pipelines, load_pipeline
+from include.settings import settings
+from include.times import Interval
+from include.topics import TopicIdentity
+from tests.conftest import Home
+from tests.support import ledger_month
+from tests.support.ledger_month import PER_HOUR
+from tests.support.ledger_reads import rows_read
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WIDE, NARROW = "nest_cameras", "isp_hits"
+SMALL, LARGE = (50, 8), (2000, 200)
+"""Intervals of each of the five pipelines, and topic partitions of the wide one."""
+
+_CONTINUE = """
+INSERT INTO topics (pipeline, topic, topic_id, topic_partitions)
+SELECT i.pipeline, r.topic, 'topic-id', 1 + max(r.topic_partition)
+FROM intervals i JOIN interval_ranges r ON r.interval_id = i.id GROUP BY 1, 2;
+INSERT INTO positions (pipeline, query, topic, topic_partition, next_offset, micro_batch_id)
+SELECT b.pipeline, b.query, r.topic, r.topic_partition, max(r.until_offset), max(b.id)
+FROM micro_batches b JOIN micro_batch_ranges r ON r.micro_batch_id = b.id GROUP BY 1, 2, 3, 4;
+SELECT setval(pg_get_serial_sequence('micro_batches', 'id'), (SELECT max(id) FROM micro_batches));
+SELECT setval(pg_get_serial_sequence('intervals', 'id'), (SELECT max(id) FROM intervals));
+SELECT setval(pg_get_serial_sequence('attempts', 'id'), (SELECT max(id) FROM attempts));
+"""
+
+
+@pytest.fixture
+def database(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
+    settings.cache_clear()
+    yield postgres.database
+    settings.cache_clear()
+
+
+def fill(database: str, monkeypatch: pytest.MonkeyPatch, hours: int, partitions: int) -> int:
+    """Fill the ledger as streams and intervals would have; return its rows."""
+    tables = "intervals, micro_batches, quarantine_counts, positions, topics, generations, writers"
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER DATABASE ledger SET enable_seqscan = off")
+        cursor.execute(f"TRUNCATE {tables} CASCADE")
+    # Its numbers of intervals begin so far from each other.
+    monkeypatch.setattr(ledger_month, "HOURS", hours)
+    monkeypatch.setattr(ledger_month, "PARTITIONS", partitions)
+    ledger_month.fill(database, {each.name: each.tables for each in all_pipelines()}, START, WIDE, hours=hours)
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(_CONTINUE)
+        cursor.execute(
+            "SELECT sum(greatest(c.reltuples, 0)) FROM pg_class c JOIN pg_stat_user_tables t ON t.relid = c.oid"
+        )
+        return int(cursor.fetchall()[0][0])
+
+
+def batch(pipeline: str, hours: int, partitions: int, number: int) -> BatchCommit:
+    """The micro-batch of a record in each topic partition, `number` after the history."""
+    topic = f"{pipeline}-log"
+    at = START + timedelta(hours=hours + number)
+    whole = [TopicPartition(topic, each) for each in range(partitions)]
+    return BatchCommit(
+        pipeline,
+        ARCHIVE,
+        pipeline,
+        hours * ledger_month.BATCHES_PER_HOUR + number,
+        [OffsetRange(tp, hours * PER_HOUR + number, hours * PER_HOUR + number + 1) for tp in whole],
+        {topic: TopicIdentity(topic, "topic-id", partitions)},
+        {tp: Fates(archived=1) for tp in whole},
+        (LandingFile("archived", f"landing/{pipeline}-{number}.parquet", 1, 100, (at, at)),),
+        partitions,
+    )
+
+
+def interval(pipeline: str, hours: int, partitions: int) -> None:
+    """What the interval after the history asks and writes before and while it is built."""
+    at = Interval(START + timedelta(hours=hours), START + timedelta(hours=hours + 1))
+    topic = f"{pipeline}-log"
+    begin = hours * PER_HOUR
+    ranges = [OffsetRange(TopicPartition(topic, each), begin, begin + 1, "topic-id") for each in range(partitions)]
+    between = pins.find_neighbours(pipeline, at)
+    pinned = pins.write_interval(pipeline, at, ranges, {topic: "topic-id"}, pinned_by="test", between=between)
+    assert pinned is not None
+    attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
+    attempts.load_attempt(attempt)
+    found = evidence.committed_fates(pipeline, pinned.ranges)
+    assert sum(each.fates.archived for each in found) == partitions
+    attempts.end_attempt(attempt, 0, {})
+
+
+def reads(database: str, work: Callable[[], object]) -> dict[str, int]:
+    def closing() -> None:
+        work()
+        engine().dispose()
+
+    engine().dispose()
+    return rows_read(database, closing)
+
+
+def written(database: str, size: tuple[int, int]) -> dict[str, int]:
+    """Rows read by each writer, in all tables."""
+    hours, width = size
+    found = {}
+    for pipeline, partitions in ((NARROW, 2), (WIDE, width)):
+        lease = writers.acquire(pipeline)
+
+        def commit(number: int, pipeline: str = pipeline, partitions: int = partitions, lease: writers.Lease = lease):
+            return lambda: micro_batches.commit(lease, batch(pipeline, hours, partitions, number))
+
+        found[f"{pipeline} commit"] = sum(reads(database, commit(0)).values())
+        found[f"{pipeline} interval"] = sum(
+            reads(database, lambda p=pipeline, n=partitions: interval(p, hours, n)).values()
+        )
+        generations.open_generation(lease, started_by="test", reason="its cost")
+        found[f"{pipeline} commit in a new generation"] = sum(reads(database, commit(1)).values())
+    return found
+
+
+def looked(database: str) -> dict[str, dict[str, int]]:
+    """Rows of each table that the commands read which only look at the ledger."""
+    declared = all_pipelines()
+    return {
+        "status": reads(database, lambda: [(summarize_missing(each), completeness(each.name)) for each in declared]),
+        "lag": reads(database, lambda: [committed_offsets(each.name) for each in declared]),
+        "partitions": reads(database, lambda: partition_completeness(load_pipeline(WIDE).name)),
+    }
+
+
+def test_writers_and_status_read_no_more_than_they_ask_for_when_history_and_topics_have_grown(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, writes, rows = {}, {}, {}
+    for size in (SMALL, LARGE):
+        rows[size] = fill(database, monkeypatch, *size)
+        looks[size] = looked(database)
+        writes[size] = written(database, size)
+        print(size, rows[size], looks[size], writes[size])
+    for work, small in writes[SMALL].items():
+        wider = LARGE[1] / SMALL[1] if work.startswith(WIDE) else 1
+        assert writes[LARGE][work] <= 1.05 * wider * small, f"{work}: {small} rows have become {writes[LARGE][work]}"
+    for work, (short, long) in {each: (looks[SMALL][each], looks[LARGE][each]) for each in looks[SMALL]}.items():
+        longer, wider = LARGE[0] / SMALL[0], LARGE[1] / SMALL[1]
+        for table, read in long.items():
+            more = longer if table == "intervals" else wider
+            assert read <= 1.05 * more * short.get(table, 1), f"{work}: {short} rows have become {long}"
