@@ -337,6 +337,16 @@ def in_process(home: Home) -> Iterator[Home]:
         yield home
 
 
+@pytest.fixture(scope="module")
+def postgres(new_home: Callable[..., Home]) -> Iterator[Home]:
+    """An embedded PostgreSQL that this process itself talks to."""
+    made = new_home()
+    made.run("up", "postgres")
+    with settings_of(made):
+        yield made
+    made.end()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small local session for all tests of transforms and decoding."""

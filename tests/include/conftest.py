@@ -1,22 +1,10 @@
-"""Services of tests that need a part of them only."""
+"""What tests of the ledger share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
-from tests.conftest import Home, settings_of
-
-
-@pytest.fixture(scope="module")
-def postgres(new_home: Callable[..., Home]) -> Iterator[Home]:
-    """An embedded PostgreSQL that this process itself talks to."""
-    made = new_home()
-    made.run("up", "postgres")
-    with settings_of(made):
-        yield made
-    made.end()
+from tests.conftest import Home
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -14,20 +13,11 @@ from include.pipelines.spec import Pipeline
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import follow_in_iceberg
 from spark_jobs.publication.register import finish_interval
-from tests.conftest import Home, settings_of
+from tests.conftest import Home
 from tests.support.ledger_faults import Killed
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture(scope="module")
-def postgres(new_home: Callable[..., Home]) -> Iterator[Home]:
-    made = new_home()
-    made.run("up", "postgres")
-    with settings_of(made):
-        yield made
-    made.end()
 
 
 class Pointers:
