@@ -104,9 +104,8 @@ def _replay_row(batch: BatchCommit, record: RecordKey, fate: str, by: str, micro
 def assign_replays(ledger: Session, pipeline: str, interval_id: int) -> None:
     """Let an interval that is being pinned deliver what was replayed since the last one was.
 
-    Called for each interval in the order of time, so the first one pinned after a replay delivers it,
-    whichever of them is built first. An interval that is pinned again gets its replays back: deleting it
-    has set them free in the same transaction.
+    Called for the interval that a run asked for: those pinned on the way to it may never be built. So the first one
+    that is asked for after a replay delivers it, and keeps it when it is pinned again.
     """
     ledger.execute(
         update(Replay)

@@ -15,9 +15,12 @@ from sqlalchemy import event
 
 from include import kafka
 from include.intervals.pinning import NEAR, pin_interval
+from include.ledger import quarantine
+from include.ledger.archive.landing_files import LandingFile
 from include.ledger.database import engine
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.quarantine import LandedReplay, RecordKey
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.streams import generations
@@ -170,6 +173,18 @@ def test_intervals_that_were_never_built_are_missing(log: Log) -> None:
         MissingIntervals(far.from_time, far.to_time, 1, 1),
         MissingIntervals(far.to_time, begins.from_time, 3, None),
     ]
+
+
+def test_replayed_rows_go_to_the_interval_that_was_asked_for_and_not_to_those_on_the_way(log: Log) -> None:
+    log.send(0, 0.5, 1.5, 2.5)
+    log.archive()
+    name = log.pipeline.name
+    landed = LandedReplay(
+        {RecordKey(log.topic, "id", 0, 0): "archived"}, {}, [LandingFile("archived", f"landing/{name}/replay-0", 1, 9)]
+    )
+    quarantine.record_replay(name, 0, landed, by="test", decoder_version="1", seconds=0.5)
+    pin(log, 2)
+    assert [quarantine.replayed_into(each.id).records for each in log.pinned()] == [0, 0, 1]
 
 
 def test_rest_of_a_deleted_topic_has_what_was_left_between_intervals(log: Log) -> None:

@@ -11,9 +11,11 @@ from include.errors import AnotherWriter
 from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile, files_at
 from include.ledger.database import session
+from include.ledger.intervals.pins import find_neighbours, write_interval
 from include.ledger.models import QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey
 from tests.conftest import Home
+from tests.support.attempts import hour
 
 pytestmark = pytest.mark.services
 
@@ -64,3 +66,21 @@ def test_replay_is_refused_while_another_decides(postgres: Home, pipeline: str) 
         with pytest.raises(AnotherWriter, match="under way"), quarantine.deciding(pipeline, timedelta(0)):
             pass
     assert not quarantine.is_being_decided(pipeline)
+
+
+def test_replay_waits_for_an_interval_that_was_asked_for_when_others_are_pinned_on_the_way(pipeline: str) -> None:
+    record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
+    delivered = []
+    for number in range(3):
+        pinned = write_interval(
+            pipeline,
+            hour(number),
+            [],
+            {},
+            pinned_by="test",
+            between=find_neighbours(pipeline, hour(number)),
+            delivers_replays=number == 1,
+        )
+        assert pinned is not None
+        delivered.append(quarantine.replayed_into(pinned.id).records)
+    assert delivered == [0, 1, 0]

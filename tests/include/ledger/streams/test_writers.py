@@ -1,0 +1,104 @@
+"""The lease is taken from a driver that has certainly ended, and from no other, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import psutil
+import pytest
+
+from include.errors import AnotherWriter
+from include.ledger.database import session
+from include.ledger.models import Writer
+from include.ledger.streams import writers
+from include.processes import ProcessIdentity
+from include.settings import settings
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def driver() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def impatient(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who finds the lease taken gives up soon."""
+    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "2")
+    settings.cache_clear()
+    yield
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def held_by(pipeline: str, process: ProcessIdentity, host: str | None = None) -> int:
+    """Let a process of this host, or of another, hold the lease for an hour; return its fencing token."""
+    now = datetime.now(UTC)
+    with session() as ledger:
+        ledger.merge(
+            Writer(
+                pipeline=pipeline,
+                token=7,
+                holder=f"{host or socket.gethostname()}:{process}",
+                acquired_at=now,
+                renewed_at=now,
+                expires_at=now + timedelta(hours=1),
+                stop_requested=False,
+            )
+        )
+    return 7
+
+
+def test_lease_is_taken_at_once_when_its_driver_was_killed(
+    pipeline: str, driver: subprocess.Popen[bytes], impatient: None
+) -> None:
+    token = held_by(pipeline, ProcessIdentity.of(driver.pid))
+    driver.kill()
+    driver.wait()
+    assert writers.live_writer(pipeline) is None
+    assert writers.acquire(pipeline).token == token + 1
+
+
+@pytest.mark.parametrize("step", [-3600, -1, 1, 3600])
+def test_lease_stays_with_a_living_driver_when_the_clock_steps(
+    pipeline: str, driver: subprocess.Popen[bytes], impatient: None, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    token = held_by(pipeline, ProcessIdentity.of(driver.pid))
+    boot_time = psutil._pslinux.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot_time + step)
+    live = writers.live_writer(pipeline)
+    assert live is not None
+    assert live.token == token
+    if step == 1:
+        with pytest.raises(AnotherWriter, match=f"fencing token {token}"):
+            writers.acquire(pipeline)
+
+
+@pytest.mark.parametrize("elsewhere", ["container of the same name", "boot of before", "host"])
+def test_lease_stays_with_a_driver_that_cannot_be_seen_from_here(
+    pipeline: str, driver: subprocess.Popen[bytes], impatient: None, elsewhere: str
+) -> None:
+    here = ProcessIdentity.of(driver.pid)
+    driver.kill()
+    driver.wait()
+    # No process of this host has the pid any more, which says nothing about that one.
+    theirs = {
+        "container of the same name": replace(here, pid_namespace="1"),
+        "boot of before": replace(here, boot_id="another"),
+        "host": here,
+    }[elsewhere]
+    held_by(pipeline, theirs, "elsewhere" if elsewhere == "host" else None)
+    assert writers.live_writer(pipeline) is not None
+    assert pipeline not in writers.live_drivers()
+    if elsewhere == "container of the same name":
+        with pytest.raises(AnotherWriter):
+            writers.acquire(pipeline)
