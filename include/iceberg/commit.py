@@ -25,7 +25,7 @@ from include.catalog import DATABASE
 from include.catalog.columns import declared_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find, location_of, unescaped
-from include.iceberg.kept import expire, surplus
+from include.iceberg.kept import delete_lists, expire, surplus
 from include.iceberg.said import said_of, say
 from include.iceberg.schema import follow_declaration, partition_spec, schema_of
 from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own
@@ -202,8 +202,7 @@ def _commit(
             say(transaction, said)
         if old:
             expire(transaction, old, through=True)
-    for each in old:
-        table.io.delete(each.manifest_list)
+    delete_lists(table, old)
 
 
 def tell_again(pipeline: Pipeline, table: Table, statement: Statement, wanted: Sequence[BuiltRevision]) -> None:

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from include.iceberg.catalog import find, opened, unescaped, writing
 from include.iceberg.commit import live_files
-from include.iceberg.kept import expire, protected
+from include.iceberg.kept import delete_lists, expire, protected
 from include.iceberg.statement import is_own
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -112,8 +112,7 @@ def _lives(table: Table) -> Iterator[_Life]:
 def _expire(table: Table, snapshots: Collection[Snapshot]) -> None:
     with table.transaction() as transaction:
         expire(transaction, list(snapshots), through=False)
-    for each in snapshots:
-        table.io.delete(each.manifest_list)
+    delete_lists(table, snapshots)
 
 
 def _folder(path: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Snapshot
@@ -64,7 +65,7 @@ def _has_removed_files(snapshot: Snapshot) -> bool:
 def expire(transaction: Transaction, snapshots: Sequence[Snapshot], *, through: bool) -> None:
     """Take snapshots and their tags out of a table's metadata, and note it there.
 
-    `through`: they are the oldest ones. Files stay; manifest lists are deleted by the caller after the commit.
+    `through`: they are the oldest ones. Files stay; `delete_lists` is for after the commit.
     """
     gone = {each.snapshot_id for each in snapshots}
     known = transaction.table_metadata
@@ -79,6 +80,13 @@ def expire(transaction: Transaction, snapshots: Sequence[Snapshot], *, through: 
     later = sorted(each for each in {*expired_builds(known.properties), *builds} if each > reached)
     said = {THROUGH: str(reached), EXPIRED: ",".join(map(str, later))}
     transaction.set_properties({key: value for key, value in said.items() if value or key in known.properties})
+
+
+def delete_lists(table: Table, snapshots: Iterable[Snapshot]) -> None:
+    """Delete the manifest lists of snapshots that are expired; somebody else may have done it."""
+    for each in snapshots:
+        with suppress(FileNotFoundError):
+            table.io.delete(each.manifest_list)
 
 
 def expired_through(properties: dict[str, str]) -> int:

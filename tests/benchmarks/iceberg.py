@@ -17,6 +17,7 @@ from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import copyfile
 from statistics import mean, median
 from typing import Any
 
@@ -117,7 +118,14 @@ def _lay_snapshots(table: Table, past: int) -> None:
     for number in range(1, past):
         at = LONG_AGO + timedelta(hours=number)
         summary = {**own["summary"], "tidemark.interval": f"{at:%Y-%m-%dT%H}", "tidemark.build": str(number)}
-        made.append({**head, **parent, "snapshot-id": number, "sequence-number": number, "summary": summary})
+        listed = head["manifest-list"].replace(".avro", f"-{number}.avro")
+        copyfile(*(lake.filesystem(each)[1] for each in (head["manifest-list"], listed)))
+        made.append(
+            {
+                **head, **parent, "snapshot-id": number, "sequence-number": number, "summary": summary,
+                "manifest-list": listed,
+            }
+        )  # fmt: skip
         tags[f"{at:%Y-%m-%dT%H}-{number}"] = {"snapshot-id": number, "type": "tag"}
         parent = {"parent-snapshot-id": number}
     head.update(parent, **{"sequence-number": past + 1000, "summary": {**head["summary"], **own["summary"]}})

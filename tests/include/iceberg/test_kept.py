@@ -63,6 +63,16 @@ def test_oldest_snapshots_and_their_tags_go_and_all_rows_stay(archive: OpenTable
     assert restore(archive.pipeline) == []
 
 
+def test_manifest_list_that_is_gone_already_is_no_matter(archive: OpenTable) -> None:
+    for hour in range(3):
+        archive.run(hour, {"2026-11-18": rows_of(hour, 2)})
+    table = archive.load()
+    first = min(table.snapshots(), key=lambda each: each.sequence_number or 0)
+    table.io.delete(first.manifest_list)
+    archive.run(3, {"2026-11-18": rows_of(3, 2)})
+    assert intervals_told(archive) == ["06", "07", "08"]
+
+
 def test_snapshot_with_somebody_elses_tag_stays_with_what_tells_of_its_files(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     with iceberg_catalog.opened() as catalog:
