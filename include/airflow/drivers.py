@@ -105,7 +105,16 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
         return False
     if launch.host == this_host():
         return process_of(launch) is not None
-    return live.holder.split(":")[0] == launch.host.split("/")[0] and live.acquired_at >= launch.launched_at
+    return _is_at(live.holder, launch.host) and live.acquired_at >= launch.launched_at
+
+
+def _is_at(holder: str, host: str) -> bool:
+    """Whether a lease's holder runs where a launch was noted; by the host's name where no more was written of both."""
+    name, pid, start = holder.rsplit(":", 2)
+    process = ProcessIdentity.parse(f"{pid}:{start}")
+    if not process.boot_id or "/" not in host:
+        return name == host.split("/")[0]
+    return f"{name}/{process.boot_id}/{process.pid_namespace}" == host
 
 
 def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:

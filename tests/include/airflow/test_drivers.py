@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -47,19 +46,19 @@ def elsewhere() -> str:
 class Driver(threading.Thread):
     """Holds the lease as a driver does, and commits nothing; ends when asked to, unless it hangs."""
 
-    def __init__(self, *, hangs: bool = False, starts_after: float = 0.0) -> None:
+    def __init__(self, *, hangs: bool = False, starts_after: threading.Event | None = None) -> None:
         super().__init__(daemon=True)
         self.hangs, self.starts_after = hangs, starts_after
         self.was_asked = self.was_shut_out = False
         self.start()
 
     def run(self) -> None:
-        time.sleep(self.starts_after)
+        if self.starts_after is not None:
+            assert self.starts_after.wait(60)
         lease = writers.acquire(NAME)
         try:
             while not self.was_asked or self.hangs:
                 self.was_asked = writers.renew(lease)
-                time.sleep(0.1)
         except AnotherWriter:
             self.was_shut_out = True
         writers.release(lease)
@@ -95,8 +94,18 @@ def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(els
     assert not holds_lease()
 
 
-def test_driver_of_another_host_is_asked_once_it_holds_its_lease_when_stopped_while_it_starts(elsewhere: str) -> None:
-    driver = Driver(starts_after=2)
+def test_driver_of_another_host_is_asked_once_it_holds_its_lease_when_stopped_while_it_starts(
+    elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, live_writer = threading.Event(), writers.live_writer
+
+    def look(pipeline: str) -> writers.LiveWriter | None:
+        live = live_writer(pipeline)
+        looked.set()
+        return live
+
+    monkeypatch.setattr(writers, "live_writer", look)
+    driver = Driver(starts_after=looked)
     drivers.stop_driver(NAME, elsewhere, patience=10)
     driver.join(10)
     assert driver.was_asked
@@ -121,6 +130,22 @@ def test_driver_of_another_host_is_adopted_with_its_launch_though_its_process_ca
     assert not drivers.holds_lease(launch, by_hand)
 
 
+@pytest.mark.parametrize(("namespace", "is_its_driver"), [("22", True), ("33", False)])
+def test_driver_of_another_container_of_the_same_host_name_is_not_taken_for_the_launch_s(
+    in_process: Home, namespace: str, is_its_driver: bool
+) -> None:
+    launches.note_intent("contained", NAME, "shared/boot/22", "/nowhere/stream.log")
+    change(
+        in_process,
+        "INSERT INTO writers (pipeline, token, holder, expires_at, stop_requested, application_id) "
+        f"VALUES ('{NAME}', 1, 'shared:7:boot/100/{namespace}', now() + interval '1 min', false, '')",
+    )
+    live, launch = writers.live_writer(NAME), launches.find("contained")
+    assert live is not None
+    assert launch is not None
+    assert drivers.holds_lease(launch, live) is is_its_driver
+
+
 def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to_start(
     in_process: Home, elsewhere: str
 ) -> None:
@@ -133,9 +158,10 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     in_process.run("produce", NAME, "--events", "10")
     driver = Driver()
     wait_for("its lease", holds_lease, 10)
-    progress = Progress(after=timedelta(seconds=1))
-    event = wait_for("the stall", lambda: look_at_progress(NAME, progress, time.monotonic()), 20)
-    assert event == {"event": "stalled", "query": "archive"}
+    progress = Progress(after=HOUR)
+    assert look_at_progress(NAME, progress, 0) is None
+    assert look_at_progress(NAME, progress, HOUR.total_seconds()) is None
+    assert look_at_progress(NAME, progress, HOUR.total_seconds() + 1) == {"event": "stalled", "query": "archive"}
     drivers.stop_driver(NAME, "", patience=10)
     driver.join(10)
     assert driver.was_asked
