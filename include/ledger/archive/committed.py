@@ -16,7 +16,7 @@ FLAGS = "flags"
 _POSITIONS = "SELECT query, topic, topic_partition, next_offset FROM positions WHERE pipeline = %s"
 
 _FIRST = """
-    SELECT p.topic, p.topic_partition, first.from_offset
+    SELECT p.topic, p.topic_partition, t.topic_id, first.from_offset
     FROM positions p
     JOIN topics t ON t.pipeline = p.pipeline AND t.topic = p.topic
     -- Stops at the first micro-batch of each topic partition, however many follow it.
@@ -48,10 +48,12 @@ def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
     Of a topic that was deleted and created again: where its current incarnation begins.
     """
     with reading() as ledger:
-        return first_offsets(ledger, pipeline)
+        return {tp: offset for (tp, _), offset in first_offsets(ledger, pipeline).items()}
 
 
-def first_offsets(ledger: cursor, pipeline: str) -> dict[TopicPartition, int]:
-    """Return the same within a transaction."""
+def first_offsets(ledger: cursor, pipeline: str) -> dict[tuple[TopicPartition, str], int]:
+    """Return the same within a transaction, each with its topic's id."""
     ledger.execute(_FIRST, [pipeline])
-    return {TopicPartition(topic, partition): offset for topic, partition, offset in ledger.fetchall()}
+    return {
+        (TopicPartition(topic, partition), topic_id): offset for topic, partition, topic_id, offset in ledger.fetchall()
+    }

@@ -59,8 +59,8 @@ def missing_intervals(pipeline: str) -> list[MissingIntervals]:
     with reading() as ledger:
         pinned = [_pinned_missing(each) for each in intervals_where(ledger, _NEVER_BEGUN, pipeline=pipeline)]
         gaps = _gaps(ledger, pipeline)
-        begins = first_offsets(ledger, pipeline) if gaps else {}
-    unpinned = [each for gap in gaps if (each := _unpinned(gap, begins)).offsets]
+        firsts = first_offsets(ledger, pipeline) if gaps else {}
+    unpinned = [each for gap in gaps if (each := _unpinned(gap, firsts)).offsets]
     return sorted([*_joined(pinned), *unpinned], key=lambda each: each.to_time)
 
 
@@ -82,14 +82,16 @@ def _joined(intervals: list[MissingIntervals]) -> list[MissingIntervals]:
     return joined
 
 
-def _unpinned(gap: Neighbours, begins: Mapping[TopicPartition, int]) -> MissingIntervals:
-    assert gap.after is not None
-    if gap.before is not None:
-        begins = {
-            r.topic_partition: r.until_offset
-            for r in gap.before.ranges
-            if gap.after.topic_ids.get(r.topic_partition.topic) == r.topic_id
-        }
-    offsets = sum(max(0, r.from_offset - begins.get(r.topic_partition, r.from_offset)) for r in gap.after.ranges)
-    begin = gap.before.interval.to_time if gap.before else None
-    return MissingIntervals(begin, gap.after.interval.from_time, offsets, None)
+def _unpinned(gap: Neighbours, firsts: Mapping[tuple[TopicPartition, str], int]) -> MissingIntervals:
+    after, before = gap.after, gap.before
+    assert after is not None
+    known = before.topic_ids if before else {}
+    ends = {r.topic_partition: r.until_offset for r in before.ranges} if before else {}
+    offsets = 0
+    for each in after.ranges:
+        tp = each.topic_partition
+        # As pinning begins them: a topic partition added to a known topic at 0, a new topic where its archive does.
+        is_known = known.get(tp.topic) == each.topic_id
+        begin = ends.get(tp, 0) if is_known else firsts.get((tp, each.topic_id), each.from_offset)
+        offsets += max(0, each.from_offset - begin)
+    return MissingIntervals(before.interval.to_time if before else None, after.interval.from_time, offsets, None)

@@ -11,9 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 from sqlalchemy import event
 
 from include import kafka
+from include.intervals.missing import missing_in_order
 from include.intervals.pinning import NEAR, pin_interval
 from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile
@@ -173,6 +175,27 @@ def test_intervals_that_were_never_built_are_missing(log: Log) -> None:
         MissingIntervals(far.from_time, far.to_time, 1, 1),
         MissingIntervals(far.to_time, begins.from_time, 3, None),
     ]
+
+
+def test_first_records_of_an_added_topic_partition_are_missing_until_the_hour_between_is_built(log: Log) -> None:
+    begin = -(NEAR + 24)
+    log.send(0, begin + 0.1)
+    log.archive()
+    pin(log, begin)
+    log.admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(30)
+    # A producer that knew the topic before would refuse the new partition for a while.
+    log.producer = kafka.producer()
+    log.send(0, 0.1)
+    log.send(2, begin + 0.5, begin + 3.5, 0.5)
+    log.archive()
+    assert by_partition(pin(log, 0))[2] == (2, 3)
+    unpinned = MissingIntervals(hour(begin).to_time, hour(0).from_time, 2, None)
+    assert [each for each in missing_intervals(log.pipeline.name) if each.pinned is None] == [unpinned]
+    # Their first hour is pinned already, so they are in the next one that is built.
+    assert hour(begin + 1) in missing_in_order(log.pipeline)
+    assert by_partition(pin(log, begin + 1))[2] == (0, 1)
+    assert by_partition(pin(log, begin + 3))[2] == (1, 2)
+    assert [each for each in missing_intervals(log.pipeline.name) if each.pinned is None] == []
 
 
 def test_replayed_rows_go_to_the_interval_that_was_asked_for_and_not_to_those_on_the_way(log: Log) -> None:

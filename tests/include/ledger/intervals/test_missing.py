@@ -1,0 +1,104 @@
+"""What lies in time that nobody has pinned is missing, also of topic partitions and topics that came later."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.completeness import completeness
+from include.ledger.database import session
+from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.ledger.intervals.pins import find_neighbours, write_interval
+from include.ledger.models import Position, Topic
+from include.ledger.streams import writers
+from include.monitor.missing import building_commands, summarize_missing
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.times import format_time
+from include.topics import TopicIdentity
+from tests.conftest import Home
+from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+JOINED = "nest-logs-joined"
+FAR = 60
+"""More hours than pinning fills on its way."""
+
+
+def archive(pipeline: str, number: int, *ranges: OffsetRange) -> None:
+    """Commit a micro-batch of these ranges, each of a topic whose id is the range's."""
+    topics = {r.topic_partition.topic: TopicIdentity(r.topic_partition.topic, r.topic_id, 2) for r in ranges}
+    lease = writers.acquire(pipeline)
+    micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
+    writers.release(lease)
+
+
+def build(pipeline: str, number: int, *ranges: OffsetRange) -> None:
+    """Pin an hour to the ranges, and register it."""
+    topic_ids = {r.topic_partition.topic: r.topic_id for r in ranges}
+    between = find_neighbours(pipeline, hour(number))
+    assert write_interval(pipeline, hour(number), ranges, topic_ids, pinned_by="test", between=between)
+    attempt = begin_attempt(pipeline, hour(number))
+    register(attempt, note_build(attempt))
+
+
+def span(partition: int, begin: int, until: int, topic: str = TOPIC, topic_id: str = "id") -> OffsetRange:
+    return OffsetRange(TopicPartition(topic, partition), begin, until, topic_id)
+
+
+def unpinned(offsets: int) -> MissingIntervals:
+    return MissingIntervals(hour(0).to_time, hour(FAR).from_time, offsets, None)
+
+
+def test_first_offsets_of_a_topic_partition_that_was_added_are_missing(pipeline: str) -> None:
+    archive(pipeline, 0, span(0, 0, 12), span(1, 0, 7))
+    build(pipeline, 0, span(0, 0, 10))
+    build(pipeline, FAR, span(0, 10, 12), span(1, 5, 7))
+    assert missing_intervals(pipeline) == [unpinned(5)]
+
+
+def test_first_offsets_of_a_topic_that_joined_are_missing_from_where_its_archive_begins(pipeline: str) -> None:
+    archive(pipeline, 0, span(0, 0, 12), span(0, 3, 9, JOINED))
+    build(pipeline, 0, span(0, 0, 10))
+    build(pipeline, FAR, span(0, 10, 12), span(0, 7, 9, JOINED))
+    assert missing_intervals(pipeline) == [unpinned(4)]
+    waits = completeness(pipeline).waits_for
+    assert completeness(pipeline).complete_until == hour(0).to_time
+    assert waits is not None
+    assert (waits.kind, waits.to_time) == ("missing", hour(FAR).from_time)
+    # An hour between is pinned from the beginning on.
+    build(pipeline, 1, span(0, 10, 10), span(0, 3, 7, JOINED))
+    assert missing_intervals(pipeline) == []
+    assert completeness(pipeline).complete_until == hour(FAR).to_time
+
+
+def test_nothing_is_missing_of_what_came_later_when_it_is_pinned_from_its_beginning(pipeline: str) -> None:
+    archive(pipeline, 0, span(0, 0, 10), span(1, 0, 7), span(0, 3, 9, JOINED))
+    build(pipeline, 0, span(0, 0, 10))
+    build(pipeline, FAR, span(0, 10, 10), span(1, 0, 7), span(0, 3, 9, JOINED))
+    assert missing_intervals(pipeline) == []
+    assert completeness(pipeline).complete_until == hour(FAR).to_time
+
+
+def test_archive_of_a_topic_created_again_says_nothing_about_where_the_one_before_began(pipeline: str) -> None:
+    archive(pipeline, 0, span(0, 20, 30))
+    build(pipeline, FAR, span(0, 20, 30))
+    assert missing_intervals(pipeline) == []
+    with session() as ledger:
+        ledger.get_one(Topic, (pipeline, TOPIC)).topic_id = "another"
+        ledger.get_one(Position, (pipeline, ARCHIVE, TOPIC, 0)).next_offset = 0
+    archive(pipeline, 1, span(0, 0, 4, topic_id="another"))
+    assert missing_intervals(pipeline) == []
+
+
+def test_status_and_doctor_tell_them_with_the_command_that_builds_the_first(postgres: Home) -> None:
+    name = "isp_hits"
+    archive(name, 0, span(0, 0, 12), span(1, 0, 7))
+    build(name, 0, span(0, 0, 10))
+    build(name, FAR, span(0, 10, 12), span(1, 5, 7))
+    summary = summarize_missing(load_pipeline(name))
+    assert (summary.count, summary.offsets) == (FAR - 1, 5)
+    begin, end = format_time(hour(1).from_time), format_time(hour(1).to_time)
+    assert building_commands(load_pipeline(name)) == f"./tidemark interval {name} --from {begin} --to {end}"
