@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from include import kafka
-from include.monitor.live_page import serving
-from include.monitor.web.alone import app_alone
 from include.times import format_time
-from tests.conftest import Home, last_hours, wait_for
+from tests.conftest import Home, wait_for
+from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
 
 pytestmark = pytest.mark.services
 
-TOKEN = "t" * 43
-PLACE = "/pipelines/isp_hits/views/by_zip"
 TOPIC = "isp-hits-by-zip"
-BEGIN = last_hours(3) + timedelta(minutes=2)
-HOSTILE = "<script>document.title='owned'</script>"
-
-
-def message(start: datetime, zipcode: str, hits: int, version: int = 1) -> tuple[bytes, bytes]:
-    window = {"end": format_time(start + timedelta(minutes=10)), "start": format_time(start)}
-    key = json.dumps({"window": window, "zipcode": zipcode}).encode()
-    return key, json.dumps({"hits": hits, "version": version}).encode()
 
 
 @pytest.fixture
 def client(in_process: Home) -> Iterator[httpx.Client]:
-    sent = {"Authorization": f"Bearer {TOKEN}"}
-    with (
-        serving(app_alone(TOKEN, "eve@host"), 0) as address,
-        httpx.Client(base_url=address, headers=sent, timeout=60) as client,
-    ):
+    with client_of_pages() as client:
         yield client
 
 

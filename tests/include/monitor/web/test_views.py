@@ -8,24 +8,18 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from include.monitor.live_page import serving
 from include.monitor.streams.view_watch import view_watch
-from include.monitor.web.alone import app_alone
 from include.pipelines import load_pipeline
 from include.times import format_time
 from tests.conftest import Home, wait_for
-from tests.include.monitor.streams.test_view_watch import BEGIN, HOSTILE, PLACE, TOKEN, message
+from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
 
 pytestmark = pytest.mark.services
 
 
 @pytest.fixture
 def client(postgres: Home) -> Iterator[httpx.Client]:
-    sent = {"Authorization": f"Bearer {TOKEN}"}
-    with (
-        serving(app_alone(TOKEN, "eve@host"), 0) as address,
-        httpx.Client(base_url=address, headers=sent, timeout=60) as client,
-    ):
+    with client_of_pages() as client:
         yield client
 
 
