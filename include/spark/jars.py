@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,25 +103,27 @@ def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> No
 
     Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
     """
-    confs = {name.split("/")[0] for name in damaged()}
-    for conf in (conf for conf in _CONTENTS if conf in confs and (not only or conf in only)):
-        progress(f"fetching jars: {_CONTENTS[conf]}")
-        _fetch(conf)
+    with _fetching_alone():
+        confs = {name.split("/")[0] for name in damaged()}
+        for conf in (conf for conf in _CONTENTS if conf in confs and (not only or conf in only)):
+            progress(f"fetching jars: {_CONTENTS[conf]}")
+            _fetch(conf)
 
 
 def registry_application(progress: Callable[[str], None]) -> Path:
     """Return the folder of the schema registry, fetched and unpacked if need be; raises as `ensure_jars`."""
     (packed,) = (name for name in checksums() if name.startswith("registry/"))
-    if _digest(folder() / packed) != checksums()[packed]:
-        progress(f"fetching, once: {_CONTENTS['registry']}")
-        _fetch("registry")
     unpacked = (folder() / packed).with_name("application")
-    if not unpacked.exists():
-        partial = unpacked.with_name("application.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        with tarfile.open(folder() / packed) as archive:
-            archive.extractall(partial, filter="data")
-        partial.rename(unpacked)
+    with _fetching_alone():
+        if _digest(folder() / packed) != checksums()[packed]:
+            progress(f"fetching, once: {_CONTENTS['registry']}")
+            _fetch("registry")
+        if not unpacked.exists():
+            partial = unpacked.with_name("application.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            with tarfile.open(folder() / packed) as archive:
+                archive.extractall(partial, filter="data")
+            partial.rename(unpacked)
     return unpacked
 
 
@@ -128,11 +131,18 @@ def ensure_s3_connector(progress: Callable[[str], None]) -> None:
     """Fetch what a lake in an S3-compatible store needs, once; raises as `ensure_jars`."""
     if (folder() / "s3").exists():
         return
-    # Of several jobs that start at once, one fetches.
-    with fasteners.InterProcessLock(folder().parent / "s3.lock"):
+    with _fetching_alone():
         if not (folder() / "s3").exists():
             progress(f"fetching, once: {_CONTENTS['s3']}")
             _fetch("s3")
+
+
+@contextmanager
+def _fetching_alone() -> Iterator[None]:
+    """Let one process fetch; others that need the same at once find it fetched."""
+    folder().parent.mkdir(parents=True, exist_ok=True)
+    with fasteners.InterProcessLock(folder().parent / "fetch.lock"):
+        yield
 
 
 def _fetch(conf: str) -> None:
