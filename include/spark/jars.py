@@ -21,7 +21,7 @@ from typing import Literal
 
 import fasteners
 
-from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.settings import REPOSITORY
 
 Conf = Literal["spark", "delta", "broker", "registry", "s3"]
@@ -37,6 +37,8 @@ _CONTENTS: dict[Conf, str] = {
     "s3": "Spark's connector to S3-compatible stores, 12 MB",
 }
 """What the jars of a configuration are; fetched in this order."""
+
+_TRIES = 4
 
 IVY = Path(__file__).with_name("ivy.xml")
 IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
@@ -151,12 +153,12 @@ def _fetch(conf: str) -> None:
     command = [java(), "-Xmx512m", "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
     command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(folder().parent / "ivy-cache")]
     command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = _run_patiently(command)
     expected = {name: digest for name, digest in checksums().items() if name.startswith(f"{conf}/")}
     wrong = [name for name, digest in expected.items() if _digest(fetched / name) != digest]
     if result.returncode:
         raise ServiceUnreachable(
-            f"{len(wrong)} of {len(expected)} {conf} jars could not be fetched",
+            f"{len(wrong)} of {len(expected)} {conf} jars could not be fetched in {_TRIES} tries: {_reason(result)}",
             remedy="check the network, then start again: it resumes",
         )
     if wrong:
@@ -169,6 +171,29 @@ def _fetch(conf: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     (fetched / conf).rename(target)
     fetched.rmdir()
+
+
+def _run_patiently(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run Ivy until it has fetched all: a mirror that has to get a large file itself answers late, or not at once."""
+    from tenacity import retry, retry_if_result, stop_after_attempt, wait_exponential
+
+    tries = retry(
+        retry=retry_if_result(lambda result: result.returncode != 0),
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_exponential(min=2, max=30),
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+    )
+    result: subprocess.CompletedProcess[str] = tries(subprocess.run)(
+        command, capture_output=True, text=True, check=False
+    )
+    return result
+
+
+def _reason(result: subprocess.CompletedProcess[str]) -> str:
+    """Return what Ivy says of its first failure."""
+    lines = [line.strip() for line in (*result.stdout.splitlines(), *result.stderr.splitlines())]
+    told = [line for line in lines if "FAILED" in line or "rror" in line or "xception" in line]
+    return one_line(told[0])[:200] if told else f"Ivy ended with {result.returncode}"
 
 
 def main(confs: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Fetching jars: several who need the same at once."""
+"""Fetching jars: several who need the same at once, and a network that fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import tenacity
+
+from include.errors import ServiceUnreachable
 from include.settings import REPOSITORY
 from include.spark import jars
 
@@ -16,6 +20,41 @@ from include.spark import jars
 jars.folder = lambda: Path(sys.argv[1])
 print(jars.registry_application(print))
 """
+
+
+def write_java(folder: Path, failures: int) -> Path:
+    """A launcher of Java that cannot reach anything so many times, then is the real one."""
+    launcher, count = folder / "java", folder / "starts"
+    launcher.write_text(
+        f"""#!/bin/sh
+echo start >> {count}
+if [ $(wc -l < {count}) -le {failures} ]; then
+  echo ':::: ERRORS'; echo 'SERVER ERROR: Bad Gateway url=https://mirror/x.tar.gz'; exit 1
+fi
+exec {jars.java()} "$@"
+"""
+    )
+    launcher.chmod(0o700)
+    return count
+
+
+@pytest.mark.parametrize(("failures", "starts", "fails"), [(2, 3, False), (9, 4, True)])
+def test_fetching_is_tried_again_and_says_why_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, starts: int, fails: bool
+) -> None:
+    (tmp_path / "ivy-cache").symlink_to(REPOSITORY / ".tidemark" / "jars" / "ivy-cache")
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+    (tmp_path / "bin").mkdir()
+    count = write_java(tmp_path / "bin", failures)
+    monkeypatch.setattr(jars, "java", lambda: str(tmp_path / "bin" / "java"))
+    monkeypatch.setattr(tenacity, "wait_exponential", lambda **_: tenacity.wait_none())
+    if fails:
+        with pytest.raises(ServiceUnreachable, match="in 4 tries: SERVER ERROR: Bad Gateway"):
+            jars.ensure_jars(print, ["spark"])
+    else:
+        jars.ensure_jars(print, ["spark"])
+        assert jars.classpath("spark")
+    assert len(count.read_text().splitlines()) == starts
 
 
 def test_registry_is_fetched_once_when_two_start_it_for_the_first_time_at_once(tmp_path: Path) -> None:
