@@ -84,7 +84,7 @@ class Columns:
 def declared_columns(pipeline: Pipeline, table: str) -> Columns:
     """Return the declared columns of one of the pipeline's tables."""
     if table == pipeline.table:
-        columns = fields_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
+        columns = fields_of(f"{pipeline.archive_columns}, {KAFKA_COLUMNS}")
         return Columns(columns, (*pipeline.archive.partition_columns, "interval"))
     return Columns(fields_of(_view(pipeline, table).columns), ("interval",))
 

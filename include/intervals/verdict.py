@@ -49,6 +49,7 @@ class Verdict:
             "decoder_versions": kept.get("decoder_versions", []),
             "code_changes": kept.get("code_changes", {}),
             "revision_differences": kept.get("revision_differences", []),
+            "unknown_fields": kept.get("unknown_fields", {}),
             "validation": kept.get("validation", dict(_NOT_VALIDATED)),
             "expectations": kept.get("expectations", []),
             "registered": [dict(each) for each in self.registered],

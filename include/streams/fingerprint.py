@@ -56,7 +56,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "speed topic": view.speed.topic,
         "shuffle partitions": SHUFFLE_PARTITIONS,
         "decoder schema": _words(pipeline.decoder.schema),
-        "archive columns": _words(pipeline.archive.columns),
+        "archive columns": _words(pipeline.archive_columns),
         "event time": pipeline.archive.event_time,
         "archive rules": [str(rule) for rule in pipeline.archive.all_rules],
         **{f"reference {name}": _words(each.columns) for name, each in sorted(pipeline.references.items())},
@@ -130,7 +130,8 @@ def _change(stored: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str
     if name.startswith(_HASHED):
         return f"{name} {'is new' if name not in stored else 'is no longer used' if name not in now else 'changed'}"
     before, after = (_text(facts.get(name, "none")) for facts in (stored, now))
-    same = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), 0)
+    shorter = min(len(before), len(after))
+    same = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), shorter)
     start = max(0, same - _SHOWN // 3) if max(len(before), len(after)) > _SHOWN else 0
     return f"{name}: {_excerpt(before, start)} → {_excerpt(after, start)}"
 

@@ -192,7 +192,9 @@ def _ddl(columns: str) -> str:
 
 
 def _digest(pipeline: Pipeline, roots: tuple[str, ...], facts: Any) -> str:
-    unused = (module for kind, module in DECODING_MODULES.items() if kind is not type(pipeline.decoder))
+    unused = [module for kind, module in DECODING_MODULES.items() if kind is not type(pipeline.decoder)]
+    if not pipeline.keeps_unknown_fields:
+        unused.append("spark_jobs.decoding.unknown_fields")
     code = executed_code(roots, (*BOUNDARY, *unused), REPOSITORY)
     said = json.dumps([version("pyspark"), facts], sort_keys=True)
     return hashlib.sha256(f"{said}\n{code}".encode()).hexdigest()[:12]

@@ -12,7 +12,7 @@ from spark_jobs.spark.schemas import struct_of
 
 def archive_schema(pipeline: Pipeline) -> StructType:
     """Return the archive table's columns without its partition columns."""
-    return struct_of(f"{pipeline.archive.columns}, {KAFKA_COLUMNS}")
+    return struct_of(f"{pipeline.archive_columns}, {KAFKA_COLUMNS}")
 
 
 def table_schema(pipeline: Pipeline, table: str) -> StructType:

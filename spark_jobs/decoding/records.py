@@ -11,10 +11,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.offsets import Fate
-from include.pipelines.spec import Avro, Pipeline, Reference
+from include.pipelines.spec import Avro, Json, Pipeline, Reference
+from include.pipelines.spec.decoders import UNKNOWN_FIELDS
 from include.pipelines.spec.references import reference_lines
 from spark_jobs.decoding.decoders import decoding_of, prepare
 from spark_jobs.decoding.rules import Row, field_at, violation
+from spark_jobs.decoding.unknown_fields import unknown_fields
 from spark_jobs.spark.failures import FAILED_FAST
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.schemas import struct_of
@@ -40,6 +42,11 @@ def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
 
 def archive_columns(pipeline: Pipeline) -> list[str]:
     """Return the names of the archive table's own columns."""
+    return struct_of(pipeline.archive_columns).names
+
+
+def _made_columns(pipeline: Pipeline) -> list[str]:
+    """Return the names of the columns that the pipeline's transform makes."""
     return struct_of(pipeline.archive.columns).names
 
 
@@ -51,7 +58,8 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     key, value, headers (null unless quarantined), date (of the event, else of the record).
     A record with one bad row is quarantined whole. One that cannot be decoded throws where the decoder is declared
     to fail fast. `withheld` (struct<reason, detail> of a record, or null) quarantines a record for that reason
-    without decoding it, because it would throw.
+    without decoding it, because it would throw. What a message holds beyond its schema, where that is kept, is in
+    the column `unknown_fields` of its first row.
     """
     decoding = decoding_of(pipeline.decoder)
     parsed, value = _parsed(pipeline, records, withheld)
@@ -61,6 +69,9 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     if isinstance(pipeline.decoder, Avro) and pipeline.decoder.mode == "FAILFAST":
         undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
     looked_at = parsed.withColumn("undecodable", undecodable)
+    if isinstance(pipeline.decoder, Json) and pipeline.keeps_unknown_fields:
+        message = F.when(F.col("undecodable").isNull(), F.col(value))
+        looked_at = looked_at.withColumn(UNKNOWN_FIELDS, unknown_fields(pipeline.decoder, message))
     known = [F.col(name) for name in ("withheld", "undecodable") if name in looked_at.columns]
     made = looked_at.select(rows.alias("rows")).schema["rows"].dataType
     judge = _judge_fields if isinstance(made, StructType) else _judge_rows
@@ -72,7 +83,8 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         F.col("failure.detail").alias("detail"),
         *COORDINATES,
         "kafka_element",
-        *(row[name].alias(name) for name in archive_columns(pipeline)),
+        *(row[name].alias(name) for name in _made_columns(pipeline)),
+        *([_of_first_row(F.col(UNKNOWN_FIELDS))] if pipeline.keeps_unknown_fields else []),
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
         utc_date(F.coalesce(field_at(row, pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
     )
@@ -113,7 +125,7 @@ def _judge_fields(
     """
     is_decoded = F.col("undecodable").isNull()
     # Numbered, because some of the record's own columns have the names of columns of the archive.
-    named = {name: f"field_{number}" for number, name in enumerate(archive_columns(pipeline))}
+    named = {name: f"field_{number}" for number, name in enumerate(_made_columns(pipeline))}
     fields = parsed.select(
         "*",
         (is_decoded & made.isNotNull()).alias("is_row"),
@@ -145,10 +157,17 @@ def _judge_rows(pipeline: Pipeline, parsed: DataFrame, rows: Column, known: Sequ
     exploded = judged.withColumn("fate", fate).select(
         "fate",
         *_CARRIED,
+        *([UNKNOWN_FIELDS] if pipeline.keeps_unknown_fields else []),
         # One for each row of a record, or null for none.
         F.posexplode_outer(archived).alias("kafka_element", "row"),
     )
     return exploded.withColumn("kafka_element", F.coalesce("kafka_element", F.lit(0))), F.col("row")
+
+
+def _of_first_row(unknown: Column) -> Column:
+    """Return what a message holds beyond its schema, once: in an archive of many rows a message it is not repeated."""
+    is_first = (F.col("fate") == Fate.ARCHIVED) & (F.col("kafka_element") == 0)
+    return F.when(is_first, unknown).alias(UNKNOWN_FIELDS)
 
 
 def _violations(pipeline: Pipeline, rows: Column) -> Iterator[Column]:

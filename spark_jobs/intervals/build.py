@@ -24,6 +24,7 @@ from spark_jobs.archive.replayed import Replayed, replayed_rows
 from spark_jobs.archive.schema import archive_schema, with_partition_columns
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.decoding.records import load_references
+from spark_jobs.intervals.drift import drift_section, find_drift
 from spark_jobs.intervals.read import Reading, read_interval
 from spark_jobs.intervals.report_sections import collect_report
 from spark_jobs.intervals.revision_comparison import compare_revisions
@@ -99,7 +100,17 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
     with watch.part("report and comparison"):
         report = collect_report(run, rows, built)
         findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))
+        findings = _with_drift(pipeline, rows, findings)
     return built, replace(findings, seconds=watch.seconds, references=run.references)
+
+
+def _with_drift(pipeline: Pipeline, rows: DataFrame, findings: BuildFindings) -> BuildFindings:
+    """Return the findings with the fields that the schema does not name, where these are kept."""
+    if not pipeline.keeps_unknown_fields:
+        return findings
+    drift = find_drift(pipeline, rows, findings.records.archived + findings.records.replayed)
+    report = {**findings.report, "sections": [*findings.report["sections"], drift_section(drift)]}
+    return replace(findings, unknown_fields=drift, report=report)
 
 
 def _counted(pipeline: Pipeline, replayed: Replayed, hashed_by: HashVersion) -> CountedRows:

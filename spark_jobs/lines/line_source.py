@@ -83,7 +83,7 @@ def decode_lines(pipeline: Pipeline, records: DataFrame) -> DataFrame:
 
 def line_archive_schema(pipeline: Pipeline) -> StructType:
     """Return the columns of a pipeline's archive of lines."""
-    return struct_of(f"{pipeline.archive.columns}, {LINE_COLUMNS}")
+    return struct_of(f"{pipeline.archive_columns}, {LINE_COLUMNS}")
 
 
 class LineSourceReader(DataSource):

@@ -33,7 +33,7 @@ class Catalog:
         pipeline = self.pipeline
         if not self._spark.catalog.databaseExists(DATABASE):
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE} LOCATION '{lake.uri('tables')}'")
-        archive = f"{pipeline.archive.columns}, {KAFKA_COLUMNS}"
+        archive = f"{pipeline.archive_columns}, {KAFKA_COLUMNS}"
         self._create(
             pipeline.table, archive, (*pipeline.archive.partition_columns, "interval"), pipeline.archive.description
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 from include.errors import error_class, one_line
 from include.intervals.telling.addresses import interval_page
@@ -109,9 +109,15 @@ def _built(spec: AttemptSpec, built: Sequence[BuiltRevision]) -> list[str]:
         *(f"wrote: {_named(each)}, {each.rows:,} rows in {len(each.files)} files, {_hash(each)}" for each in built),
         *_changes(build.revision_differences),
         *_code_changes(build.code_changes),
+        *(f"unknown field: {each['path']}, {each['records']:,} records" for each in _drift(build)),
         *([f"seconds: {_seconds(build.seconds)}"] if build.seconds else []),
         *failed,
     ]
+
+
+def _drift(build: BuildFindings) -> Sequence[Mapping[str, Any]]:
+    paths: Sequence[Mapping[str, Any]] = build.unknown_fields.get("paths", ())
+    return paths[:_EXAMPLES]
 
 
 def _reconciled(spec: AttemptSpec) -> list[str]:

@@ -121,6 +121,8 @@ class BuildFindings:
     """How long each part of the build took, s."""
     references: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the content of each reference that it used."""
+    unknown_fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that the schema does not name (`spark_jobs/intervals/drift.py`); empty where they are not kept."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,7 @@ def _build_json(build: BuildFindings) -> dict[str, Any]:
         "report": dict(build.report),
         "build_seconds": dict(build.seconds),
         "references": dict(build.references),
+        "unknown_fields": dict(build.unknown_fields),
     }
 
 
@@ -262,6 +265,7 @@ def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
         kept.get("report", {}),
         kept.get("build_seconds", {}),
         kept.get("references", {}),
+        kept.get("unknown_fields", {}),
     )
 
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import InitVar, dataclass, field
+from typing import Literal, get_args
 
 from include.errors import UsageError
+from include.pipelines.spec.ddl import fields_of
+
+UNKNOWN_FIELDS = "unknown_fields"
+"""Column of the archive with what a message's schema does not name, where the decoder keeps it."""
+
+Unknown = Literal["ignore", "keep"]
+
+
+def _refuse_to_keep(unknown: str, why: str) -> None:
+    """Raise UsageError for anything but the default: only `Json` keeps unknown fields."""
+    if unknown != "ignore":
+        raise UsageError(f"unknown={unknown!r}: {why}", remedy='leave it out; unknown="keep" is for Json alone')
 
 
 @dataclass(frozen=True)
@@ -15,9 +27,21 @@ class Json:
     """One JSON object a message, decoded strictly (`spark_jobs/decoding/strict_json.py`)."""
 
     schema: str
-    """DDL of the object; fields that it does not name are ignored."""
+    """DDL of the object."""
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
+    unknown: Unknown = field(default="ignore", kw_only=True)
+    """What becomes of fields that the schema does not name, at any depth: they are ignored, or kept as they were sent
+    in the archive's column `unknown_fields` (`spark_jobs/decoding/unknown_fields.py`)."""
+
+    def __post_init__(self) -> None:
+        if self.unknown not in get_args(Unknown):
+            raise UsageError(f"unknown={self.unknown!r} is not known", remedy=f"one of: {', '.join(get_args(Unknown))}")
+        if self.unknown == "keep" and UNKNOWN_FIELDS in {each.name.lower() for each in fields_of(self.schema)}:
+            raise UsageError(
+                f"the schema names {UNKNOWN_FIELDS!r}, which is the column of what it does not name",
+                remedy='leave out unknown="keep", or that field',
+            )
 
 
 @dataclass(frozen=True)
@@ -26,6 +50,10 @@ class Text:
 
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
+    unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)
+
+    def __post_init__(self, unknown: Unknown) -> None:
+        _refuse_to_keep(unknown, "text has no names of fields")
 
     @property
     def schema(self) -> str:
@@ -42,6 +70,10 @@ class Csv:
     separator: str = ","
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
+    unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)
+
+    def __post_init__(self, unknown: Unknown) -> None:
+        _refuse_to_keep(unknown, "a line of CSV has no names of fields")
 
 
 @dataclass(frozen=True)
@@ -57,8 +89,10 @@ class UserDefined:
     vectorised: bool = False
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
+    unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, unknown: Unknown) -> None:
+        _refuse_to_keep(unknown, "a function returns only what is declared")
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.function):
             raise UsageError(f"{self.function!r} names no function", remedy="write it like package.module:function")
 
@@ -80,8 +114,10 @@ class Avro:
     """What a value that cannot be decoded does: it goes to quarantine, or it ends the run, which names it."""
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
+    unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, unknown: Unknown) -> None:
+        _refuse_to_keep(unknown, "Avro's fields are those of its writer's schema, which the registry has")
         try:
             declared = json.loads(self.schema)
         except ValueError:

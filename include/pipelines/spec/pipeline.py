@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from include.errors import UsageError
 from include.pipelines.spec.archive import Archive, Reference, Retention
 from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.decoders import Decoder
+from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.flags import Flags
 from include.pipelines.spec.names import check_identifier
@@ -48,6 +48,8 @@ class Pipeline:
         names = {view.name for view in self.views}
         if self.archive.delta and self.delta_view in self.tables:
             raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
+        if self.keeps_unknown_fields:
+            _check_kept(self.archive)
         if self.flags and not names.issuperset(self.flags.learned_from):
             raise UsageError(f"flags learn from views that are not declared: {self.flags.learned_from}")
         for watched in self.watched_reports:
@@ -69,6 +71,16 @@ class Pipeline:
     def code(self) -> str:
         """Name of its declaration and of the modules with its functions."""
         return self.declared_as or self.name
+
+    @property
+    def keeps_unknown_fields(self) -> bool:
+        """Whether the archive has a column of what messages hold beyond their schema."""
+        return isinstance(self.decoder, Json) and self.decoder.unknown == "keep"
+
+    @property
+    def archive_columns(self) -> str:
+        """DDL of the archive table's own columns: those declared, and `unknown_fields` where it is kept."""
+        return f"{self.archive.columns}, {UNKNOWN_FIELDS} STRING" if self.keeps_unknown_fields else self.archive.columns
 
     @property
     def table(self) -> str:
@@ -111,6 +123,16 @@ class Pipeline:
     def tables(self) -> tuple[str, ...]:
         """All tables, archive first."""
         return (self.table, *(self.view_table(view) for view in self.views))
+
+
+def _check_kept(archive: Archive) -> None:
+    """Raise UsageError when the archive has a column of that name already."""
+    taken = {each.name.lower() for each in fields_of(archive.columns)} | {name.lower() for name in archive.partition_by}
+    if UNKNOWN_FIELDS in taken:
+        raise UsageError(
+            f'unknown="keep" makes a column {UNKNOWN_FIELDS!r}, and the archive declares one of that name',
+            remedy="give the declared one another name",
+        )
 
 
 def _check_watched(report: Listing, archive: Archive) -> None:

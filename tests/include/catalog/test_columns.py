@@ -156,3 +156,10 @@ def test_error_names_table_column_both_types_and_the_way_on() -> None:
     assert "lake.nest_cameras" in str(raised.value)
     assert "is_online is boolean in the catalog, declared is int" in str(raised.value)
     assert "declare a pipeline of another name" in str(raised.value)
+
+
+def test_column_of_unknown_fields_is_a_new_one_and_cannot_be_taken_back() -> None:
+    keeping = replace(PIPELINE, decoder=replace(PIPELINE.decoder, unknown="keep"))  # type: ignore[call-arg]
+    before, now = (declared_columns(each, PIPELINE.table) for each in (PIPELINE, keeping))
+    assert changes(before, now).lag == "unknown_fields string is new"
+    assert [str(each) for each in changes(now, before).refused] == ["unknown_fields string is not declared any more"]

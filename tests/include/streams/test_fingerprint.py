@@ -104,6 +104,17 @@ def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline
     assert "./tidemark new-generation nest_cameras --reason" in str(refused.value)
 
 
+def test_keeping_unknown_fields_is_told_as_another_column_of_the_archive(pipeline: Pipeline) -> None:
+    view = pipeline.views[0]
+    keeping = replace(pipeline, decoder=replace(pipeline.decoder, unknown="keep"))  # type: ignore[call-arg]
+    before, after = (fingerprint.view_fingerprint(each, view) for each in (pipeline, keeping))
+    (told,) = fingerprint.differences(before, after)
+    assert told.startswith("archive columns: ")
+    assert told.endswith("unknown_fields STRING")
+    # The archive query goes on from its checkpoint.
+    assert fingerprint.archive_fingerprint(keeping) == fingerprint.archive_fingerprint(pipeline)
+
+
 def with_reference(pipeline: Pipeline, path: Path, content: bytes) -> Pipeline:
     """The pipeline with this file as its reference."""
     path.write_bytes(content)

@@ -48,6 +48,7 @@ DECLARED = {
     "a format that changes values": (with_archive(NEST, file_format="orc"), ALL),
     "the decoder's limit": (with_decoder(NEST, max_bytes=1), ALL),
     "the decoder's schema": (with_decoder(NEST, schema="a INT"), ALL),
+    "what becomes of unknown fields": (with_decoder(NEST, unknown="keep"), ALL),
     "the decoder": (replace(NEST, decoder=UserDefined("os.path:join", "a INT")), ALL),
     "a view's key": (with_view(NEST, key=("window",)), {"code", "hourly_counts"}),
     "a view's windows": (with_view(NEST, windows=TimeWindow("2h")), {"code", "hourly_counts"}),
