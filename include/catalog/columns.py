@@ -137,10 +137,10 @@ def changes(stored: Columns, declared: Columns, keep: Keep = "nothing") -> Colum
 
 def check_columns(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChanges:
     """Return what the catalog has to follow. Raises UsageError for a change that registered files cannot follow."""
-    changes = column_changes(pipeline, table, stored)
-    if changes.refused:
-        raise refusal(pipeline.name, table, changes.refused)
-    return changes
+    to_follow = column_changes(pipeline, table, stored)
+    if to_follow.refused:
+        raise refusal(pipeline.name, table, to_follow.refused)
+    return to_follow
 
 
 def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> UsageError:

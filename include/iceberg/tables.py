@@ -8,7 +8,7 @@ from include.catalog.columns import declared_columns
 from include.crash_points import crash_point
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
-from include.iceberg.said import said_of, say
+from include.iceberg.properties import said_of, say
 from include.iceberg.schema import check_declaration
 from include.iceberg.statement import statement_of
 from include.ledger import proofs
