@@ -15,7 +15,7 @@ from typing import Any
 
 from include import kafka, quarantine
 from include.doctor import repair
-from include.doctor.examine import disagreements_of
+from include.doctor.compare import disagreements_of
 from include.errors import UsageError, one_line
 from include.intervals.pinning import pin_interval
 from include.intervals.telling.plan import plan_interval
@@ -131,7 +131,7 @@ def _known_records(request: Request) -> Iterator[str]:
 
 
 def _known_plan(request: Request) -> Iterator[str]:
-    plan = repair.plan(list(disagreements_of(request.pipeline, deep=False)))
+    plan = repair.plan(disagreements_of(request.pipeline, deep=False))
     if not plan:
         raise UsageError("ledger, catalog and files agree: there is nothing to repair")
     yield from (f"plan: {line}" for line in plan)
@@ -167,9 +167,9 @@ def _discard(request: Request, reason: str, by: str) -> Iterator[str]:
 
 def _repair(request: Request, reason: str, by: str) -> Iterator[str]:
     lines: list[str] = []
-    repair.repair(list(disagreements_of(request.pipeline, deep=False)), lines.append)
+    repair.repair(disagreements_of(request.pipeline, deep=False), lines.append)
     yield from lines
-    left = repair.plan(list(disagreements_of(request.pipeline, deep=False)))
+    left = repair.plan(disagreements_of(request.pipeline, deep=False))
     yield f"left: {len(left)} disagreements" if left else "ledger, catalog and files agree"
 
 

@@ -16,11 +16,7 @@ import psutil
 
 from include import lake
 from include.doctor import repair as repairing
-from include.doctor.completeness import check_completeness
-from include.doctor.disagreement import Disagreement
-from include.doctor.landing import check_landing
-from include.doctor.open_tables import check_open_tables
-from include.doctor.tables import check_tables
+from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
 from include.ledger import proofs
 from include.ledger.lineage import registered_partitions
@@ -169,14 +165,6 @@ def _lake() -> Iterator[Finding]:
         yield Finding(False, error.message, error.remedy)
     else:
         yield Finding(is_there, f"the lake at {lake.root()}", "" if is_there else "make the bucket")
-
-
-def disagreements_of(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
-    """Yield what ledger, catalog and files of a pipeline disagree about; `deep` compares the files' hashes, too."""
-    yield from check_tables(pipeline, deep=deep)
-    yield from check_landing(pipeline)
-    yield from check_open_tables(pipeline)
-    yield from check_completeness(pipeline)
 
 
 def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:

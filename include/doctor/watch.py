@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from itertools import chain, islice
 
-from include.doctor.completeness import check_completeness
+from include.doctor.compare import disagreements_of
 from include.doctor.disagreement import MEANINGS, Disagreement
-from include.doctor.landing import check_landing
-from include.doctor.open_tables import check_open_tables
-from include.doctor.tables import check_tables
 from include.errors import TidemarkError, one_line
 from include.monitor.history.doctor_look import Found, Look
 from include.pipelines.spec import Pipeline
@@ -81,9 +77,7 @@ class DoctorWatch:
 
 def look_now(pipeline: Pipeline) -> Look:
     """Return what ledger, catalog and files of a pipeline disagree about. Raises ServiceUnreachable."""
-    looks = (check_tables(pipeline, deep=False), check_landing(pipeline), check_open_tables(pipeline))
-    every = chain(*looks, check_completeness(pipeline))
-    disagreements: Sequence[Disagreement] = list(islice(every, MOST + 1))
+    disagreements = disagreements_of(pipeline, deep=False)
     return Look(tuple(map(_found, disagreements[:MOST])), len(disagreements) > MOST, datetime.now(UTC))
 
 

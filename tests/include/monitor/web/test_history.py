@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from include.doctor.watch import doctor_watch
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.intervals import attempts
@@ -57,6 +58,8 @@ def world(postgres: Home) -> World:
 
 @pytest.fixture(scope="module")
 def address(world: World) -> Iterator[str]:
+    # A look of an earlier module, at another lake, is not this one's.
+    doctor_watch.cache_clear()
     with serving(app_alone(TOKEN, "eve@host"), 0) as served:
         yield served.rstrip("/")
 

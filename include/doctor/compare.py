@@ -1,0 +1,39 @@
+"""Compare ledger, catalog and files of a pipeline: what they disagree about, and go on to disagree about."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from include.doctor.completeness import check_completeness
+from include.doctor.disagreement import Disagreement
+from include.doctor.landing import check_landing
+from include.doctor.open_tables import check_open_tables
+from include.doctor.tables import check_tables
+from include.pipelines.spec import Pipeline
+
+
+def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
+    """Return what ledger, catalog and files of a pipeline disagree about; `deep` compares the files' hashes, too.
+
+    The three are read one after the other, and a stream or an interval may go on meanwhile: what is registered between
+    two of the readings looks like a disagreement. So what was found is looked for once more, and only what is still
+    there is returned. Raises ServiceUnreachable.
+    """
+    first = _look(pipeline, deep=deep)
+    if not first:
+        return []
+    again = {_identity(each): each for each in _look(pipeline, deep=False)}
+    # Only reading files whole finds changed content, and no registration changes a file.
+    again |= {_identity(each): each for each in first if each.kind == "changed content"}
+    return [again[_identity(each)] for each in first if _identity(each) in again]
+
+
+def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
+    parts = (check_landing(pipeline), check_open_tables(pipeline), check_completeness(pipeline))
+    return [*check_tables(pipeline, deep=deep), *chain.from_iterable(parts)]
+
+
+def _identity(each: Disagreement) -> tuple[object, ...]:
+    """Return what makes two disagreements the same one, whatever the words that name it."""
+    about = each.location or each.what
+    return each.kind, each.table, each.partition, about, each.micro_batch, each.interval
