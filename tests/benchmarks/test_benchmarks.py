@@ -39,6 +39,7 @@ def test_command_is_measured_beside_its_baseline() -> None:
     assert {target.figure for target in commands.targets(found)} == {"seconds.--help.wall", "seconds.status.wall"}
 
 
+@pytest.mark.slow
 def test_archive_benchmark_lands_every_record_and_reports_a_ratio() -> None:
     found = archive.run(events=5000, rounds=1, TIDEMARK_JVM_OPTIONS=FIRST_COMPILER)
     assert found["records"] == 5000

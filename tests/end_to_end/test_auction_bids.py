@@ -23,7 +23,7 @@ from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.audit import Coordinates, Fates, Record
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 PIPELINE, TOPIC, FLAGS = "auction_bids", "auction-bids", "auction-flags"
 START = last_hours(3)

@@ -234,6 +234,7 @@ def test_explain_shows_footers_as_they_are_when_a_file_was_replaced(
     assert archive["revision"] in shown
 
 
+@pytest.mark.slow
 def test_lost_landing_file_is_read_from_the_registered_revision_when_repaired(
     home: Home, archive: dict[str, Any]
 ) -> None:

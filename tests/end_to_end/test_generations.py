@@ -127,6 +127,7 @@ def checkout(streamed: Home, tmp_path_factory: pytest.TempPathFactory) -> Checko
     return Checkout(streamed, tmp_path_factory.mktemp("checkout") / "copy", "94103")
 
 
+@pytest.mark.slow
 def test_changed_transform_is_refused_with_what_changed_and_the_way_on_when_a_checkpoint_exists(
     streamed: Home, checkout: Checkout
 ) -> None:

@@ -192,6 +192,7 @@ def test_topics_of_the_regions_are_named_by_the_rows_and_a_declared_topic_goes_b
     )
 
 
+@pytest.mark.slow
 def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:

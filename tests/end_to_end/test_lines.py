@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY, Home, iso, last_hours
 from tests.support import hits
 from tests.support.hits import check_archive, fates, ledger, move_in
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 GOOD = [*hits.good(START, 1500, seed=3), *hits.naughty(START)]

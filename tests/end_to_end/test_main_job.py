@@ -311,6 +311,7 @@ def test_failed_suite_leaves_the_catalog_untouched_and_the_report_says_so(
     assert Path(location.removeprefix("file://")).is_dir()
 
 
+@pytest.mark.slow
 def test_second_driver_is_refused_with_exit_code_5_while_the_first_runs(landed: Home) -> None:
     first = landed.start("stream", "nest_cameras")
     try:

@@ -75,6 +75,7 @@ def test_what_new_wrote_is_as_clean_as_the_rest_and_is_not_overwritten(made: Pat
     assert "there is a pipeline door_events already" in run(made, home, *again, expect=64)
 
 
+@pytest.mark.slow
 @pytest.mark.services
 def test_its_own_test_passes_and_no_extreme_value_that_it_archives_fails_its_suite(made: Path, home: Home) -> None:
     modules = ("tests/spark_jobs/transforms/test_door_events.py", "tests/expectations/test_suites.py")

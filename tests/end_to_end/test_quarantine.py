@@ -160,6 +160,7 @@ def test_replay_takes_what_newer_code_can_read_and_takes_it_once(
     assert twice == {**replayed, "replayed": 0, "already_replayed": len(far_ahead)}
 
 
+@pytest.mark.slow
 def test_replayed_rows_are_delivered_once_by_the_next_pinned_interval(
     landed: Home,
     second: dict[str, Any],

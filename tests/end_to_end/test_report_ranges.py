@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(2)
 TABLES = ("intervals", "interval_ranges", "attempts", "builds", "revisions", "listed_rows", "micro_batches")

@@ -23,7 +23,7 @@ from tests.support import audit
 from tests.support.corpora import NAUGHTY
 from tests.support.event_server import made_up_changes
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 HOUR = START + timedelta(hours=1)

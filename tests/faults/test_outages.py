@@ -49,6 +49,7 @@ def free(folder: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.slow
 def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: Ending) -> None:
     rig.produce(300)
     zombie = ending(rig.started(TIDEMARK_PAUSE_AT="landing_written"))

@@ -36,6 +36,7 @@ def committed(home: Home) -> list[int]:
         client.close()
 
 
+@pytest.mark.slow
 def test_commits_are_given_up_while_the_broker_hangs_and_go_on_when_it_answers(home: Home) -> None:
     broker = home.services["kafka"]["pid"]
     process = subprocess.Popen(

@@ -200,6 +200,7 @@ class Gated:
         self.sent.set()
 
 
+@pytest.mark.slow
 def test_id_stays_and_exit_code_is_6_when_kafka_does_not_confirm(home: Home) -> None:
     pid = home.services["kafka"]["pid"]
     changes = made_up_changes(200, datetime.now(UTC), seed=9)
@@ -248,6 +249,7 @@ def gaps(home: Home, server: ServiceServer) -> list[dict[str, Any]]:
     return [gap for gap in home.json("status", "--json")["event_gaps"] if gap["stream"] == server.url]
 
 
+@pytest.mark.slow
 def test_time_that_the_service_no_longer_has_is_told_kept_and_passed_only_when_told_to(home: Home) -> None:
     me = ("--contact", "me@example.org")
     begin = (datetime.now(UTC) - timedelta(hours=5)).replace(microsecond=0)

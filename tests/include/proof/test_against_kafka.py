@@ -99,6 +99,7 @@ def test_topic_that_was_created_again_says_nothing_about_the_proof(proof: Path) 
     assert "nest-logs-0 [0, 100) is not compared with Kafka: the topic's id is" in of_kafka(report.notes)[0]
 
 
+@pytest.mark.slow
 def test_kafka_that_does_not_answer_ends_with_6(proof: Path, in_process: Home) -> None:
     ended = in_process.run("verify", str(proof), "--kafka", "127.0.0.1:1", expect=6)
     assert "Kafka at 127.0.0.1:1: " in ended.stderr

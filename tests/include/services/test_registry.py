@@ -33,6 +33,7 @@ def registry(home: Home) -> SchemaRegistry:
     return SchemaRegistry(home.services["registry"]["address"])
 
 
+@pytest.mark.slow
 def test_versions_keep_their_ids_when_registered_again(registry: SchemaRegistry) -> None:
     ids = registry.register("readings-value", [FIRST, SECOND])
     assert len(set(ids)) == 2

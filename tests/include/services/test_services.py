@@ -120,6 +120,7 @@ def test_database_is_found_dead_and_returns_with_its_rows_when_killed(home: Home
     assert query(home, "SELECT answer FROM kept") == [(42,)]
 
 
+@pytest.mark.slow
 def test_stream_finishes_its_micro_batch_before_the_services_that_it_needs_are_stopped(home: Home) -> None:
     home.run("produce", "nest_cameras", "--events", "50", "--start", iso(last_hours(1)), "--span", "5m")
     stream = home.start("stream", "nest_cameras")
@@ -178,6 +179,7 @@ def test_another_port_is_taken_when_the_last_one_is_in_use(home: Home) -> None:
         assert home.services["kafka"]["healthy"]
 
 
+@pytest.mark.slow
 def test_second_home_starts_beside_the_first_when_its_first_start_was_interrupted(home: Home, other_home: Home) -> None:
     unfinished = other_home.path / "postgres.new"
     unfinished.mkdir(parents=True)
@@ -254,6 +256,7 @@ def test_driver_maps_its_classes_from_the_archive_that_the_set_up_made(home: Hom
     assert len(mapped) > len(loaded) / 2
 
 
+@pytest.mark.slow
 def test_driver_starts_without_a_word_of_it_when_the_archive_is_damaged(home: Home, tmp_path: Path) -> None:
     checkout = copy_checkout(tmp_path / "checkout", home)
     state = checkout.path / ".tidemark"

@@ -78,6 +78,7 @@ def test_records_are_told_when_it_began_at_the_very_end(produced: Home, spark: S
     assert [each.value for each in tail.next_records()] == ["later 0", "later 1", "later 2"]
 
 
+@pytest.mark.slow
 def test_record_that_makes_the_decoding_throw_is_named_and_the_others_are_told(
     produced: Home, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ def test_later_build_replaces_the_earlier_one_when_an_attempt_is_built_twice_bef
     assert {location for _, _, location in other.check()} == second
 
 
+@pytest.mark.slow
 def test_registered_state_stays_when_a_published_attempt_is_built_and_published_again(
     hour: Hour, published: int
 ) -> None:
@@ -227,6 +228,7 @@ def test_registered_state_stays_when_an_unchanged_attempt_is_published_again(hou
     assert hour.check() == before
 
 
+@pytest.mark.slow
 def test_registered_state_stays_when_a_later_attempt_fails_validation_and_the_first_is_published_again(
     hour: Hour, published: int
 ) -> None:
@@ -264,6 +266,7 @@ def approve(hour: Hour, *extra: str, expect: int = 0) -> dict[str, Any]:
     return verdict
 
 
+@pytest.mark.slow
 def test_unusual_interval_waits_for_a_person_and_is_registered_when_the_command_approves_it(
     hour: Hour, published: int
 ) -> None:
@@ -317,6 +320,7 @@ def test_interval_has_failed_when_its_attempt_ends_before_anything_is_built(
     other.check()
 
 
+@pytest.mark.slow
 def test_registered_state_is_one_builds_when_two_attempts_are_published_at_once(hours: Iterator[Hour]) -> None:
     other = next(hours)
     attempts = [other.begin(), other.begin()]
@@ -340,6 +344,7 @@ def test_publication_is_refused_when_another_does_not_end(hour: Hour) -> None:
         check()
 
 
+@pytest.mark.slow
 def test_move_between_table_partitions_is_finished_by_the_next_publication_when_it_is_killed_twice(
     hours: Iterator[Hour], hour: Hour, published: int
 ) -> None:

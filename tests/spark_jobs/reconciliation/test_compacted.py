@@ -19,7 +19,7 @@ from tests.conftest import Home, settings_of, wait_for
 from tests.support import audit
 from tests.support.topic_log import Log, hour
 
-pytestmark = [pytest.mark.services, pytest.mark.spark]
+pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.slow]
 
 COLUMNS = (
     "fate STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT, "

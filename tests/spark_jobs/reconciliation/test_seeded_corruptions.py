@@ -355,6 +355,7 @@ def test_hour_merged_into_the_next_by_a_time_zone_is_named_by_key_and_window(
     assert {d["what"] for d in found} == {"hourly_counts against the archive"}
 
 
+@pytest.mark.slow
 def test_missing_wrong_foreign_and_stray_speed_values_are_named_by_key_and_window(seeded: Seeded) -> None:
     hour = iso(START + timedelta(hours=2))
     values = audit.last_values(seeded.home.kafka, STATS)
@@ -428,6 +429,7 @@ def test_late_rows_carry_their_watermark_and_add_up_to_what_the_speed_view_lacks
     assert seeded.clean["reconciliation"]["late"] == sightings - counted > 0
 
 
+@pytest.mark.slow
 def test_nothing_is_unexplained_once_every_corruption_is_undone(seeded: Seeded) -> None:
     for source in ("kafka", "archive"):
         assert seeded.unexplained(source) == []

@@ -18,7 +18,7 @@ from spark_jobs.views.speed_topic import speed_values
 from tests.conftest import Home
 from tests.support import audit
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 TOPIC = "grown"
 KEYS = [f"key-{number}" for number in range(30)]

@@ -267,6 +267,7 @@ def test_focus_stays_where_it_is_when_the_page_updates(browser: Any, address: st
     assert browser.execute_script("return document.activeElement.id") == "log"
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_page_says_that_it_is_cut_off_when_the_server_is_gone(browser: Any, postgres: Home, log: Path) -> None:
     with serving(app_alone(TOKEN, "eve@host"), 0) as served:
