@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from include.pipelines import pipeline_names
-from tests.benchmarks import archive, batches, commands, flags, iceberg, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pipelines, reads
 from tests.benchmarks.targets import Target
 
 BENCHMARKS = {
@@ -18,6 +18,7 @@ BENCHMARKS = {
     "commands": commands,
     "flags": flags,
     "iceberg": iceberg,
+    "interval": interval,
     "reads": reads,
     "pipelines": pipelines,
 }

@@ -8,7 +8,7 @@ import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
 from include.spark.submission import FIRST_COMPILER
-from tests.benchmarks import archive, batches, commands, flags, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, interval, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -77,6 +77,19 @@ def test_costs_of_a_pipeline_are_told_for_each_of_its_queries(name: str) -> None
     assert found["events_per_cpu_second"] > 0
     assert set(found["speed_events_per_cpu_second"]) == {view.name for view in load_pipeline(name).views}
     assert found["interval"]["cpu_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_interval_benchmark_tells_parts_that_add_up_to_what_an_interval_costs() -> None:
+    (found,) = interval.run(events=8000, rounds=1).values()
+    assert found["offsets"] == [2000, 8000]
+    parts = found["parts_per_million"]
+    assert {"Kafka: read, decoded, hashed", "nest_cameras: read back and hashed", "expectations"} <= set(parts)
+    assert sum(parts.values()) == pytest.approx(found["cpu_per_million"], abs=0.1)
+    assert found["archive_query_cpu_per_million"] > 0
+    assert [target.figure for target in interval.targets({"nest_cameras": found})] == [
+        "nest_cameras.ratio_to_archive_query"
+    ]
 
 
 @pytest.mark.slow

@@ -1,0 +1,65 @@
+"""`bench interval`: CPU time of an interval by its parts, and what a million records cost against the archive query."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Avro
+from include.times import format_time
+from tests.benchmarks.home import BenchHome, bench_home
+from tests.benchmarks.targets import Target
+
+HOUR = timedelta(hours=1)
+SMALLER = 4
+"""The smaller of the two intervals has so many times fewer messages."""
+
+
+def run(
+    pipelines: Sequence[str] = ("nest_cameras",), events: int = 400_000, rounds: int = 3, bad_fraction: float = 0.01
+) -> dict[str, Any]:
+    """By pipeline: CPU seconds per million records between an interval and one of a quarter of its size, by part."""
+    return {name: _of(name, events, rounds, bad_fraction) for name in pipelines}
+
+
+def targets(found: dict[str, Any]) -> list[Target]:
+    """An interval costs at most twice its archive query."""
+    return [
+        Target(f"{name}.ratio_to_archive_query", of["ratio_to_archive_query"], at_most=2.0)
+        for name, of in found.items()
+    ]
+
+
+def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, Any]:
+    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
+        if isinstance(load_pipeline(name).decoder, Avro):
+            home.run("up", "registry")
+        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
+        hours = [start, start + HOUR]
+        for hour, count in zip(hours, (events // SMALLER, events), strict=True):
+            what = ("--events", str(count), "--bad-fraction", str(bad_fraction))
+            home.run("produce", name, *what, "--start", format_time(hour), "--span", "1h")
+        home.run("stream", name, "--until-caught-up")
+        return run_parts(home, name, hours, rounds)
+
+
+def run_parts(home: BenchHome, name: str, hours: Sequence[datetime], rounds: int) -> dict[str, Any]:
+    """Take intervals apart in a driver of their own (`interval_parts.py`)."""
+    result = home.path / "interval.json"
+    script = Path(__file__).with_name("interval_parts.py")
+    begins = [part for hour in hours for part in ("--hour", format_time(hour))]
+    options = ["--pipeline", name, "--rounds", str(rounds), "--result", str(result), *begins]
+    done = subprocess.run(
+        [sys.executable, str(script), *options], env=home.environment(), stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+        raise SystemExit(f"the intervals of {name} ended with {done.returncode}")
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
