@@ -25,7 +25,7 @@ from include.catalog import DATABASE
 from include.catalog.columns import declared_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find, location_of, unescaped
-from include.iceberg.kept import delete_lists, expire, surplus
+from include.iceberg.kept import Expire, delete_lists, surplus
 from include.iceberg.properties import said_of, say
 from include.iceberg.schema import follow_declaration, partition_spec, schema_of
 from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own
@@ -184,7 +184,7 @@ def _commit(
     said: Mapping[str, str] | None,
     keep: int,
 ) -> None:
-    old = surplus(table, keep - 1)
+    known, old = table.metadata, surplus(table, keep - 1)
     _thin(table, old)
     names = [field.name for field in table.spec().fields]
     added = [_data_file(table, path, revision, names) for path, revision in difference.missing.items()]
@@ -201,7 +201,7 @@ def _commit(
         if said is not None:
             say(transaction, said)
         if old:
-            expire(transaction, old, through=True)
+            Expire(transaction, known, old, through=True).commit()
     delete_lists(table, old)
 
 
@@ -225,11 +225,10 @@ def _thin(table: Table, old: Sequence[Snapshot]) -> None:
     """
     known = table.metadata
     head = table.current_snapshot()
-    gone = {each.snapshot_id for each in old}
     update = {
         "snapshots": [each for each in (*old, head) if each is not None],
         "snapshot_log": [],
-        "refs": {name: each for name, each in known.refs.items() if name == "main" or each.snapshot_id in gone},
+        "refs": {name: each for name, each in known.refs.items() if name == "main"},
         "properties": {**known.properties, "commit.retry.num-retries": "0"},
     }
     table.metadata = known.model_copy(update=update)

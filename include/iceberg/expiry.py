@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from include.iceberg.catalog import find, opened, unescaped, writing
 from include.iceberg.commit import live_files
-from include.iceberg.kept import delete_lists, expire, protected
+from include.iceberg.kept import Expire, delete_lists, protected
 from include.iceberg.statement import is_own
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -111,7 +111,7 @@ def _lives(table: Table) -> Iterator[_Life]:
 
 def _expire(table: Table, snapshots: Collection[Snapshot]) -> None:
     with table.transaction() as transaction:
-        expire(transaction, list(snapshots), through=False)
+        Expire(transaction, table.metadata, list(snapshots), through=False).commit()
     delete_lists(table, snapshots)
 
 

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots
+from pyiceberg.table.update import (
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    UpdatesAndRequirements,
+    UpdateTableMetadata,
+)
 
 from include.iceberg.statement import is_own
 
@@ -62,24 +68,30 @@ def _has_removed_files(snapshot: Snapshot) -> bool:
     return not is_own(snapshot) or snapshot.summary is None or bool(int(snapshot.summary["deleted-data-files"] or 0))
 
 
-def expire(transaction: Transaction, snapshots: Sequence[Snapshot], *, through: bool) -> None:
-    """Take snapshots and their tags out of a table's metadata, and note it there.
+class Expire(UpdateTableMetadata["Expire"]):
+    """Takes snapshots and their tags out of a table's metadata, and notes it there; `through`: they are the oldest.
 
-    `through`: they are the oldest ones. Files stay; `delete_lists` is for after the commit.
+    Files stay; `delete_lists` is for after the commit. All in one step and without a look at the transaction: for each
+    snapshot and tag PyIceberg's own steps copy the metadata as it would be.
     """
-    gone = {each.snapshot_id for each in snapshots}
-    known = transaction.table_metadata
-    tags = [name for name, each in known.refs.items() if each.snapshot_id in gone]
-    with ManageSnapshots(transaction) as references:
-        for name in tags:
-            references.remove_tag(name)
-    with ExpireSnapshots(transaction) as expiring:
-        expiring.by_ids(sorted(gone))
-    builds = {build for name in tags if (build := build_of_tag(name)) is not None}
-    reached = max([expired_through(known.properties), *(builds if through else ())])
-    later = sorted(each for each in {*expired_builds(known.properties), *builds} if each > reached)
-    said = {THROUGH: str(reached), EXPIRED: ",".join(map(str, later))}
-    transaction.set_properties({key: value for key, value in said.items() if value or key in known.properties})
+
+    def __init__(self, transaction: Transaction, known: TableMetadata, snapshots: Sequence[Snapshot], *, through: bool):
+        """Of a table whose metadata is known in whole; the transaction's may be less."""
+        super().__init__(transaction)
+        gone = {each.snapshot_id for each in snapshots}
+        tags = (name for name, each in known.refs.items() if each.snapshot_id in gone)
+        builds = {build for name in tags if (build := build_of_tag(name)) is not None}
+        reached = max([expired_through(known.properties), *(builds if through else ())])
+        later = sorted(each for each in {*expired_builds(known.properties), *builds} if each > reached)
+        said = {THROUGH: str(reached), EXPIRED: ",".join(map(str, later))}
+        told = {key: value for key, value in said.items() if value or key in known.properties}
+        self._steps = (
+            RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(gone)}),
+            SetPropertiesUpdate(updates=told),
+        )
+
+    def _commit(self) -> UpdatesAndRequirements:
+        return self._steps, ()
 
 
 def delete_lists(table: Table, snapshots: Iterable[Snapshot]) -> None:

@@ -2,8 +2,8 @@
 
 The intervals before are laid down, not run: their files in manifests, and as many snapshots as the table keeps in its
 metadata, with summaries and tags as large as those of real ones. What is measured is real: the ledger's questions, the
-footers of the interval's file, manifests, metadata and the catalog's row. All rounds together are a cycle in which
-small manifests are merged once. PostgreSQL's own time is not in it.
+footer of the interval's file, manifests, metadata and the catalog's row. Not in it: PostgreSQL's own time, and the
+merging of small manifests, which every hundredth commit does.
 """
 
 from __future__ import annotations
