@@ -1,18 +1,19 @@
-"""What a snapshot says of its interval: ranges, fates, content hashes, and which verdict registered it."""
+"""What a commit says of its interval: ranges, fates, content hashes, and which verdict registered it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from pyiceberg.table.snapshots import Snapshot
+from typing import TYPE_CHECKING, Any
 
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import range_as_json
 from include.ledger.intervals.revisions import BuiltRevision
 from include.times import format_time
+
+if TYPE_CHECKING:
+    from pyiceberg.table.snapshots import Snapshot
 
 BUILD = "tidemark.build"
 """Key of a summary that only Tidemark's snapshots have: the number of the build."""
@@ -31,7 +32,7 @@ class Statement:
     attempt: AttemptSpec
 
     def summary(self, revisions: Sequence[BuiltRevision]) -> dict[str, str]:
-        """Return a snapshot's own properties; values that are not plain are JSON."""
+        """Return what a snapshot's summary says, and a Delta commit's; values that are not plain are JSON."""
         spec, built = self.attempt, self.attempt.findings.build
         interval = spec.pinned.interval
         return {

@@ -9,7 +9,8 @@ a micro-batch that was committed to Delta, but not to the ledger, changes nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -33,7 +34,10 @@ from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.frames import empty_frame
 
 OWN = "tidemark"
-"""The mark of Tidemark's commits in the table's history."""
+"""The mark of Tidemark's commits in the table's history; those of intervals say more."""
+
+_SAYS_MORE = '{"tidemark.'
+"""How the metadata begins of a commit that puts an interval's rows: a JSON object of what an Iceberg snapshot says."""
 
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 """Operations that change no row, whoever runs them."""
@@ -75,9 +79,15 @@ def ensure_table(spark: SparkSession, pipeline: Pipeline) -> None:
         _write(pipeline, _unvalidated(empty_frame(spark, archive_schema(pipeline))), "append")
 
 
-def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame) -> None:
-    """Replace all rows that meet the condition by these rows, which meet it too, in one commit."""
-    _write(pipeline, rows, "overwrite", replaceWhere=condition)
+def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, said: Mapping[str, str]) -> None:
+    """Replace all rows that meet the condition by these rows, which meet it too, in one commit that says this."""
+    metadata = json.dumps(said, separators=(",", ":"), sort_keys=True)
+    _write(pipeline, rows, "overwrite", replaceWhere=condition, userMetadata=metadata if said else OWN)
+
+
+def is_own(metadata: str | None) -> bool:
+    """Return whether a commit's metadata is Tidemark's."""
+    return metadata is not None and (metadata == OWN or metadata.startswith(_SAYS_MORE))
 
 
 def _unvalidated(rows: DataFrame) -> DataFrame:
@@ -93,7 +103,7 @@ def _unvalidated(rows: DataFrame) -> DataFrame:
 )
 def _write(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> None:
     writer = rows.write.format("delta").mode(mode).partitionBy("interval")
-    writer.options(mergeSchema="true", userMetadata=OWN, **options).save(location(pipeline))
+    writer.options(mergeSchema="true", **{"userMetadata": OWN, **options}).save(location(pipeline))
 
 
 def latest_version(spark: SparkSession, pipeline: Pipeline) -> int:
@@ -112,6 +122,6 @@ def has_foreign_writes(spark: SparkSession, pipeline: Pipeline, after: int, unti
     ours = {
         row["version"]
         for row in history.select("version", "operation", "userMetadata").collect()
-        if row["userMetadata"] == OWN or row["operation"] in _HARMLESS
+        if is_own(row["userMetadata"]) or row["operation"] in _HARMLESS
     }
     return not ours.issuperset(range(after + 1, until + 1))

@@ -10,6 +10,8 @@ from pyspark.sql import functions as F
 from include.catalog import DATABASE
 from include.crash_points import crash_point
 from include.errors import TidemarkError
+from include.iceberg.statement import statement_of
+from include.ledger import proofs
 from include.ledger.archive.holdings import ranges_of_intervals
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.findings import DeltaVersion
@@ -66,12 +68,13 @@ def _put_rows(run: IntervalRun, trusted: int | None) -> int:
             every = revisions.registered(pipeline.table)
             files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
             validated, delivered = "interval IS NOT NULL", {mine.id, *(each.interval_id for each in every)}
+            said = {**_said(run), "tidemark.restored": "all registered intervals"}
         else:
             own = [each for each in revisions.registered_of_interval(mine.id) if each.table == pipeline.table]
             files = [f"{each.location}/{name}" for each in own for name in sorted(each.files)]
-            validated, delivered = f"interval = '{mine.interval.label}'", {mine.id}
+            validated, delivered, said = f"interval = '{mine.interval.label}'", {mine.id}, _said(run)
         streamed = f"interval IS NULL AND ({within_sql(ranges_of_intervals(delivered))})"
-        replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files))
+        replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), said)
         version = latest_version(spark, pipeline)
         if not has_foreign_writes(spark, pipeline, before, version):
             return version
@@ -81,6 +84,16 @@ def _put_rows(run: IntervalRun, trusted: int | None) -> int:
         remedy="let them end, then run the interval again",
         pipeline=pipeline.name,
     )
+
+
+def _said(run: IntervalRun) -> dict[str, str]:
+    """What the commit says of the interval: the same as the summary of an Iceberg snapshot."""
+    build = proofs.build_to_prove(run.pinned.id)
+    if build is None:
+        return {}
+    registered = revisions.registered_of_interval(run.pinned.id)
+    of_archive = [each for each in registered if each.table == run.pipeline.table]
+    return statement_of(attempts.of_build(build)).summary(of_archive)
 
 
 def _rows(spark: SparkSession, pipeline: Pipeline, files: list[str]) -> DataFrame:

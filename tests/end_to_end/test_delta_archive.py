@@ -111,6 +111,31 @@ def test_view_shows_the_validated_version_of_registered_intervals_alone(streamed
     assert found == {"rows": registered(first).total(), "missing": 0, "more": 0, "of_the_first_append": appended}
 
 
+def said_by(home: Home, version: int) -> dict[str, Any]:
+    """What the commit of a version says of its interval."""
+    log = (delta(home) / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    (said,) = (line["commitInfo"]["userMetadata"] for line in map(json.loads, log) if "commitInfo" in line)
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def test_commit_says_which_interval_of_which_verdict_it_holds(streamed: Home, first: dict[str, Any]) -> None:
+    said = said_by(streamed, first["delta"]["version"])
+    of_archive = [each for each in first["registered"] if each["table"] == "gps_positions"]
+    assert (said["tidemark.from"], said["tidemark.to"]) == (first["interval"]["from"], first["interval"]["to"])
+    ranges = json.loads(said["tidemark.ranges"])
+    assert ranges == [{name: each[name] for name in ranges[0]} for each in first["ranges"]]
+    assert all(each["topic_id"] for each in ranges)
+    fates = ("in_ranges", "archived", "empty", "quarantined", "gaps")
+    told = json.loads(said["tidemark.records"])
+    assert [told[fate] for fate in fates] == [first["records"][fate] for fate in fates]
+    hashes = {each["partition"]: each["content_hash"] for each in of_archive}
+    assert json.loads(said["tidemark.content-hashes"]) == hashes
+    assert int(said["tidemark.rows"]) == sum(each["rows"] for each in of_archive) > 0
+    assert said["tidemark.code-version"] == first["code_version"]
+    assert int(said["tidemark.build"]) > 0
+
+
 def test_interval_restores_what_was_validated_after_update_delete_and_merge(
     streamed: Home, first: dict[str, Any]
 ) -> None:
