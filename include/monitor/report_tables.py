@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from include.monitor.report_grid import grid_picture
 from include.monitor.report_parts import FATES, plain
 from include.monitor.text import cell, clean, is_number, non_negative, number
 
@@ -61,7 +62,7 @@ def table(
 
 
 def section_table(section: dict[str, Any]) -> dict[str, Any]:
-    """Return a section of the report: title, note, its table, and how many rows there are in all."""
+    """Return a section of the report: title, note, its table, how many rows there are, and its grid, if any."""
     truncated = int(non_negative(section.get("truncated")))
     shown = table(section.get("columns") or [], section.get("rows") or [], left_out=truncated)
     return {
@@ -69,6 +70,7 @@ def section_table(section: dict[str, Any]) -> dict[str, Any]:
         "note": clean(str(section.get("note") or ""), 400),
         "table": shown,
         "total": number(len(section.get("rows") or []) + truncated),
+        "grid": grid_picture(section.get("grid")),
     }
 
 

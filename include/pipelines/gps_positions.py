@@ -11,6 +11,7 @@ from include.pipelines.spec import (
     Between,
     CompactedTopic,
     EventTimeWithin,
+    Grid,
     KafkaTopics,
     Listing,
     Pipeline,
@@ -64,6 +65,7 @@ PIPELINE = Pipeline(
         ),
     ),
     reports=(
+        Grid("Where vehicles were", x="longitude", y="latitude"),
         Threshold("Busiest devices", view="hourly_counts", measure="positions", above=60),
         Listing("Imprecise devices", rows="imprecise_devices", columns=("deviceId", "positions", "imprecise")),
     ),

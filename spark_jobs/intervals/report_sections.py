@@ -11,9 +11,10 @@ from pyspark.sql import functions as F
 from include.intervals import notifications
 from include.ledger import listings
 from include.ledger.intervals.revisions import BuiltRevision
-from include.pipelines.spec import AdditiveView, Listing, Pipeline, Threshold, Top
+from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, Top
 from include.times import utc
 from spark_jobs.decoding.records import transform
+from spark_jobs.intervals.report_grid import grid_section
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
@@ -46,12 +47,12 @@ def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]
 def section_of(
     spark: SparkSession,
     pipeline: Pipeline,
-    report: Threshold | Top | Listing,
+    report: Report,
     views: Mapping[str, DataFrame],
     rows: DataFrame,
     scope: str,
 ) -> dict[str, Any]:
-    """Return one section: `{"title", "note", "columns", "rows", "truncated"}`.
+    """Return one section: `{"title", "note", "columns", "rows", "truncated"}`, of a grid also `"grid"`.
 
     `views` are the batch views by name; `rows` has the archive table's columns and `event_time`; `scope` is what the
     notes call that which was read.
@@ -60,6 +61,8 @@ def section_of(
         return _threshold(spark, pipeline, report, views[report.view], scope)
     if isinstance(report, Top):
         return _section(report.title, f"over all windows of {scope}", _top(report, views[report.view]))
+    if isinstance(report, Grid):
+        return grid_section(report, rows, scope)
     return _listing(report, _listed(pipeline, report, rows), scope)
 
 

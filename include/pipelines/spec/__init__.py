@@ -22,7 +22,7 @@ from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, Text, User
 from include.pipelines.spec.flags import Flags, Limit
 from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, TOPIC, check_identifier
 from include.pipelines.spec.pipeline import Pipeline
-from include.pipelines.spec.reports import Listing, Threshold, Top
+from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import CLIENT_OPTIONS, KafkaTopics
 from include.pipelines.spec.views import (
     AdditiveView,
@@ -52,6 +52,7 @@ __all__ = [
     "EventTimeWithin",
     "Fits",
     "Flags",
+    "Grid",
     "JdbcTable",
     "Json",
     "KafkaMessages",
@@ -61,6 +62,7 @@ __all__ = [
     "MaxBytes",
     "Pipeline",
     "Reference",
+    "Report",
     "Required",
     "Retention",
     "Rule",

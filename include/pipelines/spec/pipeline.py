@@ -12,10 +12,12 @@ from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.flags import Flags
 from include.pipelines.spec.names import check_identifier
-from include.pipelines.spec.reports import Listing, Threshold, Top
+from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView
 from include.times import Schedule, hourly
+
+_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 
 _KEYS = ("STRING", "INT", "BIGINT")
 """Types of columns that a watched report's key may have."""
@@ -33,7 +35,7 @@ class Pipeline:
     views: tuple[AdditiveView, ...] = ()
     flags: Flags | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
-    reports: tuple[Threshold | Top | Listing, ...] = ()
+    reports: tuple[Report, ...] = ()
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
     spark_slots: int = field(default=1, kw_only=True)
@@ -57,6 +59,8 @@ class Pipeline:
         for report in self.reports:
             if isinstance(report, Threshold | Top) and report.view not in names:
                 raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)
+            if isinstance(report, Grid):
+                _check_grid(report, self.archive)
             if isinstance(report, Top):
                 view = next(view for view in self.views if view.name == report.view)
                 plain = set(view.key) - {view.window}
@@ -132,6 +136,15 @@ def _check_kept(archive: Archive) -> None:
         raise UsageError(
             f'unknown="keep" makes a column {UNKNOWN_FIELDS!r}, and the archive declares one of that name',
             remedy="give the declared one another name",
+        )
+
+
+def _check_grid(report: Grid, archive: Archive) -> None:
+    numeric = [each.name for each in fields_of(archive.columns) if each.kind.split("(")[0] in _NUMBERS]
+    if not {report.x, report.y} <= set(numeric):
+        raise UsageError(
+            f"report {report.title!r} has a grid over {report.x!r} and {report.y!r}",
+            remedy=f"name two numeric columns of the archive: {', '.join(numeric) or 'it has none'}",
         )
 
 

@@ -34,6 +34,26 @@ class Top:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A report section: how many archive rows of the interval lie in each cell of a grid, like places on a map.
+
+    Cells are square in the columns' own unit; their size is 1, 2 or 5 times a power of ten.
+    """
+
+    title: str
+    x: str
+    """Numeric column that is drawn from left to right, e.g. a longitude."""
+    y: str
+    """Numeric column that is drawn upwards, e.g. a latitude."""
+    cells: int = 24
+    """At most so many cells, and one, in each direction."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cells <= 100:
+            raise UsageError(f"report {self.title!r} has a grid of {self.cells} cells", remedy="declare 1 to 100")
+
+
+@dataclass(frozen=True)
 class Listing:
     """A report section: rows that a transform of the archive rows finds, from the archive rows of the interval."""
 
@@ -57,3 +77,6 @@ class Listing:
                 f"report {self.title!r} cannot notify topic {self.notify!r}",
                 remedy="name a Kafka topic, and a key among the report's columns",
             )
+
+
+Report = Threshold | Top | Grid | Listing

@@ -576,3 +576,27 @@ for (const node of document.querySelectorAll('body *')) {
 }
 return weak;
 """
+
+
+def test_grid_is_drawn_and_says_in_words_where_its_cells_lie(opened: Opened) -> None:
+    section = {
+        "title": "Where vehicles were",
+        "note": "rows of the interval by longitude and latitude, in cells of 0.5",
+        "columns": ["longitude from", "latitude from", "rows"],
+        "rows": [["-1.0", "47.5", 40], ["0.0", "47.0", 2]],
+        "truncated": 0,
+        "grid": {"size": 0.5, "x": [-2, 3], "y": [94, 2], "cells": [[-2, 95, 40], [0, 94, 2]]},
+    }
+    html = render_report(published(), {**findings(), "sections": [section]})
+    assert 'viewBox="0 0 3 2"' in html
+    assert "Where vehicles were: 2 cells from -1.0 to 0.5 and from 47.0 to 48.0" in html
+    assert '<rect x="0" y="0" width="1" height="1" class="g4"><title>-1.0, 47.5: 40</title></rect>' in html
+    drawn = opened(html).execute_script(
+        "return [...document.querySelectorAll('.grid rect')].map(cell => {"
+        " const at = cell.getBoundingClientRect();"
+        " return [at.x, at.y, at.width, at.height, getComputedStyle(cell).fill]})"
+    )
+    (left, upper, width, height, many), (right, lower, _, _, few) = drawn
+    assert (right - left, lower - upper) == pytest.approx((2 * width, height))
+    assert width == pytest.approx(height)
+    assert many != few

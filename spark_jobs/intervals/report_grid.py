@@ -1,0 +1,66 @@
+"""A report's grid: how many rows lie in each cell of two numeric columns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from include.pipelines.spec import Grid
+
+LARGEST = 10
+"""Cells that are listed beside the picture."""
+
+
+def grid_section(report: Grid, rows: DataFrame, scope: str) -> dict[str, Any]:
+    """Return the section: the largest cells as rows, and all of them as `grid`.
+
+    `grid` has `size` (of a cell, in the columns' unit), `x` and `y` (the number of the first cell and how many there
+    are; cell n begins at n times the size) and `cells` (x, y, rows), the lowest first. Rows without one of the
+    values, or with one that is no finite number, are in no cell.
+    """
+    x, y = F.col(report.x).cast("double"), F.col(report.y).cast("double")
+    placed = rows.select(x.alias("x"), y.alias("y")).where(_is_finite("x") & _is_finite("y"))
+    bounds = placed.agg(F.min("x"), F.max("x"), F.min("y"), F.max("y")).collect()[0]
+    note = f"rows of {scope} by {report.x} and {report.y}"
+    columns = [f"{report.x} from", f"{report.y} from", "rows"]
+    section = {"title": report.title, "note": note, "columns": columns, "rows": [], "truncated": 0}
+    if bounds[0] is None:
+        return section
+    size = cell_size(max(bounds[1] - bounds[0], bounds[3] - bounds[2]), report.cells)
+    binned = placed.groupBy(*(F.floor(F.col(name) / size).alias(name) for name in ("x", "y"))).count()
+    cells = sorted((int(row["x"]), int(row["y"]), int(row["count"])) for row in binned.collect())
+    largest = sorted(cells, key=lambda cell: (-cell[2], cell))[:LARGEST]
+    return {
+        **section,
+        "note": f"{note}, in cells of {size:g}",
+        "rows": [[_begin(cell[0], size), _begin(cell[1], size), cell[2]] for cell in largest],
+        "truncated": len(cells) - len(largest),
+        "grid": {"size": size, "x": _extent(cells, 0), "y": _extent(cells, 1), "cells": [list(cell) for cell in cells]},
+    }
+
+
+def cell_size(span: float, cells: int) -> float:
+    """Return the least of 1, 2 and 5 times a power of ten of which at most `cells` cover the span; 1 for no span."""
+    if span <= 0:
+        return 1.0
+    least = span / cells
+    power = math.floor(math.log10(least))
+    return next(size for size in (float(f"{step}e{power}") for step in (1, 2, 5, 10)) if size >= least)
+
+
+def _is_finite(name: str) -> Any:
+    # Spark counts NaN as the largest number of all.
+    return F.abs(F.col(name)) <= 1.7e308
+
+
+def _extent(cells: list[tuple[int, int, int]], axis: int) -> list[int]:
+    places = [cell[axis] for cell in cells]
+    return [min(places), max(places) - min(places) + 1]
+
+
+def _begin(place: int, size: float) -> str:
+    """Where a cell begins, with as many decimals as its size has."""
+    return f"{place * size:.{max(0, -math.floor(math.log10(size)))}f}"

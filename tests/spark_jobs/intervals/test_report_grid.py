@@ -1,0 +1,56 @@
+"""A report's grid: every row with both values in one cell, in cells of a readable size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import floor
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from include.pipelines.spec import Grid
+from spark_jobs.intervals.report_grid import LARGEST, cell_size, grid_section
+
+pytestmark = pytest.mark.spark
+
+MAP = Grid("Where vehicles were", x="longitude", y="latitude", cells=10)
+COLUMNS = "longitude DOUBLE, latitude DOUBLE"
+
+
+def test_each_row_lies_in_one_cell_and_rows_without_a_place_in_none(spark: Any) -> None:
+    places = [(n * 0.37 - 3.0, n * 0.11) for n in range(40)]
+    nowhere = [(None, 1.0), (1.0, None), (float("nan"), 1.0), (1.0, float("inf")), (float("-inf"), 0.0)]
+    section = grid_section(MAP, spark.createDataFrame([*places, *nowhere], COLUMNS), "the interval")
+
+    grid = section["grid"]
+    assert grid["size"] == 2.0
+    expected = Counter((floor(x / 2.0), floor(y / 2.0)) for x, y in places)
+    assert grid["cells"] == [[x, y, held] for (x, y), held in sorted(expected.items())]
+    assert (grid["x"], grid["y"]) == ([-2, 8], [0, 3])
+    largest = sorted(expected.items(), key=lambda cell: (-cell[1], cell[0]))[:LARGEST]
+    assert section["rows"] == [[f"{x * 2}", f"{y * 2}", held] for (x, y), held in largest]
+    assert section["truncated"] == max(0, len(expected) - LARGEST)
+    assert section["note"] == "rows of the interval by longitude and latitude, in cells of 2"
+
+
+@pytest.mark.parametrize("rows", [[], [(None, None)], [(float("nan"), 1.0)]])
+def test_there_is_no_grid_where_no_row_has_a_place(spark: Any, rows: list[Any]) -> None:
+    section = grid_section(MAP, spark.createDataFrame(rows, COLUMNS), "the interval")
+    assert (section["rows"], section["truncated"]) == ([], 0)
+    assert "grid" not in section
+
+
+def test_one_place_is_one_cell(spark: Any) -> None:
+    section = grid_section(MAP, spark.createDataFrame([(8.54, 47.37)] * 3, COLUMNS), "the interval")
+    assert section["grid"]["cells"] == [[8, 47, 3]]
+
+
+@given(span=st.floats(1e-9, 1e9), cells=st.integers(1, 100))
+@example(span=1.0, cells=10)
+@example(span=360.0, cells=24)
+def test_cells_cover_the_span_and_none_of_the_next_smaller_size_would(span: float, cells: int) -> None:
+    size = cell_size(span, cells)
+    assert span / size <= cells * (1 + 1e-9)
+    assert span / size > cells / 2.5 * (1 - 1e-9)
