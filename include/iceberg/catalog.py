@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from include import lake
 from include.catalog import DATABASE
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError, one_line
+from include.iceberg.sql_catalog import Catalog
 from include.ledger.connection import driver_options
 from include.ledger.held_locks import held_lock
 from include.pipelines.spec import Pipeline
@@ -45,7 +46,7 @@ def opened() -> Iterator[SqlCatalog]:
         with held_lock("iceberg-catalog", _PATIENCE) as is_alone:
             if not is_alone:
                 raise AnotherWriter("another process opens the Iceberg catalog", remedy="try again")
-            catalog = SqlCatalog(
+            catalog = Catalog(
                 NAME,
                 uri=url.render_as_string(hide_password=False),
                 warehouse=unescaped(lake.uri("iceberg")),

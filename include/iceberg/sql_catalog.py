@@ -1,0 +1,103 @@
+"""PyIceberg's SQL catalog, whose commits neither read a table's metadata twice nor copy what they leave as it is.
+
+Without this a commit costs the table's snapshots: PyIceberg reads all of them before a commit and again within it,
+and copies each with its tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    RemovePropertiesUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Identifier
+
+_KNOWN = (
+    AddSnapshotUpdate,
+    RemovePropertiesUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+)
+"""Updates of which it is known here which snapshots and tags they touch."""
+
+
+class Catalog(SqlCatalog):
+    """Tables as PyIceberg has them."""
+
+    _last_read: tuple[str, Table] | None = None
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location
+        if location is None or self._last_read is None or self._last_read[0] != location:
+            read = super()._convert_orm_to_iceberg(orm_table)
+            self._last_read = read.metadata_location, read
+        # A file of metadata is never written again, and what was read of it never changed: tables get others instead.
+        known = self._last_read[1]
+        return Table(known.name(), known.metadata, known.metadata_location, known.io, self)
+
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        if current_table is None or not all(isinstance(each, _KNOWN) for each in updates):
+            return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        known = current_table.metadata
+        for requirement in requirements:
+            requirement.validate(known)
+        touched = _touched(known, updates)
+        thin = Table(current_table.name(), touched, current_table.metadata_location, current_table.io, self)
+        staged = super()._update_and_stage_table(thin, table_identifier, (), updates)
+        staged.metadata = _with_the_rest(known, touched, staged.metadata)
+        return staged
+
+
+def _touched(known: TableMetadata, updates: Iterable[TableUpdate]) -> TableMetadata:
+    """Return the metadata with the head and those snapshots, tags and log entries alone that the updates touch."""
+    removed = {id_ for each in updates if isinstance(each, RemoveSnapshotsUpdate) for id_ in each.snapshot_ids}
+    named = {each.snapshot_id for each in updates if isinstance(each, SetSnapshotRefUpdate)}
+    names = {"main", *(each.ref_name for each in updates if isinstance(each, SetSnapshotRefUpdate))}
+    ids = {known.current_snapshot_id, *removed, *named}
+    return known.model_copy(
+        update={
+            # A child of one that is removed loses its parent.
+            "snapshots": [each for each in known.snapshots if {each.snapshot_id, each.parent_snapshot_id} & ids],
+            "snapshot_log": [each for each in known.snapshot_log if each.snapshot_id in removed],
+            "refs": {name: each for name, each in known.refs.items() if name in names or each.snapshot_id in removed},
+        }
+    )
+
+
+def _with_the_rest(known: TableMetadata, touched: TableMetadata, updated: TableMetadata) -> TableMetadata:
+    """Return the updated metadata with what was left out of it, in the order in which it was."""
+    left_out = {each.snapshot_id for each in known.snapshots} - {each.snapshot_id for each in touched.snapshots}
+    ids = {each.snapshot_id: each for each in updated.snapshots}
+    snapshots = [
+        ids.pop(each.snapshot_id, each)
+        for each in known.snapshots
+        if each.snapshot_id in left_out or each.snapshot_id in ids
+    ]
+    removed = {each.snapshot_id for each in touched.snapshots} - {each.snapshot_id for each in updated.snapshots}
+    return updated.model_copy(
+        update={
+            "snapshots": [*snapshots, *ids.values()],
+            "snapshot_log": [
+                *(each for each in known.snapshot_log if each.snapshot_id not in removed),
+                *updated.snapshot_log,
+            ],
+            "refs": {**{name: each for name, each in known.refs.items() if name not in touched.refs}, **updated.refs},
+        }
+    )

@@ -1,0 +1,108 @@
+"""Commits leave the metadata that PyIceberg's own catalog would leave, without copying what they do not touch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog as AnyCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    RemovePropertiesUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
+
+from include.iceberg import catalog as iceberg_catalog
+from tests.support.open_tables import OpenTable, pipeline_named, rows_of
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def archive(pipeline: str) -> OpenTable:
+    """A table of four snapshots, one of them a swap."""
+    made = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
+    for hour in (0, 1, 0, 2):
+        made.run(hour, {"2026-11-18": rows_of(hour, 2 + len(made.intervals))})
+    return made
+
+
+def told(metadata: TableMetadata) -> dict[str, Any]:
+    """The metadata without the moment of the change."""
+    found: dict[str, Any] = json.loads(metadata.model_dump_json())
+    found["last-updated-ms"] = found["metadata-log"][-1]["timestamp-ms"] = None
+    for each in found["snapshot-log"]:
+        each["timestamp-ms"] = None
+    return found
+
+
+def staged(of: type[AnyCatalog], table: Table, *updates: TableUpdate) -> TableMetadata:
+    """What a commit of these updates would leave, by one class's way."""
+    stage = getattr(of, "_update_and_stage_table")  # noqa: B009
+    metadata: TableMetadata = stage(table.catalog, table, table.name(), (), updates).metadata
+    return metadata
+
+
+def updates_of(table: Table) -> dict[str, tuple[TableUpdate, ...]]:
+    first, second, third, head = table.snapshots()
+    again = head.model_copy(
+        update={"snapshot_id": 7, "parent_snapshot_id": head.snapshot_id, "sequence_number": 99, "timestamp_ms": 1}
+    )
+    branch = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=7)
+    added = (AddSnapshotUpdate(snapshot=again), branch)
+    tag = SetSnapshotRefUpdate(ref_name="mine", type="tag", snapshot_id=7)
+    oldest = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [first.snapshot_id, second.snapshot_id]})
+    between = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [third.snapshot_id]})
+    properties = (
+        SetPropertiesUpdate(updates={"a": "b"}),
+        RemovePropertiesUpdate(removals=["write.metadata.previous-versions-max"]),
+    )
+    older = SetSnapshotRefUpdate(ref_name="older", type="tag", snapshot_id=second.snapshot_id)
+    back = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=third.snapshot_id)
+    return {
+        "a commit": (*added, tag, *properties),
+        "a commit that expires": (*added, tag, oldest),
+        "one between is expired": (between,),
+        "an old one gets a tag": (older,),
+        "the head goes back": (back,),
+        "properties alone": properties,
+    }
+
+
+def test_commits_leave_what_pyiceberg_would(archive: OpenTable) -> None:
+    with iceberg_catalog.opened() as catalog:
+        table = catalog.load_table(("lake", archive.pipeline.table))
+        before = table.metadata.model_dump_json()
+        for what, updates in updates_of(table).items():
+            ours, theirs = (staged(each, table, *updates) for each in (type(catalog), SqlCatalog))
+            assert told(ours) == told(theirs), what
+            assert table.metadata.model_dump_json() == before, what
+
+
+def test_what_is_read_once_is_what_lies_there(archive: OpenTable) -> None:
+    with iceberg_catalog.opened() as catalog:
+        first, second = (catalog.load_table(("lake", archive.pipeline.table)) for _ in range(2))
+        assert first.metadata is second.metadata
+        archive.run(3, {"2026-11-18": rows_of(3, 1)})
+        third = catalog.load_table(("lake", archive.pipeline.table))
+        assert len(third.snapshots()) == len(first.snapshots()) + 1
+        assert third.metadata == FromInputFile.table_metadata(third.io.new_input(third.metadata_location))
+
+
+def test_commit_on_top_of_an_older_head_is_refused(archive: OpenTable) -> None:
+    with iceberg_catalog.opened() as catalog:
+        table = catalog.load_table(("lake", archive.pipeline.table))
+        expected = AssertRefSnapshotId(ref="main", snapshot_id=table.snapshots()[0].snapshot_id)
+        with pytest.raises(CommitFailedException):
+            catalog.commit_table(table, (expected,), (SetPropertiesUpdate(updates={"a": "b"}),))
+        assert "a" not in archive.load().properties
