@@ -105,6 +105,10 @@ class ServiceUnreachable(TidemarkError):
     meaning = "a service cannot be reached"
 
 
+class MetadataGone(TidemarkError):
+    """The catalog names metadata of an Iceberg table that does not exist any more."""
+
+
 class ArchiveBehind(TidemarkError):
     """The archive has not reached the interval's end in time (stream stopped or behind)."""
 

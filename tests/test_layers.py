@@ -43,6 +43,7 @@ INCLUDE = (
     "include.versions",
     "include.proof",
     "include.iceberg",
+    "include.completeness",
     "include.quarantine",
     "include.monitor",
     "include.alerts",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from include.completeness import differences
 from include.doctor.disagreement import REPAIR, Disagreement
-from include.errors import UsageError
-from include.iceberg.completeness import differences
+from include.errors import MetadataGone, UsageError
 from include.ledger.intervals.builds import begun_registrations
 from include.pipelines.spec import Pipeline
 
@@ -28,5 +28,5 @@ def check_completeness(pipeline: Pipeline) -> Iterator[Disagreement]:
                 "tell completeness",
                 table,
             )
-    except (UsageError, FileNotFoundError):
+    except (UsageError, MetadataGone):
         return

@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include import lake
+from include.completeness import follow_ledger
 from include.doctor.disagreement import Disagreement
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping.in_flight import InFlight
 from include.housekeeping.run import alone
-from include.iceberg.completeness import follow_ledger
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal

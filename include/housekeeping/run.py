@@ -119,7 +119,7 @@ def _released(pipeline: Pipeline, due: list[KnownRevision], done: Done) -> list[
     """Expire the Iceberg snapshots that need files of the revisions; return those whose files no snapshot needs."""
     if not pipeline.iceberg_tables or not due:
         return due
-    from include.iceberg.expiry import release
+    from include.iceberg.revision_release import release
 
     expiry = release(pipeline, due, dry_run=done.dry_run)
     done.snapshots["expired"] += expiry.expired

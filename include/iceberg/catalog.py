@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from include import lake
 from include.catalog import DATABASE
-from include.errors import AnotherWriter, ServiceUnreachable, UsageError, one_line
+from include.errors import AnotherWriter, MetadataGone, ServiceUnreachable, UsageError, one_line
 from include.iceberg.sql_catalog import Catalog
 from include.ledger.connection import driver_options
 from include.ledger.held_locks import held_lock
@@ -78,12 +78,14 @@ def writing(pipeline: str) -> Iterator[None]:
 def find(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table | None:
     """Return the Iceberg table; None without one. Raises UsageError when it is not the pipeline's.
 
-    Raises FileNotFoundError when its metadata is gone.
+    Raises MetadataGone.
     """
     try:
         loaded = catalog.load_table((DATABASE, table))
     except NoSuchTableError:
         return None
+    except FileNotFoundError as error:
+        raise metadata_gone(pipeline.name, table, error) from None
     if loaded.properties.get(OWNER) != pipeline.name or loaded.location() != location_of(table):
         raise UsageError(
             f"the Iceberg table {DATABASE}.{table} at {loaded.location()} is not one that Tidemark made",
@@ -91,6 +93,15 @@ def find(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table | None:
             pipeline=pipeline.name,
         )
     return loaded
+
+
+def metadata_gone(pipeline: str, table: str, error: FileNotFoundError) -> MetadataGone:
+    """Return the error of a table whose metadata is gone."""
+    return MetadataGone(
+        f"the Iceberg table {DATABASE}.{table}: its metadata is gone: {one_line(str(error.filename or error))}",
+        remedy="put it back, or ./tidemark doctor --repair makes the table anew without its history; then run it again",
+        pipeline=pipeline,
+    )
 
 
 def location_of(table: str) -> str:

@@ -25,9 +25,9 @@ from include.catalog import DATABASE
 from include.catalog.columns import declared_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find, location_of, unescaped
-from include.iceberg.kept import Expire, delete_lists, surplus
 from include.iceberg.properties import said_of, say
 from include.iceberg.schema import follow_declaration, partition_spec, schema_of
+from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
 from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.intervals.revisions import BuiltRevision

@@ -10,8 +10,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from include.catalog import DATABASE
-from include.errors import UsageError
-from include.iceberg.catalog import find, opened, writing
+from include.errors import MetadataGone, UsageError
+from include.iceberg.catalog import find, metadata_gone, opened, writing
 from include.iceberg.commit import (
     Difference,
     commit_interval,
@@ -21,7 +21,7 @@ from include.iceberg.commit import (
     roll_back_foreign,
     tell_again,
 )
-from include.iceberg.kept import missing_verdicts
+from include.iceberg.snapshot_retention import missing_verdicts
 from include.iceberg.statement import statement_of
 from include.ledger import proofs
 from include.ledger.intervals import attempts, builds, revisions
@@ -47,13 +47,14 @@ def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
     begun = _being_registered(pipeline)
     with opened() as catalog:
         for table in pipeline.iceberg_tables:
-            named = f"the Iceberg table {DATABASE}.{table}"
             try:
                 yield from _of_table(catalog, pipeline, table, begun)
             except UsageError as error:
                 yield Deviation("another's table", table, error.message, error.remedy)
+            except MetadataGone as error:
+                yield Deviation("missing metadata", table, error.message)
             except FileNotFoundError as error:
-                yield Deviation("missing metadata", table, f"{named}: its metadata is gone: {error.filename or error}")
+                yield Deviation("missing metadata", table, metadata_gone(pipeline.name, table, error).message)
 
 
 def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[Deviation]:
@@ -108,7 +109,7 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
         before = _head_of(stored)
         stored = roll_back_foreign(stored)
         difference = difference_of(stored, registered)
-    except FileNotFoundError:
+    except (MetadataGone, FileNotFoundError):
         catalog.drop_table((DATABASE, table))
         stored = ensure_table(catalog, pipeline, table)
         before = _head_of(stored)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from include.catalog.columns import declared_columns
 from include.crash_points import crash_point
+from include.errors import MetadataGone, TidemarkError, UsageError
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
 from include.iceberg.properties import said_of, say
@@ -64,15 +65,25 @@ def properties(pipeline: Pipeline) -> dict[str, dict[str, str]]:
 
 
 def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
-    """Let the tables that are there tell of their completeness; return those that told otherwise."""
+    """Let the tables that are there tell of their completeness; return those that told otherwise.
+
+    Raises MetadataGone, and UsageError for another's table, once all others tell.
+    """
     changed: list[str] = []
+    refused: list[TidemarkError] = []
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
-            stored = find(catalog, pipeline, table)
+            try:
+                stored = find(catalog, pipeline, table)
+            except (MetadataGone, UsageError) as error:
+                refused.append(error)
+                continue
             if stored is not None and said_of(stored) != (said := told.get(table, {})):
                 with stored.transaction() as transaction:
                     say(transaction, said)
                 changed.append(table)
+    if refused:
+        raise refused[0]
     return changed
 
 

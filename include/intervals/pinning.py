@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from include.completeness import follow_ledger
 from include.errors import UsageError
-from include.iceberg.completeness import follow_ledger
 from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.rest import pin_gaps, rest_of
@@ -40,12 +40,17 @@ def pin_interval(
 
     Intervals between it and the nearest pinned ones, or the topic's first record, are pinned too, unless they are
     more than NEAR. Nothing is pinned beyond what the archive holds, which is waited for (`patience`, else the
-    setting `archive_wait`).
-    Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`), ServiceUnreachable.
+    setting `archive_wait`). Tables that are complete until it and no longer, now that it is open, tell so in both
+    catalogs; an error of theirs leaves it pinned, and the next call goes on there.
+    Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`, another's Iceberg table), MetadataGone,
+    ServiceUnreachable.
     """
     known = pins.find_interval(pipeline.name, interval.from_time)
     if known is not None:
         if not repin:
+            if pins.is_open(known):
+                # The run that pinned it may have ended before it had told.
+                follow_ledger(pipeline)
             return known
         check_repin(pipeline, known)
     log = read_log(pipeline)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from include import lake
+from include.completeness import follow_ledger
 from include.errors import ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
-from include.iceberg.completeness import follow_ledger
 from include.lake import delta_tables
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import Validation

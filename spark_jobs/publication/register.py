@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from include import lake
+from include import completeness, lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter
-from include.iceberg import completeness
 from include.lake.revision_files import damaged_files
 from include.ledger.completeness.properties import properties_after
 from include.ledger.intervals import builds, locks, revisions

@@ -49,6 +49,12 @@ def pinned_of(ledger: Session, row: IntervalRow) -> PinnedInterval:
     )
 
 
+def is_open(pinned: PinnedInterval) -> bool:
+    """Return whether an interval, as it is pinned now, has not been registered."""
+    with session() as ledger:
+        return ledger.get_one(IntervalRow, pinned.id).state != "registered"
+
+
 def _of_pipeline(pipeline: str) -> Select[IntervalRow]:
     return select(IntervalRow).where(IntervalRow.pipeline == pipeline)
 

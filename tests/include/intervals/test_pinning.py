@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +19,17 @@ from confluent_kafka.admin import NewPartitions
 from sqlalchemy import select
 
 from include import kafka, lake
-from include.errors import AnotherWriter, ArchiveBehind, OffsetsLost, TidemarkError, TopicRecreated, UsageError
+from include.errors import (
+    AnotherWriter,
+    ArchiveBehind,
+    MetadataGone,
+    OffsetsLost,
+    TidemarkError,
+    TopicRecreated,
+    UsageError,
+)
+from include.iceberg import catalog as iceberg_catalog
+from include.iceberg import tables
 from include.intervals.steps import readable_source
 from include.ledger.archive import landing_files, micro_batches
 from include.ledger.archive.landing_files import LandingFile
@@ -96,6 +107,27 @@ def test_interval_is_complete_up_to_the_end_and_the_next_goes_on_there_when_a_to
     assert log.pin(1) == {0: (2, 2), 1: (1, 2)}
     assert log.pin(2) == {0: (2, 4), 1: (2, 3)}
     assert_tiling(log.pinned())
+
+
+def test_interval_stays_pinned_and_the_next_run_goes_on_when_its_iceberg_table_has_no_metadata(log: Log) -> None:
+    log.pipeline = replace(log.pipeline, archive=replace(log.pipeline.archive, iceberg=True))
+    tables.prepare(log.pipeline)
+    log.send(0, 0.5, 1.5)
+    log.archive()
+    assert log.pin(0)[0] == (0, 1)
+    with iceberg_catalog.opened() as catalog:
+        table = catalog.load_table(("lake", log.pipeline.table))
+    metadata = Path(lake.filesystem(table.metadata_location)[1])
+    aside = metadata.rename(f"{metadata}.aside")
+    log.send(0, 0.7)
+    log.archive()
+    for repin in (True, False):
+        with pytest.raises(MetadataGone, match=rf"lake\.{log.pipeline.table}: .* — put it back, or .*doctor --repair"):
+            log.pin(0, repin=repin)
+        assert [by_partition(each)[0] for each in log.pinned()] == [(0, 1)]
+    aside.rename(metadata)
+    assert log.pin(0)[0] == (0, 1)
+    assert log.pin(1)[0] == (1, 3)
 
 
 def test_new_topic_partition_starts_at_0_in_the_interval_where_it_appears_when_partitions_are_added(log: Log) -> None:

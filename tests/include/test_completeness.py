@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import psycopg2
 import pytest
 from pyiceberg.table import Table
 
+from include import completeness, lake
 from include.catalog.properties import properties, put_properties
 from include.doctor.completeness import check_completeness
+from include.errors import MetadataGone
 from include.iceberg import catalog as iceberg_catalog
-from include.iceberg import completeness, tables
+from include.iceberg import tables
+from include.iceberg.examine import deviations, restore
 from include.ledger.completeness.properties import BY_PARTITION, KEYS, UNTIL, properties_after
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.revisions import BuiltRevision
@@ -150,6 +154,22 @@ def test_doctor_names_and_repairs_what_somebody_else_told(archive: OpenTable) ->
         f"lake.{name} in Iceberg's catalog is complete until no time, by the ledger it is until {HOURS[1]}",
     ]
     completeness.follow_ledger(archive.pipeline)
+    assert until(archive) == HOURS[1]
+
+
+def test_table_whose_metadata_is_gone_is_named_and_all_others_tell(archive: OpenTable) -> None:
+    run(archive, 0)
+    name = archive.pipeline.table
+    put_properties({name: {}}, KEYS)
+    location = archive.load().metadata_location
+    Path(lake.filesystem(location)[1]).unlink()
+    with pytest.raises(MetadataGone, match=f"the Iceberg table lake.{name}: its metadata is gone: .*doctor --repair"):
+        completeness.follow_ledger(archive.pipeline)
+    assert properties([name], KEYS)[name][UNTIL] == HOURS[1]
+    assert [each.kind for each in deviations(archive.pipeline)] == ["missing metadata"]
+    assert list(check_completeness(archive.pipeline)) == []
+    assert any("made anew" in line for line in restore(archive.pipeline))
+    assert len(completeness.follow_ledger(archive.pipeline)) == 1
     assert until(archive) == HOURS[1]
 
 

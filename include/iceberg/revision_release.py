@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from include.iceberg.catalog import find, opened, unescaped, writing
 from include.iceberg.commit import live_files
-from include.iceberg.kept import Expire, delete_lists, protected
+from include.iceberg.snapshot_retention import Expire, delete_lists, protected
 from include.iceberg.statement import is_own
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline

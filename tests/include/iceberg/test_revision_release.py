@@ -10,7 +10,7 @@ from sqlalchemy import func, update
 from include import lake
 from include.housekeeping.run import keep_house
 from include.iceberg import catalog as iceberg_catalog
-from include.iceberg.expiry import release
+from include.iceberg.revision_release import release
 from include.ledger import inventory
 from include.ledger.database import session
 from include.ledger.inventory import KnownRevision
