@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from include import catalog
+from include import catalog, lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
@@ -47,6 +47,7 @@ def keep_house(
         crash_point("housekeeping_marked")
         sweep_landing(pipeline, times, done)
         sweep_tables(pipeline, times, pointed_at, done)
+        _sweep_open_tables(pipeline, times, done)
         sweep_checkpoints(pipeline, times, done)
         sweep_logs(pipeline, times, done)
     if not dry_run and (folders := driver_folders.sweep()):
@@ -113,6 +114,19 @@ def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], do
     done.revisions["bytes"] += sum(file["bytes"] for revision in due for file in revision.files.values())
     if not done.dry_run:
         inventory.mark_revisions_removed(due)
+
+
+def _sweep_open_tables(pipeline: Pipeline, times: Times, done: Done) -> None:
+    """Delete Iceberg's manifests, lists and metadata that no kept snapshot needs, as old as replaced revisions."""
+    if not pipeline.iceberg_tables:
+        return
+    from include.iceberg.metadata_sweep import sweep_metadata
+
+    unneeded = sweep_metadata(pipeline, min(times.revisions, times.orphans), dry_run=done.dry_run)
+    done.kept += unneeded.left
+    done.metadata += [lake.below_lake(each.location) for each in unneeded.files]
+    done.deleted["files"] += len(unneeded.files)
+    done.deleted["bytes"] += sum(each.bytes for each in unneeded.files)
 
 
 def _released(pipeline: Pipeline, due: list[KnownRevision], done: Done) -> list[KnownRevision]:

@@ -36,6 +36,8 @@ class Done:
     revisions: dict[str, int] = field(default_factory=lambda: {"revisions": 0, "bytes": 0})
     snapshots: dict[str, int] = field(default_factory=lambda: {"expired": 0})
     """Of Iceberg tables, which needed those revisions' files."""
+    metadata: list[str] = field(default_factory=list)
+    """Of Iceberg tables, manifests, lists and metadata that no kept snapshot needs, below the lake."""
     generations: dict[str, int] = field(default_factory=lambda: {"generations": 0, "files": 0, "bytes": 0})
     """Checkpoints of older generations."""
     logs: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
