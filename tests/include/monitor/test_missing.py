@@ -15,10 +15,12 @@ from include.intervals.missing import missing_in_order
 from include.intervals.pinning import pin_interval
 from include.ledger.intervals.missing import missing_intervals
 from include.monitor.missing import building_commands, summarize_missing
+from include.monitor.streams.metrics import metrics_text
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import format_time, hourly
 from tests.conftest import Home
+from tests.support import attempts
 from tests.support.topic_log import HOUR, START, Log, hour
 
 pytestmark = pytest.mark.services
@@ -157,3 +159,19 @@ def test_time_that_nobody_pinned_comes_last_and_is_not_offered_as_a_backfill(in_
     # Built last, too, and from their next record on.
     in_order = [hour(n) for n in (years, years + 1, years + 2, 1, years + 3)]
     assert list(islice(missing_in_order(log.pipeline), 5)) == in_order
+
+
+def test_metrics_tell_until_when_tables_are_complete(in_process: Home) -> None:
+    pipeline = "wiki_changes"
+    for number in (0, 1):
+        attempt = attempts.begin_attempt(pipeline, attempts.hour(number))
+        attempts.register(attempt, attempts.note_build(attempt))
+    attempts.begin_attempt(pipeline, attempts.hour(2))
+    text = metrics_text([load_pipeline(pipeline)]).decode()
+    samples = {each.name: [(s.labels, s.value) for s in each.samples] for each in text_string_to_metric_families(text)}
+    until = attempts.hour(1).to_time.timestamp()
+    assert samples["tidemark_complete_until_timestamp_seconds"] == [({"pipeline": pipeline}, until)]
+    by_partition = samples["tidemark_partition_complete_until_timestamp_seconds"]
+    assert by_partition
+    assert {labels["pipeline"] for labels, _ in by_partition} == {pipeline}
+    assert {value for _, value in by_partition} == {until}
