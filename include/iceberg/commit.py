@@ -225,8 +225,10 @@ def _thin(table: Table, old: Sequence[Snapshot]) -> None:
     """
     known = table.metadata
     head = table.current_snapshot()
+    # Of the old ones only which they are is asked for; what they say is the larger part.
+    going = [each.model_copy(update={"summary": None}) for each in old]
     update = {
-        "snapshots": [each for each in (*old, head) if each is not None],
+        "snapshots": [*going, *([head] if head is not None else [])],
         "snapshot_log": [],
         "refs": {name: each for name, each in known.refs.items() if name == "main"},
         "properties": {**known.properties, "commit.retry.num-retries": "0"},
