@@ -18,6 +18,7 @@ from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, 
 from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.timestamps import Boundary
 from include.ledger.archive.removal import removed_ranges
+from include.ledger.completeness.properties import table_properties
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import together
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
@@ -48,7 +49,7 @@ def pin_interval(
     known = pins.find_interval(pipeline.name, interval.from_time)
     if known is not None:
         if not repin:
-            if pins.is_open(known):
+            if pins.is_open(known) and table_properties(pipeline.name):
                 # The run that pinned it may have ended before it had told.
                 follow_ledger(pipeline)
             return known

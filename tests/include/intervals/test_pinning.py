@@ -52,6 +52,7 @@ from include.settings import settings
 from include.streams import generations
 from include.streams.start import check_retention, lost_offsets
 from tests.conftest import Home, settings_of
+from tests.support.attempts import begin_attempt, note_build, register
 from tests.support.topic_log import HOUR, START, Log, by_partition, hour
 
 pytestmark = pytest.mark.services
@@ -115,6 +116,8 @@ def test_interval_stays_pinned_and_the_next_run_goes_on_when_its_iceberg_table_h
     log.send(0, 0.5, 1.5)
     log.archive()
     assert log.pin(0)[0] == (0, 1)
+    attempt = begin_attempt(log.pipeline.name, hour(0))
+    register(attempt, note_build(attempt))
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", log.pipeline.table))
     metadata = Path(lake.filesystem(table.metadata_location)[1])
