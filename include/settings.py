@@ -78,6 +78,11 @@ class Settings:
         "severity of rows and freshness that are not usual, where a suite does not declare it",
         one_of("info", "warn", "fail"),
     )
+    serve: Literal["declared", "all"] = setting(
+        "declared",
+        "views whose registered values PostgreSQL serves as live.*: those with a JdbcTable, or all",
+        one_of("declared", "all"),
+    )
     alert_webhook: Secret | None = setting(
         None, "https://… that every alert is posted to as JSON", receiver_url("http", "https"), secret=True
     )

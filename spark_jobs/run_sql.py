@@ -1,4 +1,4 @@
-"""Runs one SQL query over the catalog.
+"""Runs one SQL query over the catalog and the served views.
 
 spark-submit spark_jobs/run_sql.py --query FILE --result FILE
 """
@@ -11,6 +11,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from spark_jobs.live.served_views import name_served_views
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 from spark_jobs.spark.sql import run_statement
@@ -22,7 +23,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--query", required=True, type=Path)
     parser.add_argument("--result", required=True, type=Path)
     arguments = parser.parse_args(argv)
-    result = run_statement(build_session("sql", catalog=True), arguments.query.read_text())
+    spark = build_session("sql", catalog=True)
+    name_served_views(spark)
+    result = run_statement(spark, arguments.query.read_text())
     arguments.result.write_text(json.dumps(asdict(result)))
     return 0
 

@@ -40,6 +40,7 @@ INCLUDE = (
     "include.services",
     "include.producing",
     "include.catalog",
+    "include.serving",
     "include.versions",
     "include.proof",
     "include.iceberg",

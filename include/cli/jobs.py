@@ -275,10 +275,14 @@ def _result_of(entry: str, arguments: list[str], name: str, short: bool) -> dict
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="SELECT", help="one SQL query over the database lake")],
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="one SQL query over lake.* and live.*")],
     as_json: AsJson = False,
 ) -> None:
-    """Query the catalog with Spark SQL."""
+    """Query the catalog with Spark SQL.
+
+    `lake.<table>` is what was registered. `live.<pipeline>_<view>` is one answer from both layers, of views that
+    PostgreSQL serves.
+    """
     with tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)

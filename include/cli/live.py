@@ -101,7 +101,8 @@ def shell(
     """SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`.
 
     Each view is a table under its own name that follows the topic; the archive up to the last commit is
-    `<pipeline>_live`; registered tables are in the database `lake`. `<pipeline>_files` and `<pipeline>_socket` are
+    `<pipeline>_live`; registered tables are in the database `lake`; `live.<pipeline>_<view>` is one
+    answer from both, where PostgreSQL serves the view. `<pipeline>_files` and `<pipeline>_socket` are
     what was read from lines instead of Kafka.
     """
     if in_python and as_json:

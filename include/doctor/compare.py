@@ -8,6 +8,7 @@ from include.doctor.completeness import check_completeness
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.open_tables import check_open_tables
+from include.doctor.served_views import check_served_views
 from include.doctor.tables import check_tables
 from include.pipelines.spec import Pipeline
 
@@ -29,8 +30,8 @@ def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
 
 
 def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
-    parts = (check_landing(pipeline), check_open_tables(pipeline), check_completeness(pipeline))
-    return [*check_tables(pipeline, deep=deep), *chain.from_iterable(parts)]
+    others = (check_landing, check_open_tables, check_completeness, check_served_views)
+    return [*check_tables(pipeline, deep=deep), *chain.from_iterable(check(pipeline) for check in others)]
 
 
 def _identity(each: Disagreement) -> tuple[object, ...]:

@@ -29,6 +29,7 @@ Kind = (
         "landing unknown to the ledger",
         "Iceberg table differs",
         "completeness told otherwise",
+        "PostgreSQL serves otherwise",
     ]
 )
 
@@ -42,6 +43,7 @@ Repair = Literal[
     "read from revisions",
     "commit to Iceberg",
     "tell completeness",
+    "serve what is registered",
 ]
 """What `--repair` does about a disagreement; empty: nothing can be done here."""
 
@@ -84,5 +86,6 @@ MEANINGS: Mapping[Kind, str] = {
     "landing unknown to the ledger": "nobody reads it; a killed driver left it behind, and it takes room",
     "Iceberg table differs": "readers of the Iceberg table see other rows than the registered ones, or none",
     "completeness told otherwise": "jobs that go by the table's property wait too long, or read before all is there",
+    "PostgreSQL serves otherwise": "readers of live.* see other proved values than the registered ones",
 }
 """What each kind means to those who read the tables."""

@@ -24,6 +24,7 @@ from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
 from include.offsets import Fate, OffsetRange
 from include.pipelines import load_pipeline
+from include.serving import follow
 from include.spark.run import run_job
 from include.spark.submission import submission
 from include.streams.generations import no_stream
@@ -66,6 +67,9 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
     untold = {each.pipeline for each in disagreements if each.repair in (*in_catalog, *_TELLING)}
     for pipeline in sorted(untold):
         for line in follow_ledger(load_pipeline(pipeline)):
+            progress(f"{pipeline}: {line}")
+    for pipeline in sorted({each.pipeline for each in disagreements if each.repair == "serve what is registered"}):
+        for line in follow.follow_ledger(load_pipeline(pipeline), counted=True):
             progress(f"{pipeline}: {line}")
 
 

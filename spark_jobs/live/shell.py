@@ -17,6 +17,7 @@ from include.ledger import reading
 from include.pipelines import load_line_pipeline, load_pipeline
 from spark_jobs.lines.line_tables import LineTables
 from spark_jobs.live.memory_tables import MemoryTables
+from spark_jobs.live.served_views import name_served_views
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
 from spark_jobs.spark.sql import Result, run_statement
@@ -43,6 +44,7 @@ def run_shell(name: str, *, as_json: bool, in_python: bool = False) -> int:
     lines = load_line_pipeline(name)
     pipeline = lines or load_pipeline(name)
     spark = build_session(f"shell {pipeline.name}", catalog=True)
+    name_served_views(spark)
     tables: Tables = LineTables(spark, lines) if lines else MemoryTables(spark, pipeline)
     tables.start()
     if in_python:
@@ -74,14 +76,14 @@ def _run_python(names: dict[str, Any], tables: tuple[str, ...]) -> None:
         return
     banner = (
         f"{names['pipeline'].name}: spark.table() of {', '.join(tables)}, as refresh() brings them to now; "
-        "lake.* is what was registered; ledger(SELECT) gives a pandas frame; Ctrl-D ends"
+        "lake.* is what was registered, live.* both layers in one; ledger(SELECT) gives a pandas frame; Ctrl-D ends"
     )
     code.interact(banner=banner, local=names, exitmsg="")
 
 
 def _converse(spark: SparkSession, pipeline: str, tables: Tables) -> None:
     """Read statements from the terminal until its end; an error is reported, and the next statement read."""
-    print(f"{pipeline}: {', '.join(tables.names)} are live, lake.* is what was registered; Ctrl-D ends")
+    print(f"{pipeline}: {', '.join(tables.names)} are live, lake.* is what was registered, live.* both; Ctrl-D ends")
     while True:
         try:
             statement = input(PROMPT).strip().rstrip(";")

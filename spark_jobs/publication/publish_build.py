@@ -14,6 +14,7 @@ from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
+from include.serving import follow
 from include.versions import suite_version
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
@@ -49,6 +50,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         point_at_registered(run, catalog)
         follow_in_iceberg(run.pipeline, run.pinned)
         follow_ledger(run.pipeline)
+        follow.follow_ledger(run.pipeline)
     else:
         built = revisions.of_build(build)
         _check_files_lie_there(run, built)

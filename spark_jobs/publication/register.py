@@ -20,6 +20,7 @@ from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
+from include.serving import follow
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -84,6 +85,7 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     crash_point("registration_finished")
     for spare in registration.changes.kept:
         lake.delete(spare.location)
+    follow.follow_ledger(catalog.pipeline)
 
 
 def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:

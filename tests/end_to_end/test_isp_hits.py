@@ -198,7 +198,8 @@ def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
 ) -> None:
     statements = (
         "SELECT sum(hits) AS n FROM by_zip; SELECT sum(hits) AS n FROM by_isp; "
-        "SELECT count(*) AS n FROM isp_hits_live; SELECT count(*) AS n FROM lake.isp_hits"
+        "SELECT count(*) AS n FROM isp_hits_live; SELECT count(*) AS n FROM lake.isp_hits; "
+        "SELECT sum(hits) AS n FROM live.isp_hits_by_isp WHERE state = 'both'"
     )
     done = subprocess.run(
         streamed.command("shell", "isp_hits", "--json"), input=statements, env=streamed.environment(),
@@ -210,11 +211,34 @@ def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
         rows, end = decoder.raw_decode(text.lstrip())
         found.append(rows[0]["n"])
         text = text.lstrip()[end:]
-    by_zip, by_isp, live, registered = found
+    by_zip, by_isp, live, registered, answered = found
     # Each hit lies in two of the windows that overlap.
     assert (by_zip, by_isp) == (2 * live, live)
+    # Both layers have the day, and no hit counts twice.
+    assert 0 < int(answered) <= live
     assert registered == sum(r["rows"] for r in verdict["registered"] if r["table"] == "isp_hits")
     assert 0 < registered < live
+
+
+def test_one_answer_from_both_layers_tells_windows_of_the_interval_as_proved(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
+    answers = streamed.json(
+        "sql", "--json", "SELECT zipcode, window_start, hits, state, proved_hits, live_hits FROM live.isp_hits_by_zip"
+    )
+    told = query(
+        streamed, "SELECT zipcode, window_start, hits, state, proved_hits, live_hits FROM live.isp_hits_by_zip"
+    )
+    assert {(each["zipcode"], each["hits"], each["state"]) for each in answers} == {(r[0], r[2], r[3]) for r in told}
+    begin, end = (START + timedelta(hours=hours) for hours in (1, 2))
+    window, hostile_at = timedelta(minutes=10), START + timedelta(minutes=90)
+    # The hostile ones were sent last: the stream has them, this interval has not.
+    inside = [r for r in told if begin <= r[1] and r[1] + window <= end and not r[1] <= hostile_at < r[1] + window]
+    assert inside
+    assert {row[3] for row in inside} == {"proved"}
+    assert all(row[2] == row[4] == row[5] for row in inside)
+    assert {row[3] for row in told if row[1] + window <= begin or row[1] >= end} == {"live"}
+    assert "proved" not in {row[3] for row in told if row[1] < begin < row[1] + window}
 
 
 @pytest.mark.slow

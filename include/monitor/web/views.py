@@ -9,11 +9,12 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response
 
 from include.errors import UsageError
+from include.monitor.streams.answer_page import answer_page
 from include.monitor.streams.view_page import ViewPage, find_view, view_page
 from include.monitor.web.events import events
 from include.monitor.web.pages import page, render
 from include.monitor.web.rights import ReadablePipeline
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import AdditiveView, Pipeline
 from include.times import parse_time
 
 router = APIRouter()
@@ -36,11 +37,30 @@ def view_events(
     return events(request, lambda: render(request, "view.html", _page(pipeline, view, measure, window)))
 
 
+@router.get("/pipelines/{pipeline}/views/{view}/answer")
+def view_answer(
+    request: Request,
+    pipeline: ReadablePipeline,
+    view: str,
+    column: Words = "",
+    key: Annotated[str | None, Query(max_length=400)] = None,
+) -> Response:
+    """What both layers answer: of a key, else of the newest windows."""
+    try:
+        return page(request, "answer.html", answer_page(pipeline, _view(pipeline, view), column, key or None))
+    except UsageError as error:
+        raise HTTPException(422, str(error)) from None
+
+
 def _page(pipeline: Pipeline, name: str, measure: str, window: str) -> ViewPage:
+    return view_page(pipeline, _view(pipeline, name), measure, _start(window))
+
+
+def _view(pipeline: Pipeline, name: str) -> AdditiveView:
     view = find_view(pipeline, name)
     if view is None:
         raise HTTPException(404, f"{pipeline.name} has no view {name!r}")
-    return view_page(pipeline, view, measure, _start(window))
+    return view
 
 
 def _start(window: str) -> datetime | None:

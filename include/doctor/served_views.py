@@ -1,0 +1,25 @@
+"""What PostgreSQL serves of views against the ledger. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from include.doctor.disagreement import REPAIR, Disagreement
+from include.ledger.intervals.builds import begun_registrations
+from include.pipelines.spec import Pipeline
+from include.serving.follow import differences
+
+
+def check_served_views(pipeline: Pipeline) -> Iterator[Disagreement]:
+    """Yield the served views whose registered values are not the ledger's, unless an interval is being registered."""
+    if begun_registrations(pipeline.name):
+        return
+    for table, what in differences(pipeline):
+        yield Disagreement(
+            "PostgreSQL serves otherwise",
+            pipeline.name,
+            what,
+            f"{REPAIR}, or the next publication",
+            "serve what is registered",
+            table,
+        )

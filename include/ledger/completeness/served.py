@@ -1,0 +1,124 @@
+"""What the ledger says to those who serve a view: its registered revisions, and what of its speed view they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg2.extensions import cursor
+
+from include.ledger.completeness import completeness, partition_completeness
+from include.ledger.connection import reading
+from include.offsets import TopicPartition
+
+ALL = -(2**62)
+"""Below every version."""
+
+
+@dataclass(frozen=True)
+class ServedInterval:
+    """An interval that has registered, or whose registered revision stays while it is pinned again."""
+
+    id: int
+    from_time: datetime
+    to_time: datetime
+    covers: bool
+    """Whether all of its records are in the table; not while it is pinned again, nor before the view was declared."""
+    revision: str
+    """Empty: it has no row in the table."""
+    location: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class ServedState:
+    """The ledger at one moment."""
+
+    intervals: tuple[ServedInterval, ...]
+    complete_until: datetime | None
+    offsets: tuple[tuple[TopicPartition, int], ...]
+    """Of each topic partition, the offset below which everything is registered."""
+    unsettled: int
+    """From this version on, a value of the speed view may hold records that are not registered."""
+
+
+_INTERVALS = """
+    WITH delivered AS (
+        SELECT interval_id, id, location, rows FROM revisions WHERE table_name = %(table)s AND state = 'registered'
+    ), first AS (
+        SELECT min(i.from_time) AS begin FROM revisions r JOIN intervals i ON i.id = r.interval_id
+        WHERE r.table_name = %(table)s AND r.registered_at IS NOT NULL
+    )
+    SELECT i.id, i.from_time, i.to_time, coalesce(i.state = 'registered' AND i.from_time >= first.begin, false),
+        coalesce(d.id, ''), coalesce(d.location, ''), coalesce(d.rows, 0)
+    FROM intervals i CROSS JOIN first LEFT JOIN delivered d ON d.interval_id = i.id
+    WHERE i.pipeline = %(pipeline)s AND (i.state = 'registered' OR d.id IS NOT NULL) ORDER BY i.from_time
+"""
+
+_FILES = """
+    SELECT id, ARRAY(SELECT jsonb_object_keys(files) ORDER BY 1) FROM revisions
+    WHERE table_name = %s AND id = ANY(%s)
+"""
+
+_AT = "SELECT topic, topic_partition FROM positions WHERE pipeline = %s AND query = %s"
+
+_LAST = "SELECT batch_id FROM micro_batches WHERE pipeline = %s AND query = %s ORDER BY id DESC LIMIT 1"
+
+_UNSETTLED = """
+    SELECT min(b.batch_id)
+    FROM unnest(%(topics)s::text[], %(numbers)s::bigint[], %(ids)s::text[], %(offsets)s::bigint[])
+        AS registered (topic, topic_partition, topic_id, below)
+    JOIN micro_batch_ranges r ON r.topic = registered.topic AND r.topic_partition = registered.topic_partition
+        AND r.until_offset > registered.below AND r.topic_id = coalesce(registered.topic_id, r.topic_id)
+        AND r.until_offset > r.from_offset
+    JOIN micro_batches b ON b.id = r.micro_batch_id AND b.pipeline = %(pipeline)s AND b.query = %(view)s
+"""
+
+
+def served_state(pipeline: str, view: str, table: str) -> ServedState:
+    """Return what is registered of a view's table, in one snapshot."""
+    with reading() as ledger:
+        ledger.execute(_INTERVALS, {"pipeline": pipeline, "table": table})
+        intervals = tuple(ServedInterval(*row) for row in ledger.fetchall())
+        offsets = tuple((each.topic_partition, each.complete_offset) for each in partition_completeness(pipeline))
+        return ServedState(
+            intervals, completeness(pipeline).complete_until, offsets, _unsettled(ledger, pipeline, view)
+        )
+
+
+def _unsettled(ledger: cursor, pipeline: str, view: str) -> int:
+    """Return the first version of a micro-batch that has read a record which is not registered.
+
+    One that is not committed yet may have written already: it counts as such.
+    """
+    ledger.execute(_LAST, [pipeline, view])
+    last = ledger.fetchone()
+    if last is None:
+        return ALL
+    registered = {
+        each.topic_partition: (each.topic_id, each.complete_offset) for each in partition_completeness(pipeline)
+    }
+    ledger.execute(_AT, [pipeline, view])
+    # Nothing is registered of a topic that no interval was pinned to yet.
+    known = [(tp, *registered.get(tp, (None, -1))) for tp in (TopicPartition(*row) for row in ledger.fetchall())]
+    ledger.execute(
+        _UNSETTLED,
+        {
+            "pipeline": pipeline,
+            "view": view,
+            "topics": [tp.topic for tp, _, _ in known],
+            "numbers": [tp.partition for tp, _, _ in known],
+            "ids": [topic_id for _, topic_id, _ in known],
+            "offsets": [below for _, _, below in known],
+        },
+    )
+    first = ledger.fetchone()
+    return int(last[0]) + 1 if first is None or first[0] is None else int(first[0])
+
+
+def files_of_revisions(table: str, revisions: Collection[str]) -> dict[str, list[str]]:
+    """Return the names of the files of registered revisions."""
+    with reading() as ledger:
+        ledger.execute(_FILES, [table, list(revisions)])
+        return dict(ledger.fetchall())

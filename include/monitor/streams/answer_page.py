@@ -1,0 +1,101 @@
+"""What the page of a view's answers shows: keys with their state, out of both layers, as PostgreSQL serves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from include.errors import UsageError
+from include.monitor.text import cell
+from include.pipelines.spec import AdditiveView, Pipeline
+from include.serving.answers import Question, ask, serves
+from include.serving.shape import served_shapes
+
+ROWS = 200
+"""Keys that are shown."""
+
+WINDOWS = 24
+"""Newest windows that are looked at where no key is named."""
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """A key in a window."""
+
+    key: tuple[str, ...]
+    start: datetime | None
+    end: datetime | None
+    values: tuple[str, ...]
+    state: str
+    parts: tuple[str, ...]
+    """Of each measure, what the registered intervals have and what the speed view has."""
+    version: int | None
+
+
+@dataclass(frozen=True)
+class AnswerPage:
+    """The answers of a view."""
+
+    pipeline: str
+    view: str
+    description: str
+    by: tuple[str, ...]
+    measures: tuple[str, ...]
+    is_served: bool
+    rows: tuple[AnswerRow, ...] = ()
+    is_cut: bool = False
+    """Whether more keys are served than are shown."""
+    column: str = ""
+    key: str | None = None
+    """The key that was asked for; None: the newest windows are shown."""
+    proved_until: datetime | None = None
+    proved_below: str = ""
+    name: str = ""
+    """What to ask for in SQL."""
+
+
+def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: str | None = None) -> AnswerPage:
+    """Return the page: of a value of a key's column, else of the newest windows. Raises UsageError for no value."""
+    shape = served_shapes(pipeline).get(view.name)
+    by = tuple(name for name in view.key if name != view.window)
+    if shape is None or not serves(shape):
+        return AnswerPage(pipeline.name, view.name, view.description, by, view.measures, is_served=False)
+    plain = [each.name for each in shape.keys if each.name not in (shape.start, shape.end)]
+    if key is not None and column not in plain:
+        raise UsageError(f"the view {view.name} has no key column {column!r}", remedy=f"one of {', '.join(plain)}")
+    span = timedelta(seconds=WINDOWS * view.windows.slide_seconds)
+    told = ask(shape, Question(column, key, span, ROWS))
+    rows = tuple(
+        AnswerRow(
+            tuple(cell(each[name]) for name in plain),
+            each[shape.start],
+            each[shape.end],
+            tuple(_words(each[name]) for name in view.measures),
+            each[shape.own("state")],
+            tuple(
+                f"{_words(each[shape.own(f'proved_{name}')])} proved, {_words(each[shape.own(f'live_{name}')])} live"
+                for name in view.measures
+            ),
+            each[shape.own("version")],
+        )
+        for each in told.rows
+    )
+    return AnswerPage(
+        pipeline.name,
+        view.name,
+        view.description,
+        tuple(plain),
+        view.measures,
+        True,
+        rows[:ROWS],
+        told.is_cut,
+        column,
+        key,
+        told.proved_until,
+        ", ".join(f"{topic} {number}: {below:,}" for topic, number, below in told.proved_below),
+        f"live.{shape.table}",
+    )
+
+
+def _words(value: object) -> str:
+    return "–" if value is None else f"{value:,}"

@@ -1,0 +1,41 @@
+"""One answer from both layers: each served view in PostgreSQL's database `serving`, as `live.<pipeline>_<view>`.
+
+    public.<table>      the speed view's current value of each key, written by the stream (`live_rows`)
+    proved.<table>      the registered revisions' partial values per interval, written after a registration (`follow`)
+    live.<table>        the view that readers ask: proved, live or both, in one snapshot (`relations`)
+
+Served are views with a `JdbcTable`; with the setting `serve` all views, of which the others have proved values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+from psycopg2.extensions import cursor
+
+from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.settings import settings
+
+DATABASE = "serving"
+
+
+@contextmanager
+def transaction(remedy: str) -> Iterator[cursor]:
+    """Open one transaction of the database `serving`, in UTC: committed at the end, rolled back by an exception.
+
+    Raises ServiceUnreachable when PostgreSQL does not answer, TidemarkError with the remedy when it refuses.
+    """
+    where = f"PostgreSQL at {settings().database_host()}, database {DATABASE}"
+    try:
+        connection = psycopg2.connect(settings().database_uri(DATABASE), connect_timeout=10, options="-c timezone=UTC")
+        try:
+            with connection, connection.cursor() as opened:
+                yield opened
+        finally:
+            connection.close()
+    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+        raise ServiceUnreachable(f"{where}: {one_line(str(error))}", remedy="./tidemark status") from None
+    except psycopg2.Error as error:
+        raise TidemarkError(f"{where}: {one_line(str(error))}", remedy=remedy) from None

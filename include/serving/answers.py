@@ -1,0 +1,71 @@
+"""Questions of a served view, as pages ask them: a bounded number of rows in one snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg2 import DataError
+
+from include.errors import UsageError, one_line
+from include.serving import transaction
+from include.serving.relations import quoted
+from include.serving.shape import Shape
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which rows are asked for."""
+
+    column: str
+    key: str | None
+    """The value of the column; None: the windows that began within the span before the newest one."""
+    span: timedelta
+    rows: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was told."""
+
+    rows: tuple[dict[str, Any], ...]
+    is_cut: bool
+    proved_until: datetime | None
+    proved_below: tuple[tuple[str, int, int], ...]
+    """Topic, topic partition, offset."""
+
+
+def serves(shape: Shape) -> bool:
+    """Return whether PostgreSQL serves the view by now. Raises ServiceUnreachable."""
+    with transaction("./tidemark doctor --repair") as asked:
+        asked.execute("SELECT to_regclass(%s)", [f"live.{shape.table}"])
+        return asked.fetchone() != (None,)
+
+
+def ask(shape: Shape, question: Question) -> Told:
+    """Return the newest windows' rows first, and the largest of a window by the first measure."""
+    where = f"{quoted(shape.start)} >= %s" if question.key is None else f"{quoted(question.column)} = %s"
+    values: list[object] = [question.key]
+    order = f"{quoted(shape.start)} DESC, {quoted(shape.measures[0].name)} DESC"
+    with transaction("./tidemark doctor --repair") as asked:
+        asked.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = '20s'")
+        if question.key is None:
+            newest = "SELECT max(window_start) FROM proved.tidemark_windows WHERE table_name = %s"
+            asked.execute(newest, [shape.table])
+            (last,) = asked.fetchone() or (None,)
+            values = [last - question.span if last else None]
+        try:
+            asked.execute(
+                f"SELECT * FROM live.{quoted(shape.table)} WHERE {where} ORDER BY {order} LIMIT {question.rows + 1}",
+                values,
+            )
+        except DataError as error:
+            raise UsageError(one_line(str(error)), remedy=f"a value of {question.column}") from None
+        names = [each.name for each in asked.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in asked.fetchall()]
+        at = "SELECT complete_until, offsets FROM proved.tidemark_positions WHERE table_name = %s"
+        asked.execute(at, [shape.table])
+        until, offsets = asked.fetchone() or (None, {})
+    below = sorted((topic, int(n), at) for topic, each in offsets.items() for n, at in each.items())
+    return Told(tuple(rows[: question.rows]), len(rows) > question.rows, until, tuple(below))

@@ -1,0 +1,188 @@
+"""Registered partial values in PostgreSQL: they follow the ledger, after each registration and whenever it is asked.
+
+One transaction per view: readers see a registration whole or not at all. It takes what the ledger has by then, so
+doing it twice is once, and what a killed publication did not do the next one does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from psycopg2.extensions import cursor
+from psycopg2.extras import execute_values
+
+from include import lake
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger.completeness.served import ServedInterval, ServedState, files_of_revisions, served_state
+from include.pipelines.spec import Pipeline
+from include.serving import transaction
+from include.serving.live_rows import ROWS_A_STATEMENT, storable
+from include.serving.relations import both_layers, ensure, names, quoted
+from include.serving.shape import Shape, served_shapes
+
+_KNOWN = "SELECT interval_id, revision, covers, from_time, to_time FROM proved.tidemark_intervals WHERE table_name = %s"
+
+_NOTE = """
+    INSERT INTO proved.tidemark_intervals (table_name, interval_id, from_time, to_time, covers, revision, rows)
+    VALUES %s ON CONFLICT (table_name, interval_id) DO UPDATE SET from_time = EXCLUDED.from_time,
+        to_time = EXCLUDED.to_time, covers = EXCLUDED.covers, revision = EXCLUDED.revision, rows = EXCLUDED.rows,
+        followed_at = now()
+"""
+
+_POSITION = """
+    INSERT INTO proved.tidemark_positions (table_name, complete_until, offsets) VALUES (%s, %s, %s)
+    ON CONFLICT (table_name) DO UPDATE
+    SET (complete_until, offsets, followed_at) = (EXCLUDED.complete_until, EXCLUDED.offsets, now())
+"""
+
+_COVERED = """
+    SELECT w.window_start AS tidemark_start, w.window_end AS tidemark_end FROM proved.tidemark_windows w
+    WHERE w.table_name = %(table)s AND w.proved_at IS NULL AND tstzrange(w.window_start, w.window_end) <@ (
+        SELECT range_agg(tstzrange(from_time, to_time)) FROM proved.tidemark_intervals
+        WHERE table_name = %(table)s AND covers)
+"""
+
+
+def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
+    """Let PostgreSQL serve what is registered of the pipeline's served views; return what was changed, a line each.
+
+    With `counted`, intervals of which it does not hold as many rows as were built are loaded again, too. Raises
+    ServiceUnreachable, and TidemarkError when a revision's files are not as they were built.
+    """
+    changed = []
+    for view, shape in served_shapes(pipeline).items():
+        with transaction("mend the table, then ./tidemark doctor --repair") as asked:
+            ensure(asked, shape)
+            asked.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tidemark serves {shape.table}"])
+            state = served_state(pipeline.name, view, shape.table)
+            if counted and (wrong := _wrong_counts(asked, shape, state)):
+                where = "table_name = %s AND interval_id = ANY(%s)"
+                asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, wrong])
+            if count := _follow(asked, shape, state):
+                changed.append(f"live.{shape.table} follows {count} intervals")
+            crash_point("serving_written")
+    return changed
+
+
+def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Yield each served view of which PostgreSQL holds other registered values than the ledger names, and which.
+
+    Nothing of one that was never served: its first registration does that.
+    """
+    for view, shape in served_shapes(pipeline).items():
+        with transaction("./tidemark doctor --repair") as asked:
+            asked.execute("SELECT to_regclass(%s)", [f"proved.{shape.table}"])
+            if asked.fetchone() == (None,):
+                continue
+            state = served_state(pipeline.name, view, shape.table)
+            known = _known(asked, shape)
+            wanted = {each.id: each for each in state.intervals}
+            wrong = {*_wrong_counts(asked, shape, state), *(known.keys() - wanted.keys())}
+            wrong.update(number for number, each in wanted.items() if known.get(number) != _noted(each))
+        if wrong:
+            what = f"live.{shape.table} holds other registered values than the ledger names of {len(wrong)} intervals"
+            yield shape.table, what
+
+
+def _wrong_counts(asked: cursor, shape: Shape, state: ServedState) -> list[int]:
+    """Return the intervals of which other numbers of rows are held than were built."""
+    table = f"proved.{quoted(shape.table)}"
+    asked.execute(f"SELECT tidemark_interval, count(*) FROM {table} GROUP BY tidemark_interval")
+    held, built = dict(asked.fetchall()), {each.id: each.rows for each in state.intervals if each.rows}
+    return [number for number in held.keys() | built.keys() if held.get(number, 0) != built.get(number, 0)]
+
+
+def _known(asked: cursor, shape: Shape) -> dict[int, list[object]]:
+    asked.execute(_KNOWN, [shape.table])
+    return {number: rest for number, *rest in asked.fetchall()}
+
+
+def _follow(asked: cursor, shape: Shape, state: ServedState) -> int:
+    """Bring the partial values of the intervals that differ to what is registered; return how many differed."""
+    known = _known(asked, shape)
+    wanted = {each.id: each for each in state.intervals}
+    noted = [each for each in state.intervals if known.get(each.id) != _noted(each)]
+    new = [each for each in noted if each.id not in known or known[each.id][0] != each.revision]
+    gone = known.keys() - wanted.keys()
+    _load(asked, shape, new, [*gone, *(each.id for each in new)])
+    if gone:
+        where = "table_name = %s AND interval_id = ANY(%s)"
+        asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, list(gone)])
+    rows = [
+        (shape.table, each.id, each.from_time, each.to_time, each.covers, each.revision, each.rows) for each in noted
+    ]
+    execute_values(asked, _NOTE, rows, page_size=ROWS_A_STATEMENT)
+    _prove(asked, shape, state.unsettled)
+    offsets: dict[str, dict[str, int]] = {}
+    for tp, below in state.offsets:
+        offsets.setdefault(tp.topic, {})[str(tp.partition)] = below
+    asked.execute(_POSITION, [shape.table, state.complete_until, json.dumps(offsets)])
+    return len(noted) + len(gone)
+
+
+def _noted(interval: ServedInterval) -> list[object]:
+    return [interval.revision, interval.covers, interval.from_time, interval.to_time]
+
+
+def _load(asked: cursor, shape: Shape, new: list[ServedInterval], stale: list[int]) -> None:
+    """Replace the partial values of intervals by those of their registered revisions, and note their windows."""
+    table = f"proved.{quoted(shape.table)}"
+    if not stale:
+        return
+    asked.execute(f"DELETE FROM {table} WHERE tidemark_interval = ANY(%s)", [stale])
+    files = files_of_revisions(shape.table, [each.revision for each in new if each.revision])
+    insert = f"INSERT INTO {table} ({names([*(c.name for c in shape.columns), 'tidemark_interval'])}) VALUES %s"
+    for each in new:
+        execute_values(asked, insert, _rows(shape, each, files.get(each.revision, [])), page_size=ROWS_A_STATEMENT)
+        asked.execute(f"SELECT count(*) FROM {table} WHERE tidemark_interval = %s", [each.id])
+        (loaded,) = asked.fetchone() or (0,)
+        if loaded != each.rows:
+            raise TidemarkError(
+                f"{each.location} has {loaded} rows, {each.rows} when it was built: live.{shape.table} stays as it was",
+                remedy="./tidemark doctor --deep",
+            )
+    asked.execute(
+        "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "
+        f"SELECT DISTINCT %s, {quoted(shape.start)}, {quoted(shape.end)} FROM {table} "
+        f"WHERE tidemark_interval = ANY(%s) AND {quoted(shape.start)} IS NOT NULL ORDER BY 2, 3 ON CONFLICT DO NOTHING",
+        [shape.table, [each.id for each in new]],
+    )
+
+
+def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Iterator[tuple[object, ...]]:
+    columns = list(dict.fromkeys(each.path[0] for each in shape.columns))
+    for name in files:
+        with lake.open_parquet(f"{interval.location}/{name}") as file:
+            for batch in file.iter_batches(columns=columns):
+                for row in batch.to_pylist():
+                    yield (*(storable(_value(row, each.path)) for each in shape.columns), interval.id)
+
+
+def _value(row: dict[str, Any], path: tuple[str, ...]) -> object:
+    value: Any = row
+    for part in path:
+        value = None if value is None else value[part]
+    return value
+
+
+def _prove(asked: cursor, shape: Shape, unsettled: int) -> None:
+    """Note as proved, for good, the windows that registered intervals cover, and of which the speed view has no more.
+
+    It has more while a key's value came from a micro-batch that read beyond what is registered, and counts more rows
+    than are registered.
+    """
+    first = shape.measures[0].name
+    pending = f"JOIN pending ON (tidemark_start, tidemark_end) = ({quoted(shape.start)}, {quoted(shape.end)})"
+    asked.execute(
+        f"WITH pending AS MATERIALIZED ({_COVERED}), more AS ("
+        f"SELECT {quoted(shape.start)} AS window_start, {quoted(shape.end)} AS window_end "
+        f"FROM ({both_layers(shape, pending)}) AS each_key "
+        f"WHERE version >= %(unsettled)s AND {quoted('l_' + first)} > coalesce({quoted('p_' + first)}, 0)) "
+        "UPDATE proved.tidemark_windows w SET proved_at = now() FROM pending p WHERE w.table_name = %(table)s "
+        "AND w.window_start = p.tidemark_start AND w.window_end = p.tidemark_end "
+        "AND NOT EXISTS (SELECT FROM more WHERE (more.window_start, more.window_end) = (w.window_start, w.window_end))",
+        {"table": shape.table, "unsettled": unsettled},
+    )

@@ -1,0 +1,75 @@
+"""The speed view's values in PostgreSQL: one row per key, upserted in one transaction per micro-batch.
+
+The same transaction moves the view's marker in `tidemark_versions`, so a micro-batch that is replayed, or one of a
+driver that lost its lease, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from psycopg2.extensions import cursor
+from psycopg2.extras import execute_values
+
+from include.crash_points import crash_point
+from include.serving import transaction
+from include.serving.relations import ensure, names, quoted
+from include.serving.shape import Shape
+
+ROWS_A_STATEMENT = 1000
+
+
+def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, replace: bool = False) -> None:
+    """Upsert the rows, values of `shape.columns`, or replace all rows by them. Raises ServiceUnreachable."""
+    with transaction("nothing of the micro-batch was written; mend the table and start again") as asked:
+        ensure(asked, shape)
+        if not _advance(asked, shape.table, version):
+            return
+        columns = names([*(each.name for each in shape.columns), "version"])
+        table, staged = quoted(shape.table), quoted(f"staged_{shape.table}"[:63])
+        asked.execute(f"CREATE TEMP TABLE {staged} ON COMMIT DROP AS SELECT {columns} FROM {table} LIMIT 0")
+        stored = ((*map(storable, row), version) for row in rows)
+        execute_values(asked, f"INSERT INTO {staged} ({columns}) VALUES %s", stored, page_size=ROWS_A_STATEMENT)
+        # In order, so that one who notes the same windows is waited for, and not the other way round as well.
+        asked.execute(
+            "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "
+            f"SELECT DISTINCT %s, {quoted(shape.start)}, {quoted(shape.end)} FROM {staged} "
+            f"WHERE {quoted(shape.start)} IS NOT NULL ORDER BY 2, 3 ON CONFLICT DO NOTHING",
+            [shape.table],
+        )
+        if replace:
+            asked.execute(f"DELETE FROM {table}")
+        keys = names(each.name for each in shape.keys)
+        measured = (*(each.name for each in shape.measures), "version")
+        # In the order of the key, so that concurrent writers wait for each other instead of deadlocking.
+        asked.execute(
+            f"INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {staged} ORDER BY {keys} "
+            f"ON CONFLICT ({keys}) DO UPDATE SET "
+            + ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in measured)
+            + _if_changed(shape)
+        )
+        crash_point("jdbc_staged")
+    crash_point("jdbc_committed")
+
+
+def _if_changed(shape: Shape) -> str:
+    """The condition by which a row keeps the version that changed it last, where all keys are written each time."""
+    before = ", ".join(f"{quoted(shape.table)}.{quoted(each.name)}" for each in shape.measures)
+    after = ", ".join(f"EXCLUDED.{quoted(each.name)}" for each in shape.measures)
+    return f" WHERE ({before}) IS DISTINCT FROM ({after})"
+
+
+def _advance(asked: cursor, table: str, version: int) -> bool:
+    """Move the marker to the version. Return False when it is there already."""
+    asked.execute(
+        "INSERT INTO tidemark_versions AS v (table_name, version) VALUES (%s, %s) ON CONFLICT (table_name) "
+        "DO UPDATE SET version = EXCLUDED.version, written_at = now() WHERE v.version < EXCLUDED.version "
+        "RETURNING version",
+        (table, version),
+    )
+    return asked.fetchone() is not None
+
+
+def storable(value: object) -> object:
+    """Return a value that PostgreSQL can hold: its text has no null character, whose symbol replaces it."""
+    return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value

@@ -1,0 +1,119 @@
+"""The columns of a served view in PostgreSQL, out of its declaration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from include.errors import UsageError
+from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
+from include.pipelines.spec.ddl import Field, fields_of
+from include.settings import settings
+
+_TYPES = {
+    "STRING": "text",
+    "BOOLEAN": "boolean",
+    "TINYINT": "smallint",
+    "BYTE": "smallint",
+    "SMALLINT": "smallint",
+    "SHORT": "smallint",
+    "INT": "integer",
+    "INTEGER": "integer",
+    "BIGINT": "bigint",
+    "LONG": "bigint",
+    "DOUBLE": "double precision",
+    "DATE": "date",
+    "TIMESTAMP": "timestamptz",
+    "TIMESTAMP_LTZ": "timestamptz",
+}
+_DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a served view."""
+
+    name: str
+    kind: str
+    """PostgreSQL's type."""
+    path: tuple[str, ...]
+    """Where a row of the view has it: its column, and below it the part of a struct."""
+
+    @property
+    def total(self) -> str:
+        """The type of its sum over intervals, of a measure."""
+        return f"numeric(38{self.kind[self.kind.index(',') :]}" if self.kind.startswith("numeric") else "bigint"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A served view."""
+
+    table: str
+    keys: tuple[Column, ...]
+    """A struct of the key, such as the window, as a column for each of its parts."""
+    measures: tuple[Column, ...]
+    start: str
+    """The column of the window's start."""
+    end: str
+    has_live: bool
+    """Whether the stream keeps the speed view's values in a table."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Keys and measures."""
+        return (*self.keys, *self.measures)
+
+    def own(self, name: str) -> str:
+        """Return the name of a column that Tidemark adds; another one where the view has a column of that name."""
+        return f"tidemark_{name}" if name in {each.name for each in self.columns} else name
+
+
+def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
+    """Return the view's shape. Raises UsageError for a column of a type that its tables cannot hold."""
+    declared = {each.name: each for each in fields_of(view.columns)}
+    keys: list[Column] = []
+    for name in view.key:
+        if declared[name].kind == "STRUCT":
+            keys += [
+                Column(f"{name}_{part.name}", _kind(part, name, pipeline, view), (name, part.name))
+                for part in declared[name].inner
+            ]
+        else:
+            keys.append(Column(name, _kind(declared[name], name, pipeline, view), (name,)))
+    return Shape(
+        pipeline.view_table(view),
+        tuple(keys),
+        tuple(Column(name, _kind(declared[name], name, pipeline, view), (name,)) for name in view.measures),
+        f"{view.window}_start",
+        f"{view.window}_end",
+        any(isinstance(sink, JdbcTable) for sink in view.sinks),
+    )
+
+
+def served_shapes(pipeline: Pipeline) -> dict[str, Shape]:
+    """Return the pipeline's served views by name; none of a type that PostgreSQL's tables cannot hold.
+
+    Of such a view with a `JdbcTable` the stream says so.
+    """
+    shapes = {}
+    for view in pipeline.views:
+        try:
+            shape = shape_of(pipeline, view)
+        except UsageError:
+            continue
+        if shape.has_live or settings().serve == "all":
+            shapes[view.name] = shape
+    return shapes
+
+
+def _kind(field: Field, column: str, pipeline: Pipeline, view: AdditiveView) -> str:
+    if field.kind in _DECIMALS:
+        precision, scale = (*(field.arguments or (10,)), 0)[:2]
+        return f"numeric({precision},{scale})"
+    if field.kind in _TYPES:
+        return _TYPES[field.kind]
+    raise UsageError(
+        f"column {column} of the view {view.name} is {field.kind.lower()}, which its table cannot hold",
+        remedy=f"one of {', '.join(dict.fromkeys(each.lower() for each in _TYPES))}, decimal, or a struct of these",
+        pipeline=pipeline.name,
+    )

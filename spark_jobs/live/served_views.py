@@ -1,0 +1,29 @@
+"""Served views by their names in SQL: `live.<pipeline>_<view>`, as PostgreSQL has them at that moment.
+
+A statement reads each by one query of PostgreSQL, to which Spark leaves filters and sums: one snapshot.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from include.serving import DATABASE
+from include.settings import settings
+
+CATALOG = "live"
+
+
+def name_served_views(spark: SparkSession) -> None:
+    """Let the session's statements name served views. Nothing is asked of PostgreSQL before one does."""
+    url = settings().database(DATABASE)
+    options = {
+        "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        ".url": f"jdbc:postgresql://{url.host}:{url.port or 5432}/{DATABASE}?currentSchema={CATALOG}",
+        ".driver": "org.postgresql.Driver",
+        ".user": url.username or "",
+        # Spark redacts values of keys like this one wherever it shows its configuration.
+        ".password": str(url.password or ""),
+        ".pushDownAggregate": "true",
+    }
+    for name, value in options.items():
+        spark.conf.set(f"spark.sql.catalog.{CATALOG}{name}", value)

@@ -1,0 +1,516 @@
+"""One answer from both layers: real ledger, real PostgreSQL, the stream and the registrations played without Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include import lake
+from include.doctor.served_views import check_served_views
+from include.errors import TidemarkError
+from include.ledger.database import session
+from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange, Position, Revision
+from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView, Console, JdbcTable, Pipeline, Sink
+from include.serving.follow import follow_ledger
+from include.serving.live_rows import merge
+from include.serving.shape import shape_of
+from include.settings import settings
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+DAY = datetime(2026, 11, 18, 5, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+Key = tuple[str | None, datetime]
+"""A zip code and the start of a window."""
+
+
+@dataclass
+class Row:
+    """A record: its offset is its place in the topic."""
+
+    zip: str | None
+    at: datetime
+    arrived: datetime
+
+
+@dataclass
+class World:
+    """A topic, a stream that counts it, and intervals that are registered."""
+
+    pipeline: Pipeline
+    hours: int = 1
+    """Length of a window."""
+    rows: list[Row] = field(default_factory=list)
+    read: int = 0
+    """Offset below which the stream has counted."""
+    watermark: datetime = DAY - timedelta(days=1)
+    speed: Counter[Key] = field(default_factory=Counter)
+    version: int = 0
+    intervals: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By hour: offsets."""
+    revisions: Counter[int] = field(default_factory=Counter)
+    batch: dict[int, Counter[Key]] = field(default_factory=dict)
+    """What is registered, by hour."""
+    served: Counter[Key] = field(default_factory=Counter)
+    """What was registered when PostgreSQL followed last."""
+
+    @property
+    def view(self) -> AdditiveView:
+        return self.pipeline.views[0]
+
+    @property
+    def table(self) -> str:
+        return self.pipeline.view_table(self.view)
+
+    def window(self, at: datetime) -> datetime:
+        hours = int((at - DAY) / HOUR) // self.hours * self.hours
+        return DAY + hours * HOUR
+
+    def produce(self, zip_code: str | None, at: datetime, arrived: datetime) -> None:
+        self.rows.append(Row(zip_code, at, arrived))
+
+    def stream(self, until: int | None = None, *, killed: bool = False) -> None:
+        """A micro-batch up to an offset: rows of windows that the watermark has closed are dropped.
+
+        Killed before it is in the ledger, it is done again.
+        """
+        until = len(self.rows) if until is None else min(until, len(self.rows))
+        changed: set[Key] = set()
+        new = self.rows[self.read : until]
+        for row in new:
+            start = self.window(row.at)
+            if start + self.hours * HOUR > self.watermark:
+                self.speed[(row.zip, start)] += 1
+                changed.add((row.zip, start))
+        values = [
+            (zip_code, start, start + self.hours * HOUR, self.speed[(zip_code, start)]) for zip_code, start in changed
+        ]
+        if values:
+            merge(shape_of(self.pipeline, self.view), values, self.version)
+        self.watermark = max([self.watermark, *(row.at - HOUR for row in new)])
+        if killed:
+            self.follow()
+            merge(shape_of(self.pipeline, self.view), values, self.version)
+        self._commit(until)
+        self.read, self.version = until, self.version + 1
+
+    def _commit(self, until: int) -> None:
+        name = self.pipeline.name
+        with session() as ledger:
+            batch = MicroBatch(
+                pipeline=name, query=self.view.name, query_id=name, batch_id=self.version, token=1, committed_at=DAY
+            )
+            ledger.add(batch)
+            ledger.flush()
+            place = {"topic": name, "topic_partition": 0}
+            ledger.add(
+                MicroBatchRange(
+                    micro_batch_id=batch.id, topic_id="id", from_offset=self.read, until_offset=until, **place
+                )
+            )
+            ledger.merge(
+                Position(pipeline=name, query=self.view.name, next_offset=until, micro_batch_id=batch.id, **place)
+            )
+
+    def build(self, hour: int, factor: int = 1) -> Counter[Key]:
+        """Pin the hour if it was not, by arrival, and count it; `factor` is what other code makes of it."""
+        if hour not in self.intervals:
+            begin = self.intervals[hour - 1][1] if hour else 0
+            end = DAY + (hour + 1) * HOUR
+            until = next((n for n, row in enumerate(self.rows) if n >= begin and row.arrived >= end), len(self.rows))
+            self.intervals[hour] = (begin, until)
+            self._pin(hour)
+        counted: Counter[Key] = Counter()
+        for row in self.rows[slice(*self.intervals[hour])] if factor else ():
+            counted[(row.zip, self.window(row.at))] += factor
+        return counted
+
+    def _pin(self, hour: int) -> None:
+        begin, until = self.intervals[hour]
+        start, name = DAY + hour * HOUR, self.pipeline.name
+        with session() as ledger:
+            row = IntervalRow(pipeline=name, from_time=start, to_time=start + HOUR, pinned_by="test", state="pinned")
+            ledger.add(row)
+            ledger.flush()
+            ledger.add(
+                IntervalRange(
+                    interval_id=row.id,
+                    topic=name,
+                    topic_partition=0,
+                    topic_id="id",
+                    from_offset=begin,
+                    until_offset=until,
+                )
+            )
+
+    def register(self, hour: int, factor: int = 1, *, follow: bool = True) -> None:
+        """Register a revision of the hour, in place of the one before."""
+        counted = self.build(hour, factor)
+        self.revisions[hour] += 1
+        name, table = self.pipeline.name, self.table
+        partition, revision = f"interval={hour:03}", f"r-{self.revisions[hour]}"
+        location = lake.uri("tables", table, partition, revision)
+        files = write(location, self.view, self.hours, counted) if counted else {}
+        with session() as ledger:
+            interval = ledger.query(IntervalRow).filter_by(pipeline=name, from_time=DAY + hour * HOUR).one()
+            interval.state = "registered"
+            for before in ledger.query(Revision).filter_by(table_name=table, table_partition=partition).all():
+                before.state = "superseded"
+            if counted:
+                ledger.add(
+                    Revision(
+                        id=revision,
+                        table_name=table,
+                        table_partition=partition,
+                        interval_id=interval.id,
+                        attempt_id=attempt_of(interval.id),
+                        location=location,
+                        rows=len(counted),
+                        content_hash=revision,
+                        code_version="1",
+                        state="registered",
+                        registered_at=DAY,
+                        files=files,
+                    )
+                )
+        self.batch[hour] = counted
+        if follow:
+            self.follow()
+
+    def follow(self) -> None:
+        follow_ledger(self.pipeline)
+        self.served = self.proved()
+
+    def proved(self) -> Counter[Key]:
+        total: Counter[Key] = Counter()
+        for counted in self.batch.values():
+            total.update(counted)
+        return total
+
+    def truth(self) -> Counter[Key]:
+        return Counter((row.zip, self.window(row.at)) for row in self.rows)
+
+    def answers(self) -> dict[Key, tuple[int, str]]:
+        rows = asked(f"SELECT zip_code, window_start, count, state FROM live.{self.table}")
+        found = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+        assert len(found) == len(rows), "a key is told twice"
+        return found
+
+
+def write(location: str, view: AdditiveView, hours: int, counted: Counter[Key]) -> dict[str, Any]:
+    file = Path(lake.filesystem(location)[1]) / "part-00000.zstd.parquet"
+    file.parent.mkdir(parents=True)
+    moment = pa.timestamp("us", "UTC")
+    starts = [start for _, start in counted]
+    window = pa.StructArray.from_arrays(
+        [pa.array(starts, moment), pa.array([start + hours * HOUR for start in starts], moment)], ["start", "end"]
+    )
+    columns = {"zip_code": pa.array([key for key, _ in counted], pa.string()), "window": window}
+    pq.write_table(pa.table({**columns, "count": pa.array(list(counted.values()), pa.int64())}), file)
+    return {file.name: {"rows": len(counted), "bytes": file.stat().st_size}}
+
+
+def attempt_of(interval: int) -> int:
+    with session() as ledger:
+        row = Attempt(interval_id=interval, run_by="test", code_version="1", source="kafka", verdict={})
+        ledger.add(row)
+        ledger.flush()
+        return row.id
+
+
+def asked(statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    address = settings().database_uri("serving")
+    with closing(psycopg2.connect(address, options="-c timezone=UTC")) as connection, connection:
+        cursor = connection.cursor()
+        cursor.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def world_of(name: str, *sinks: Sink) -> World:
+    declared = load_pipeline("nest_cameras")
+    view = replace(declared.views[0], sinks=sinks or (JdbcTable(),))
+    return World(replace(declared, name=name, views=(view,), references={}, reports=(), declared_as=""))
+
+
+@pytest.fixture
+def world(postgres: Home, request: pytest.FixtureRequest) -> World:
+    return world_of(f"t{zlib.crc32(request.node.name.encode())}")
+
+
+def test_window_is_live_then_proved_and_one_that_is_cut_is_both(world: World) -> None:
+    world.hours = 2
+    world.produce("1", DAY, DAY)
+    world.produce("1", DAY + HOUR, DAY + HOUR)
+    world.stream()
+    assert world.answers() == {("1", DAY): (2, "live")}
+    world.register(0)
+    (row,) = asked(f"SELECT count, state, proved_count, live_count, intervals, version FROM live.{world.table}")
+    assert row == (2, "both", 1, 2, 1, 0)
+    world.register(1)
+    assert world.answers() == {("1", DAY): (2, "proved")}
+
+
+def test_window_waits_for_the_row_that_only_the_stream_has_and_is_proved_by_the_interval_with_it(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("1", DAY, DAY + HOUR)
+    world.stream()
+    world.register(0)
+    assert world.answers() == {("1", DAY): (2, "both")}
+    world.register(1)
+    assert world.answers() == {("1", DAY): (2, "proved")}
+
+
+def test_row_that_the_watermark_dropped_is_in_the_answer_from_its_interval_on(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("2", DAY + 3 * HOUR, DAY + HOUR)
+    world.stream()
+    world.produce("1", DAY, DAY + HOUR)
+    world.stream()
+    world.register(0)
+    assert world.answers()[("1", DAY)] == (1, "proved")
+    world.register(1)
+    assert world.answers()[("1", DAY)] == (2, "proved")
+
+
+def test_revision_that_counts_less_corrects_a_proved_window_and_takes_keys_away(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("2", DAY, DAY)
+    world.stream()
+    world.register(0, factor=3)
+    assert world.answers() == {("1", DAY): (3, "proved"), ("2", DAY): (3, "proved")}
+    world.register(0, factor=2)
+    assert world.answers() == {("1", DAY): (2, "proved"), ("2", DAY): (2, "proved")}
+    world.register(0, factor=0)
+    assert world.answers() == {}
+
+
+def test_interval_that_counts_less_than_the_stream_is_believed_once_all_that_it_read_is_registered(
+    world: World,
+) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("1", DAY, DAY)
+    world.stream(1)
+    world.stream(2)
+    world.rows[1].zip = "other code sees this"
+    world.register(0)
+    assert world.answers()[("1", DAY)] == (1, "proved")
+
+
+def test_what_a_killed_publication_did_not_serve_the_next_one_does(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("1", DAY + HOUR, DAY + HOUR)
+    world.stream()
+    world.register(0, follow=False)
+    assert world.answers()[("1", DAY)] == (1, "live")
+    world.register(1)
+    assert {state for _, state in world.answers().values()} == {"proved"}
+    assert follow_ledger(world.pipeline) == []
+
+
+def test_interval_that_is_pinned_again_keeps_its_rows_and_what_was_proved(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    with session() as ledger:
+        ledger.query(IntervalRow).filter_by(pipeline=world.pipeline.name).one().state = "pinned"
+    world.follow()
+    assert world.answers() == {("1", DAY): (1, "proved")}
+
+
+def test_hours_before_the_view_was_declared_cover_nothing(world: World) -> None:
+    world.hours = 2
+    world.build(0)
+    with session() as ledger:
+        ledger.query(IntervalRow).filter_by(pipeline=world.pipeline.name).one().state = "registered"
+    world.produce("1", DAY + HOUR, DAY + HOUR)
+    world.stream()
+    world.register(1)
+    assert world.answers() == {("1", DAY): (1, "both")}
+
+
+def test_files_with_other_rows_than_were_built_change_nothing_and_are_named(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0, follow=False)
+    with session() as ledger:
+        ledger.query(Revision).filter_by(table_name=world.table).one().rows = 2
+    with pytest.raises(TidemarkError, match="has 1 rows, 2 when it was built"):
+        world.follow()
+    assert world.answers() == {("1", DAY): (1, "live")}
+
+
+def test_doctor_names_what_is_served_otherwise_and_mends_it(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("2", DAY, DAY)
+    world.stream()
+    assert list(check_served_views(world.pipeline)) == []
+    world.register(0)
+    assert list(check_served_views(world.pipeline)) == []
+    asked(f"DELETE FROM proved.{world.table} WHERE zip_code = '1'")
+    world.register(0, follow=False)
+    (found,) = check_served_views(world.pipeline)
+    assert (found.repair, found.table) == ("serve what is registered", world.table)
+    asked("UPDATE proved.tidemark_intervals SET revision = 'r-2' WHERE table_name = %s", [world.table])
+    assert len(list(check_served_views(world.pipeline))) == 1
+    follow_ledger(world.pipeline, counted=True)
+    assert list(check_served_views(world.pipeline)) == []
+    assert world.answers() == {("1", DAY): (1, "proved"), ("2", DAY): (1, "proved")}
+
+
+def test_view_of_another_declaration_is_made_anew_and_loaded_again(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    asked(f"COMMENT ON TABLE proved.{world.table} IS 'of before'")
+    world.follow()
+    assert world.answers() == {("1", DAY): (1, "proved")}
+
+
+def test_view_without_a_table_of_the_stream_serves_its_proved_part_where_all_are_served(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of("t_console", Console())
+    world.hours = 2
+    world.produce("1", DAY, DAY)
+    world.register(0)
+    assert asked("SELECT to_regclass('live.t_console_hourly_counts')") == [(None,)]
+    monkeypatch.setenv("TIDEMARK_SERVE", "all")
+    settings.cache_clear()
+    world.follow()
+    assert world.answers() == {("1", DAY): (1, "both")}
+    world.register(1)
+    assert world.answers() == {("1", DAY): (1, "proved")}
+    settings.cache_clear()
+
+
+def test_reader_beside_reruns_sees_each_row_once(world: World) -> None:
+    for number in range(20):
+        world.produce(str(number), DAY, DAY)
+    world.stream()
+    world.register(0)
+    done, seen = threading.Event(), set()
+
+    def read() -> None:
+        with closing(psycopg2.connect(settings().database_uri("serving"))) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                while not done.is_set():
+                    cursor.execute(f"SELECT count(*), sum(count), min(state), max(state) FROM live.{world.table}")
+                    seen.add(cursor.fetchone())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(5):
+        world.register(0)
+    done.set()
+    reader.join(30)
+    assert seen == {(20, 20, "proved", "proved")}
+
+
+def test_question_of_one_key_uses_indices_of_both_layers(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    fill = "SELECT (n % 2000)::text, s, s + interval '1 hour', 1 FROM generate_series(1, 20000) n, "
+    fill += "LATERAL (SELECT timestamptz '2020-01-01' + n / 2000 * interval '1 hour' AS s) at"
+    asked(f"INSERT INTO proved.{world.table} SELECT *, 7 FROM ({fill}) f; ANALYZE proved.{world.table}")
+    asked(f"INSERT INTO {world.table} SELECT *, 7 FROM ({fill}) f; ANALYZE {world.table}")
+    question = f"EXPLAIN (FORMAT JSON) SELECT * FROM live.{world.table} WHERE zip_code = %s"
+    for further in ("", f" AND window_start = '{DAY.isoformat()}'"):
+        ((plan,),) = asked(question + further, ["77"])
+        text = json.dumps(plan)
+        assert text.count(f'"Relation Name": "{world.table}"') == 2, text
+        scans = [each for each in nodes(plan[0]["Plan"]) if each.get("Relation Name") == world.table]
+        assert all("Seq" not in each["Node Type"] for each in scans), scans
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(each for below in plan.get("Plans", ()) for each in nodes(below))]
+
+
+@pytest.mark.parametrize(
+    ("hours", "seed"),
+    [(1, 3), *(pytest.param(hours, seed, marks=pytest.mark.slow) for hours in (1, 3) for seed in range(4, 12))],
+)
+def test_answers_only_grow_and_are_never_above_what_was_sent(world: World, hours: int, seed: int) -> None:
+    """Late rows, reruns, killed micro-batches and publications in any order, with a look after each."""
+    chance, world.hours, clock = random.Random(seed), hours, 0
+    before: dict[Key, tuple[int, str]] = {}
+    # Intervals before the view's first row cover nothing: they may be older than the view.
+    world.produce("1", DAY, DAY)
+    for _ in range(30):
+        act = chance.choice(("send", "send", "late", "stream", "part", "killed", "hour", "register", "rerun", "lost"))
+        if act in ("send", "late"):
+            for _ in range(chance.randrange(1, 6)):
+                late = chance.randrange(5) * HOUR if act == "late" else timedelta(0)
+                arrived = DAY + clock * HOUR
+                world.produce(chance.choice(("1", "2", "3", None)), max(DAY, arrived - late), arrived)
+        elif act in ("stream", "killed"):
+            world.stream(killed=act == "killed")
+        elif act == "part":
+            world.stream(world.read + chance.randrange(4))
+        elif act == "hour":
+            clock += 1
+        elif act in ("register", "lost") and len(world.batch) < clock:
+            world.register(len(world.batch), follow=act == "register")
+        elif act == "rerun" and world.batch:
+            world.register(chance.choice(list(world.batch)))
+        before = look(world, before)
+    world.stream()
+    for hour in range(len(world.batch), clock + hours + 2):
+        world.register(hour)
+        before = look(world, before)
+    sent = {key: (count, "proved") for key, count in world.truth().items()}
+    assert before == sent, set(before.items()) ^ set(sent.items())
+
+
+def look(world: World, before: dict[Key, tuple[int, str]]) -> dict[Key, tuple[int, str]]:
+    """Read, and compare with what was sent, with what was registered, and with the look before."""
+    if not asked("SELECT to_regclass(%s)", [f"live.{world.table}"])[0][0]:
+        return before
+    answers, truth = world.answers(), world.truth()
+    proved = {start for (_, start), (_, state) in before.items() if state == "proved"}
+    for key, (count, state) in answers.items():
+        assert count <= truth[key], (key, count, state, truth[key])
+        assert state == "proved" or key[1] not in proved, (key, "was proved, and is not any more")
+        assert state != "proved" or count == world.served[key], (key, count, world.served[key])
+    for key, (count, _) in before.items():
+        assert answers.get(key, (0, ""))[0] >= count, (key, count, answers.get(key))
+    return answers
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+def test_proved_windows_are_what_the_registered_revisions_add_up_to(world: World, seed: int) -> None:
+    """Revisions are swapped by ones of other code, while the stream goes on."""
+    chance = random.Random(seed)
+    for hour in range(4):
+        for _ in range(4):
+            late = chance.randrange(hour + 1) * HOUR
+            world.produce(chance.choice(("1", "2", None)), DAY + hour * HOUR - late, DAY + hour * HOUR)
+        world.stream()
+        world.register(hour, chance.choice((0, 1, 2)))
+        for _ in range(2):
+            world.register(chance.randrange(hour + 1), chance.choice((0, 1, 2, 3)))
+            for key, (count, state) in world.answers().items():
+                assert state != "proved" or count == world.proved()[key]
+    for hour in (4, 5):
+        world.register(hour)
+    told = {key: (count, "proved") for key, count in world.proved().items() if count}
+    assert world.answers() == told, set(world.answers().items()) ^ set(told.items())
