@@ -62,6 +62,7 @@ class Settings:
     database_url: Secret | None = setting(
         None, "postgresql://user:password@host:port; databases ledger, catalog, airflow", postgresql_url, secret=True
     )
+    jdbc_properties: Path | None = setting(None, "0600 file with the connections of references and their secrets", Path)
     registry_url: Secret | None = setting(
         None, "Confluent-compatible schema registry: https://[user:password@]host[:port][/path]", http_url, secret=True
     )
@@ -181,7 +182,7 @@ class Settings:
         return state
 
 
-def read_properties(path: Path | None) -> dict[str, str]:
+def read_properties(path: Path | None, variable: str = "TIDEMARK_KAFKA_PROPERTIES") -> dict[str, str]:
     """Return the options of a file of `key=value` lines; none without a path.
 
     Raise UsageError when the file cannot be read, other users may read it, or a line is malformed.
@@ -192,11 +193,9 @@ def read_properties(path: Path | None) -> dict[str, str]:
         mode = path.stat().st_mode
         lines = path.read_text().splitlines()
     except OSError as error:
-        raise UsageError(
-            f"TIDEMARK_KAFKA_PROPERTIES: {path}: {error.strerror}", remedy="name a readable file"
-        ) from None
+        raise UsageError(f"{variable}: {path}: {error.strerror}", remedy="name a readable file") from None
     if mode & 0o077:
-        raise UsageError(f"TIDEMARK_KAFKA_PROPERTIES: {path} is readable by others", remedy=f"chmod 600 {path}")
+        raise UsageError(f"{variable}: {path} is readable by others", remedy=f"chmod 600 {path}")
     options = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -27,15 +27,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--attempt", required=True, type=int)
     parser.add_argument("--publish", action="store_true", help="publish too, where nothing is unexplained")
-    parser.add_argument("--new-references", action="store_true", help="by what the references' files hold now")
+    parser.add_argument("--new-references", action="store_true", help="by what the references hold now")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
     if not arguments.publish:
-        build(
-            IntervalRun(build_session(f"build {pipeline.name}"), pipeline, attempt),
-            new_references=arguments.new_references,
-        )
+        spark = build_session(f"build {pipeline.name}", catalog=pipeline.joins_catalog)
+        build(IntervalRun(spark, pipeline, attempt), new_references=arguments.new_references)
         return 0
     run = IntervalRun(publishing_session(f"interval {pipeline.name}"), pipeline, attempt)
     build(run, new_references=arguments.new_references)

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from include.intervals.telling.asked_ranges import parse_ranges
 from include.ledger.intervals.states import Source
+from include.ledger.reference_versions import newest
 from include.pipelines import load_pipeline
 from include.pipelines.spec.references import check_references
 from spark_jobs.intervals.range_report import report_over
+from spark_jobs.references.take import with_content
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -31,7 +33,9 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     ranges = parse_ranges(arguments.ranges, pipeline.name)
     check_references(pipeline)
-    report = report_over(build_session(f"report {pipeline.name}"), pipeline, ranges, arguments.source)
+    spark = build_session(f"report {pipeline.name}", catalog=pipeline.joins_catalog)
+    pipeline = with_content(spark, pipeline, newest(pipeline.name))
+    report = report_over(spark, pipeline, ranges, arguments.source)
     arguments.result.write_text(json.dumps(report))
     return 0
 

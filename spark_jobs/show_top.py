@@ -9,8 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from include.ledger.reference_versions import newest
 from include.pipelines import load_pipeline
 from spark_jobs.live.top import LiveTop, show_top
+from spark_jobs.references.take import with_content
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -25,8 +27,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--once", action="store_true")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
+    spark = build_session(f"top {pipeline.name}", catalog=pipeline.joins_catalog)
+    pipeline = with_content(spark, pipeline, newest(pipeline.name))
     top = LiveTop(pipeline, pipeline.top_report, arguments.windows, arguments.result)
-    return show_top(build_session(f"top {pipeline.name}"), top, arguments.since, once=arguments.once)
+    return show_top(spark, top, arguments.since, once=arguments.once)
 
 
 if __name__ == "__main__":

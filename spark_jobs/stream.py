@@ -28,10 +28,11 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     if arguments.line_source:
-        session = partial(build_session, f"stream {pipeline.name} from lines")
+        session = partial(build_session, f"stream {pipeline.name} from lines", catalog=pipeline.joins_catalog)
         source = parse_line_source(arguments.line_source)
         return run_line_stream(session, pipeline, source, until_caught_up=arguments.until_caught_up)
-    session = partial(build_session, f"stream {pipeline.name}", task_slots=task_slots(pipeline))
+    catalog = pipeline.joins_catalog
+    session = partial(build_session, f"stream {pipeline.name}", catalog=catalog, task_slots=task_slots(pipeline))
     return noting_end(lambda: run_stream(session, pipeline, until_caught_up=arguments.until_caught_up))
 
 

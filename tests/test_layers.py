@@ -70,6 +70,7 @@ SPARK_JOBS = (
     "spark_jobs.decoding",
     "spark_jobs.archive",
     "spark_jobs.views",
+    "spark_jobs.references",
     "spark_jobs.sinks",
     "spark_jobs.reconciliation",
     "spark_jobs.intervals",

@@ -78,6 +78,7 @@ VERBS: dict[str, Verb] = {
         "Go on without offsets that Kafka removed before they were archived; they stay on record",
     ),
     "adopt": Verb("generations", "Go on with a topic that was deleted and created again, from its beginning"),
+    "references": Verb("generations", "List the contents of references that were read from their sources, newest last"),
     "quarantine": Verb("quarantine", "Records that could not be decoded or broke a rule"),
     "housekeeping": Verb(
         "housekeeping",

@@ -1,4 +1,4 @@
-"""`new-generation`, `accept-loss`, `adopt`: the ways on when a stream refuses to continue."""
+"""`new-generation`, `accept-loss`, `adopt`: the ways on when a stream refuses to continue; and `references`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import print_facts, print_json, progress, suggest
+from include.cli.output import print_facts, print_json, print_table, progress, suggest
+from include.intervals.references import contents_of_generation
+from include.ledger import reference_versions
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.streams import generations
+from include.times import format_time
 from include.user import user_at_host
 
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
@@ -20,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="new-generation")(new_generation)
     app.command(name="accept-loss")(accept_loss)
     app.command()(adopt)
+    app.command()(references)
 
 
 def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
@@ -67,3 +71,26 @@ def adopt(
     else:
         print_facts(adopted)
         suggest(f"./tidemark stream {declared.name}")
+
+
+def references(pipeline: PipelineName, as_json: AsJson = False) -> None:
+    """List the contents of references that were read from their sources, newest last."""
+    declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
+    streamed = contents_of_generation(declared.name)
+    rows: list[dict[str, object]] = [
+        {
+            "name": each.name,
+            "content": each.sha256,
+            "rows": each.rows,
+            "source": each.source,
+            "taken_at": format_time(each.taken_at),
+            "streamed": streamed.get(each.name) == each.sha256,
+        }
+        for each in reference_versions.versions(declared.name)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            ["name", "content", "rows", "source", "taken_at", "streamed"], [list(each.values()) for each in rows]
+        )

@@ -51,7 +51,11 @@ def effective_settings() -> dict[str, str]:
     values["TIDEMARK_LAKE"] = current.lake_uri
     if current.registry_url:
         values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)
-    unset = {"TIDEMARK_KAFKA_PROPERTIES": "(none)", "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)"}
+    unset = {
+        "TIDEMARK_KAFKA_PROPERTIES": "(none)",
+        "TIDEMARK_JDBC_PROPERTIES": "(none)",
+        "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)",
+    }
     return {name: value or unset.get(name, "(embedded)") for name, value in values.items()}
 
 

@@ -2,12 +2,17 @@
 
 A reference is a small file that ships with the code, so a newer deployment may have other rows. Each content is kept
 once, in the lake under its SHA-256, when a stream or an interval first uses it; a build notes which it used.
+
+A reference may be read from a source instead (`spark_jobs/references/take.py`). Its content is kept in the
+same form and place, and put into a file for the driver; from there on it is as if it had shipped with the code.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +20,25 @@ from tempfile import TemporaryDirectory
 
 from include import lake
 from include.errors import UsageError
+from include.ledger import reference_versions
 from include.ledger.intervals import builds
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline, Reference
+from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.references import content_of
+from include.settings import settings, write_private
 from include.times import format_time
 
 Contents = Mapping[str, str]
 """SHA-256 of each reference's content, by its name."""
 
+CONTENT = "content of reference "
+"""Begins the name of a fact in a query's fingerprint."""
+
 
 def keep_references(pipeline: Pipeline) -> dict[str, str]:
-    """Keep what the references' files hold now, where it is not kept yet, and return it.
+    """Keep what the references' files hold, where it is not kept yet, and return it.
 
     Raises UsageError when a file cannot be read, ServiceUnreachable.
     """
@@ -41,6 +53,61 @@ def keep_references(pipeline: Pipeline) -> dict[str, str]:
 
 def _location(pipeline: Pipeline, name: str, digest: str) -> str:
     return lake.uri("references", pipeline.name, name, f"{digest}.csv")
+
+
+def keep_content(pipeline: Pipeline, name: str, lines: Sequence[str]) -> str:
+    """Keep what the source of a reference holds, as the lines of a CSV file, and return its SHA-256. It is noted.
+
+    The same rows give the same content in whatever order they were read.
+    """
+    reference = pipeline.references[name]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([each.name for each in fields_of(reference.columns)])
+    text.writelines(f"{line}\n" for line in sorted(lines))
+    content = text.getvalue().encode()
+    digest = hashlib.sha256(content).hexdigest()
+    with reference_versions.noting(pipeline.name, name, digest, len(lines), str(reference.source)):
+        if not lake.exists(location := _location(pipeline, name, digest)):
+            lake.write_bytes(location, content)
+    return digest
+
+
+def as_file(pipeline: Pipeline, name: str, digest: str) -> Reference:
+    """Return a reference that has a source with a file of this machine that holds the kept content.
+
+    Raises UsageError when that is gone or was altered.
+    """
+    file = settings().home / "references" / f"{digest}.csv"
+    if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        location = _location(pipeline, name, digest)
+        content = lake.read_bytes(location) if lake.exists(location) else None
+        if content is None or hashlib.sha256(content).hexdigest() != digest:
+            raise UsageError(
+                f"the content {digest[:12]} of the reference {name} is needed, and {location} "
+                f"{'is gone' if content is None else 'was altered'}",
+                remedy="restore it, or take what its source holds now: ./tidemark interval … --new-references, for a "
+                f'stream ./tidemark new-generation {pipeline.name} --reason "…"',
+                pipeline=pipeline.name,
+            )
+        write_private(file, content.decode())
+    return replace(pipeline.references[name], path=file)
+
+
+def taken_contents(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
+    """Return names and SHA-256 of the references that were read from a source, as versions of code take them."""
+    return tuple((name, each.path.stem) for name, each in sorted(pipeline.references.items()) if each.source)
+
+
+def contents_of_generation(pipeline: str) -> Contents:
+    """Return the SHA-256 of what the views of the current generation began with, of references with a source."""
+    generation = generations.current(pipeline)
+    facts = generation.fingerprints.values() if generation else ()
+    begun = {name: digest for noted in facts for name, digest in noted.items() if name.startswith(CONTENT)}
+    return {
+        each.name: each.sha256
+        for each in reference_versions.versions(pipeline)
+        if (noted := begun.get(f"{CONTENT}{each.name}")) and each.sha256.startswith(noted)
+    }
 
 
 @contextmanager

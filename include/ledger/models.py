@@ -815,3 +815,23 @@ class ProofRow(Base):
     sha256: Mapped[str] = mapped_column(comment="SHA-256 of the file")
     signed_by: Mapped[str | None] = mapped_column(comment="Public key, in hexadecimal; null: unsigned")
     written_at: Mapped[datetime] = _now("When it was written")
+
+
+class ReferenceVersion(Base):
+    """A content of a reference that was read from its source."""
+
+    __tablename__ = "reference_versions"
+    __table_args__ = (
+        Index("ix_reference_versions", "pipeline", "name", "id"),
+        {"comment": "Contents of references in the order in which their sources were found to hold them"},
+    )
+
+    id: Mapped[int] = mapped_column(
+        primary_key=True, comment="Order of reading; of a reference, the last one is newest"
+    )
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    name: Mapped[str] = mapped_column(comment="Name of the reference")
+    sha256: Mapped[str] = mapped_column(comment="SHA-256 of its content, which names the kept file")
+    rows: Mapped[int] = mapped_column(comment="Number of its rows")
+    source: Mapped[str] = mapped_column(comment="Where it was read, without addresses and secrets")
+    taken_at: Mapped[datetime] = _now("When this content was first read, after another one or none")

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from include.errors import UsageError
+from include.intervals.references import CONTENT
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.references import content_hash
 from include.settings import REPOSITORY
@@ -24,10 +25,7 @@ Facts = dict[str, Any]
 
 _SHOWN = 60
 
-_CONTENT = "content of reference "
-"""Begins the name of a fact that generations of before it was known have not noted."""
-
-_HASHED = ("transform ", _CONTENT)
+_HASHED = ("transform ", CONTENT)
 """Begin the names of facts whose values say nothing to a reader."""
 
 
@@ -60,7 +58,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "event time": pipeline.archive.event_time,
         "archive rules": [str(rule) for rule in pipeline.archive.all_rules],
         **{f"reference {name}": _words(each.columns) for name, each in sorted(pipeline.references.items())},
-        **{f"{_CONTENT}{name}": content_hash(name, pipeline.references[name]) for name in sorted(taken)},
+        **{f"{CONTENT}{name}": content_hash(name, pipeline.references[name]) for name in sorted(taken)},
         **{f"transform {name}": _hash(node) for name, node in sorted(definitions.items())},
     }
 
@@ -146,11 +144,11 @@ def _excerpt(text: str, start: int) -> str:
 
 
 def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
-    """Return the facts that the query's first start has not noted, since the code of that time did not know them.
+    """Return contents of references that the query's first start has not noted: the code of then did not know them.
 
     What they were then is not known: those of now are taken for them, and noted.
     """
-    return {name: value for name, value in now.items() if name.startswith(_CONTENT) and name not in stored}
+    return {name: value for name, value in now.items() if name.startswith(CONTENT) and name not in stored}
 
 
 def check(pipeline: str, query: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:

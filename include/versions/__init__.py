@@ -30,6 +30,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from include.ledger import reference_versions
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Csv, Json, Pipeline, Text, UserDefined
 from include.settings import REPOSITORY
@@ -78,7 +79,7 @@ BOUNDARY = (
 
 
 References = tuple[tuple[str, str], ...]
-"""Names of references with the SHA-256 of their content, in order, where it is not what their files hold now."""
+"""Names of references with the SHA-256 of their content, in order, where it is not what they hold now."""
 
 
 @cache
@@ -160,9 +161,17 @@ def _view(view: AdditiveView) -> Any:
 def _references(pipeline: Pipeline, contents: References) -> Any:
     known = dict(contents)
     return {
-        name: [_ddl(reference.columns), known.get(name) or hashlib.sha256(reference.path.read_bytes()).hexdigest()]
-        for name, reference in pipeline.references.items()
+        name: [_ddl(each.columns), known.get(name) or _now(pipeline, name)]
+        for name, each in pipeline.references.items()
     }
+
+
+def _now(pipeline: Pipeline, name: str) -> str:
+    """Return the SHA-256 of what a reference's file holds; of one with a source, of what was last read there."""
+    reference = pipeline.references[name]
+    if reference.source is not None:
+        return reference_versions.newest(pipeline.name).get(name, "")
+    return hashlib.sha256(reference.path.read_bytes()).hexdigest()
 
 
 def _facts(declared: Any) -> Any:

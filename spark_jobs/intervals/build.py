@@ -34,6 +34,7 @@ from spark_jobs.reconciliation.flags import reconcile_flags
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.outages import reconcile_outages
 from spark_jobs.reconciliation.views import reconcile_view
+from spark_jobs.references.take import with_content
 from spark_jobs.views.aggregate import aggregate_view
 
 
@@ -51,9 +52,11 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     """
     check_references(run.pipeline)
     check_storage(run.pipeline)
+    then = {} if new_references else builds.references_of_registered(run.pinned.id)
+    taken = with_content(run.spark, run.pipeline, then)
     with (
         locks.attempt_under_way(run.pipeline.name, run.pinned.interval),
-        references_of(run.pipeline, run.pinned, anew=new_references) as (pipeline, references),
+        references_of(taken, run.pinned, anew=new_references) as (pipeline, references),
     ):
         check_references(pipeline)
         run = replace(run, pipeline=pipeline, references=references)

@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include.errors import UsageError
+from include.intervals.references import contents_of_generation
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
 from include.ledger.streams.generations import StreamGeneration
@@ -24,6 +25,7 @@ from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.lines.line_source import decode_lines, read_lines
+from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.spark.checkpoint import checkpoint_id
 from spark_jobs.spark.frames import empty_frame
@@ -44,6 +46,9 @@ def run_line_stream(
     pipeline = read_from_lines(declared, source.kind)
     stop = Stop()
     with leased(pipeline.name) as (lease, heartbeat):
+        early = open_session() if has_sources(pipeline) else None
+        if early:
+            pipeline = with_content(early, pipeline, contents_of_generation(pipeline.name))
         generation = _begin(pipeline, source, lease)
         feed = feed_of(source, lease, until_end=until_caught_up)
         log = log_of(pipeline.name)
@@ -53,7 +58,7 @@ def run_line_stream(
             while until_caught_up and feed.is_alive() and not (stop.requested or heartbeat.stop_requested()):
                 feed.join(0.2)
             feed.check()
-            spark = open_session()
+            spark = early or open_session()
             heartbeat.tell(spark)
             queries = _LineQueries(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
             stopped = _run(queries, feed, stop, heartbeat)

@@ -14,10 +14,12 @@ from pyspark.sql import SparkSession
 from include.cli.output import clean, print_json, print_table
 from include.errors import UsageError
 from include.ledger import reading
+from include.ledger.reference_versions import newest
 from include.pipelines import load_line_pipeline, load_pipeline
 from spark_jobs.lines.line_tables import LineTables
 from spark_jobs.live.memory_tables import MemoryTables
 from spark_jobs.live.served_views import name_served_views
+from spark_jobs.references.take import with_content
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
 from spark_jobs.spark.sql import Result, run_statement
@@ -45,7 +47,8 @@ def run_shell(name: str, *, as_json: bool, in_python: bool = False) -> int:
     pipeline = lines or load_pipeline(name)
     spark = build_session(f"shell {pipeline.name}", catalog=True)
     name_served_views(spark)
-    tables: Tables = LineTables(spark, lines) if lines else MemoryTables(spark, pipeline)
+    pipeline = with_content(spark, pipeline, newest(pipeline.name))
+    tables: Tables = LineTables(spark, pipeline) if lines else MemoryTables(spark, pipeline)
     tables.start()
     if in_python:
         _run_python({"spark": spark, "pipeline": pipeline, "refresh": tables.refresh, "ledger": ledger}, tables.names)

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
+from include.intervals.references import taken_contents
 from include.kafka.fenced_producer import FencedProducer
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
@@ -95,7 +96,7 @@ class SpeedViewSink:
             batch_id=version,
             rows=emitted,
             seconds=time.monotonic() - started,
-            decoder_version=view_version(self.pipeline.code, self.view.name),
+            decoder_version=view_version(self.pipeline.code, self.view.name, taken_contents(self.pipeline)),
         )
         self._commit(batch, batch_id)
         crash_point("speed_committed")

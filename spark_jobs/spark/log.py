@@ -67,6 +67,11 @@ def _secrets() -> Iterator[str]:
         for address in (settings().database_url, settings().registry_url):
             yield from filter(None, [address and address.get_secret_value()])
     with suppress(TidemarkError):
+        connections = read_properties(settings().jdbc_properties, "TIDEMARK_JDBC_PROPERTIES")
+        # A URL may hold a password, too.
+        words = (".url", *_SECRET_OPTIONS)
+        yield from (value for key, value in connections.items() if value and any(word in key for word in words))
+    with suppress(TidemarkError):
         yield from filter(None, [settings().database("ledger").password])
     with suppress(TidemarkError):
         yield from filter(None, [settings().registry().password])

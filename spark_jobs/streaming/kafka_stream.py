@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import OffsetsLost, TidemarkError
+from include.intervals.references import contents_of_generation
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -22,6 +23,7 @@ from include.streams.checkpoints import checkpoint_uri
 from include.streams.start import StreamStart, begin, check_retention
 from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
+from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
 from spark_jobs.spark.failures import is_unresolved, translate
@@ -40,14 +42,18 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     """Run the pipeline's queries. Returns 0 when stopped or caught up.
 
     Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with.
-    The lease is taken before Spark starts, so that a second driver ends within a second.
+    The lease is taken before Spark starts, so that a second driver ends within a second. References that have a source
+    are read there when a generation begins, and are what they were then until the next one.
     """
     stop = Stop()
     with leased(pipeline.name) as (lease, heartbeat):
         if not pipeline.source.fail_on_data_loss:
             _accept_losses(pipeline, lease)
+        spark = open_session() if has_sources(pipeline) else None
+        if spark:
+            pipeline = with_content(spark, pipeline, contents_of_generation(pipeline.name))
         start = begin(pipeline)
-        spark = open_session()
+        spark = spark or open_session()
         heartbeat.tell(spark)
         queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
         notes = ProgressNotes(pipeline.name, queries.by_name)

@@ -78,7 +78,9 @@ def secret_values() -> Iterator[str]:
     for url in urls:
         if url is not None and (match := re.search(r"://[^/@]*:([^/@]+)@", url.get_secret_value())):
             secrets.append(match[1])
-    for name, value in read_properties(current.kafka_properties).items():
+    files = {"TIDEMARK_KAFKA_PROPERTIES": current.kafka_properties, "TIDEMARK_JDBC_PROPERTIES": current.jdbc_properties}
+    options = [each for variable, path in files.items() for each in read_properties(path, variable).items()]
+    for name, value in options:
         if _SECRET_NAMES.search(name):
             secrets += [value, *_QUOTED.findall(value)]
     secrets += [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]

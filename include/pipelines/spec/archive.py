@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from include.errors import UsageError
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
@@ -125,11 +126,60 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A small static table that transforms join, shipped with the code as CSV with a header."""
+class CatalogTable:
+    """A table or view of the catalog as a reference's source, e.g. `lake.zip_codes`."""
 
-    path: Path
-    columns: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"the table {self.name}"
+
+
+@dataclass(frozen=True)
+class LakePath:
+    """A Parquet file or folder, or a CSV file with a header, as a reference's source; the path is below the lake."""
+
+    path: str
+    file_format: Literal["parquet", "csv"]
+
+    def __post_init__(self) -> None:
+        path = PurePosixPath(self.path)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "://" in self.path:
+            raise UsageError(f"{self.path!r} is not a path below the lake", remedy="write one such as places/zip.csv")
+
+    def __str__(self) -> str:
+        return f"{self.path} in the lake"
+
+
+@dataclass(frozen=True)
+class JdbcQuery:
+    """A query of a database as a reference's source; `TIDEMARK_JDBC_PROPERTIES` has the connection of that name."""
+
+    connection: str
+    query: str
+
+    def __post_init__(self) -> None:
+        check_identifier(self.connection, "connection")
+
+    def __str__(self) -> str:
+        return f"the query of {self.connection}"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A small static table that transforms join: shipped with the code as CSV with a header, or read from a source."""
+
+    path: Path = Path()
+    """The CSV file; of a reference with a source, the file that its content was put into for a driver."""
+    columns: str = ""
+    source: CatalogTable | LakePath | JdbcQuery | None = field(default=None, kw_only=True)
+    """Where the content is read when a stream's generation or an interval begins; the content is kept."""
+    max_rows: int = field(default=100_000, kw_only=True)
+    """Of a source, more rows are refused: every driver holds them all."""
+
+    def __post_init__(self) -> None:
+        if not self.columns or (self.source is None and self.path == Path()):
+            raise UsageError("a reference needs columns, and a path or a source", remedy="declare both")
 
 
 @dataclass(frozen=True)

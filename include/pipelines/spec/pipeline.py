@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
-from include.pipelines.spec.archive import Archive, Reference, Retention
+from include.pipelines.spec.archive import Archive, CatalogTable, Reference, Retention
 from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
@@ -80,6 +80,11 @@ class Pipeline:
     def keeps_unknown_fields(self) -> bool:
         """Whether the archive has a column of what messages hold beyond their schema."""
         return isinstance(self.decoder, Json) and self.decoder.unknown == "keep"
+
+    @property
+    def joins_catalog(self) -> bool:
+        """Whether a reference is a table of the catalog, so that the sessions that join it need the catalog."""
+        return any(isinstance(each.source, CatalogTable) for each in self.references.values())
 
     @property
     def archive_columns(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+from pathlib import Path
 
 from include.errors import UsageError
 from include.pipelines.spec.archive import Reference
@@ -30,9 +31,13 @@ def reference_lines(name: str, reference: Reference) -> list[str]:
 
 
 def check_references(pipeline: Pipeline) -> None:
-    """Raise UsageError when a reference of the pipeline cannot be read, or its header is not the declared columns."""
+    """Raise UsageError when a reference's file cannot be read, or its header is not the declared columns.
+
+    A reference with a source has no file before its content was read.
+    """
     for name, reference in pipeline.references.items():
-        reference_lines(name, reference)
+        if reference.source is None or reference.path != Path():
+            reference_lines(name, reference)
 
 
 def content_hash(name: str, reference: Reference) -> str:

@@ -45,6 +45,10 @@ def test_secret_is_never_said(
     properties.touch(mode=0o600)
     properties.write_text("sasl.username=reader\nsasl.password=k4fka-canary\n")
     monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
+    connections = tmp_path / "jdbc.properties"
+    connections.touch(mode=0o600)
+    connections.write_text("crm.url=jdbc:postgresql://h/db?password=url-canary\ncrm.password=jdbc-canary\n")
+    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
     monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u:d4tabase%2Dcanary@127.0.0.1:1")
     monkeypatch.setenv("TIDEMARK_REGISTRY_URL", "https://u:r3gistry-canary@registry.invalid")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aw5-canary")
@@ -53,10 +57,11 @@ def test_secret_is_never_said(
     try:
         raise ValueError("in a traceback: d4tabase-canary")
     except ValueError:
-        log_of("p").error("k4fka-canary, r3gistry-canary, aw5-canary", exc_info=True)
+        told = "k4fka-canary, r3gistry-canary, aw5-canary, jdbc-canary, jdbc:postgresql://h/db?password=url-canary"
+        log_of("p").error(told, exc_info=True)
     said = capsys.readouterr().err
     assert "canary" not in said
-    assert said.splitlines()[0] == "tidemark: p: ***, ***, ***"
+    assert said.splitlines()[0] == "tidemark: p: ***, ***, ***, ***, ***"
     assert said.splitlines()[-1] == "ValueError: in a traceback: ***"
 
 

@@ -21,9 +21,13 @@ def launched(path: Path) -> Launch:
 
 @pytest.fixture
 def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    names = ("database", "kafka", "jaas", "registry", "aws", "airflow")
+    names = ("database", "kafka", "jaas", "registry", "aws", "airflow", "jdbc")
     values = [CANARY.format(name) for name in names]
-    database, kafka, jaas, registry, aws, airflow = values
+    database, kafka, jaas, registry, aws, airflow, jdbc = values
+    connections = tmp_path / "jdbc.properties"
+    connections.touch(0o600)
+    connections.write_text(f"crm.password={jdbc}\n")
+    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
     properties = tmp_path / "client.properties"
     properties.touch(0o600)
     properties.write_text(

@@ -1,0 +1,1 @@
+"""References that are read from tables, files and databases."""
