@@ -215,15 +215,23 @@ def explain(
     print_table(columns, [[r[name] for name in columns] for r in explained["ranges"]])
     print_facts(
         {
-            "records": explained["records"],
-            "reconciliation": explained["reconciliation"],
-            "validation": explained["validation"].get("success"),
+            "records": _counts(explained["records"]),
+            "reconciliation": _counts(explained["reconciliation"]),
+            "validation": "passed" if explained["validation"].get("success") else "not passed",
             "report": explained["report"],
         }
     )
     columns = ["revision", "state", "rows", "content_hash", "code_version", "run_by", "built_at", "retired_at"]
     print_table(columns, [[r[name] or "" for name in columns] for r in explained["revisions"]])
     suggest(f"./tidemark rebuild {explained['table']} {explained['partition']}")
+
+
+_TOLD_FIRST = ("in_ranges", "archived", "empty", "quarantined", "gaps", "matched", "pending", "late")
+
+
+def _counts(counts: dict[str, int]) -> str:
+    order = [*(name for name in _TOLD_FIRST if name in counts), *sorted(counts.keys() - set(_TOLD_FIRST))]
+    return ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in order)
 
 
 def _offset_bounds(bounds: list[int] | None) -> str:

@@ -66,6 +66,9 @@ def list_records(
             became = " ".join(str(record[name]) for name in ("state", "since", "interval") if record[name])
             coordinates = [where, record["kafka_offset"], record["kafka_timestamp"]]
             shown.append([*coordinates, record["reason"], record["detail"], became, record["note"]])
+    if not counted:
+        console.print("no record of these is in quarantine" if reason or state else "nothing is in quarantine")
+        return
     print_table(["topic partition", "offset", "timestamp", "reason", "detail", "state", "note"], shown)
     console.print()
     print_table(["reason", "state", "records"], [[*names, count] for names, count in counted.most_common()])

@@ -52,11 +52,12 @@ def effective_settings() -> dict[str, str]:
     if current.registry_url:
         values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)
     unset = {
-        "TIDEMARK_KAFKA_PROPERTIES": "(none)",
-        "TIDEMARK_JDBC_PROPERTIES": "(none)",
+        **dict.fromkeys(("TIDEMARK_KAFKA_BOOTSTRAP", "TIDEMARK_DATABASE_URL", "TIDEMARK_REGISTRY_URL"), "(embedded)"),
         "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)",
+        "TIDEMARK_SPARK_SUBMIT": "(PySpark's own)",
+        "TIDEMARK_SPARK_UI": "false",
     }
-    return {name: value or unset.get(name, "(embedded)") for name, value in values.items()}
+    return {name: value or unset.get(name, "(none)") for name, value in values.items()}
 
 
 def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:

@@ -195,6 +195,9 @@ def test_sql_and_explain_agree_with_the_verdict(landed: Home, verdict: dict[str,
     assert found["content_hash"] == archive["content_hash"]
     assert sum(file["rows"] for file in found["files"]) == archive["rows"]
     assert [r["from_offset"] for r in found["ranges"]] == [r["from_offset"] for r in verdict["ranges"]]
+    shown = landed.run("explain", "lake.nest_cameras", archive["partition"]).stdout
+    assert f"{verdict['records']['archived']:,} archived" in shown
+    assert f"{verdict['reconciliation']['matched']:,} matched" in shown
 
 
 def test_wrong_query_is_one_line(landed: Home, verdict: dict[str, Any]) -> None:
