@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +212,25 @@ def test_unusual_interval_is_only_told_unless_the_setting_asks_for_more(
         assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
     finally:
         settings.cache_clear()
+
+
+@pytest.mark.spark
+def test_table_is_not_read_once_more_for_each_expectation_when_all_are_met(
+    spark: Any, rows: Any, tmp_path: Path
+) -> None:
+    from great_expectations import expectations as gxe
+
+    rows.write.parquet(str(tmp_path / "rows"))
+    written = spark.read.parquet(str(tmp_path / "rows"))
+
+    def jobs_of(names: list[str]) -> int:
+        spark.sparkContext.setJobGroup(f"{len(names)} expectations", "checked")
+        try:
+            passed, _, _ = check(written, *(gxe.ExpectColumnValuesToNotBeNull(column=name) for name in names))
+        finally:
+            spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+        assert passed
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup(f"{len(names)} expectations"))
+
+    few, many = jobs_of(["kind"]), jobs_of(["kind", "amount", "kafka_topic", "kafka_partition", "kafka_offset"])
+    assert many == few > 0
