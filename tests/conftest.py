@@ -174,7 +174,7 @@ class Home:
 
     def end(self) -> None:
         """End the services at once; they and their data are not needed any more."""
-        if self._state("airflow"):
+        if self._state("airflow") or self._state("yarn"):
             self.run("down", expect=None)
         ended = []
         for name in ("registry", "kafka", "postgres"):

@@ -23,7 +23,7 @@ from include.services import supervisor
 if TYPE_CHECKING:
     from include.doctor.examine import Finding
 
-Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, airflow, or all")]
+Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, yarn, airflow, or all (but yarn)")]
 
 
 def register(app: typer.Typer) -> None:

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from types import ModuleType
 from typing import Literal, get_args
 
 import psutil
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.services import airflow, kafka, postgres, registry
+from include.services import airflow, kafka, postgres, registry, yarn
 from include.services.process import ServiceStatus, read_state, services_lock, write_state
 
-ServiceName = Literal["kafka", "postgres", "registry", "airflow"]
+ServiceName = Literal["kafka", "postgres", "registry", "yarn", "airflow"]
 
 SERVICES: dict[ServiceName, ModuleType] = {
     "kafka": kafka,
     "postgres": postgres,
     "registry": registry,
+    "yarn": yarn,
     "airflow": airflow,
 }
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
-ALL: tuple[ServiceName, ...] = tuple(SERVICES)
+ALL: tuple[ServiceName, ...] = ("kafka", "postgres", "registry", "airflow")
+"""What `up all` starts; YARN, 90 MB of jars and three Java processes, is for those who name it."""
 
 _STREAM_SECONDS = 90.0
 """How long `down` waits for streams to finish their micro-batch."""
 
 
-def service_names(names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT) -> list[ServiceName]:
-    """Return the named services in starting order; `all` means all. Raise UsageError for an unknown name."""
+def service_names(
+    names: Sequence[str] | None, default: Sequence[ServiceName] = DEFAULT, everything: Sequence[ServiceName] = ALL
+) -> list[ServiceName]:
+    """Return the named services in starting order; `all` means `everything`. Raise UsageError for an unknown name."""
     known = get_args(ServiceName)
     wanted = set(names or default)
     if "all" in wanted:
-        wanted = wanted - {"all"} | set(ALL)
+        wanted = wanted - {"all"} | set(everything)
     if unknown := wanted - set(known):
         raise UsageError(f"unknown service {', '.join(sorted(unknown))}", remedy=f"one of {', '.join(known)}, all")
     return [name for name in SERVICES if name in wanted]
@@ -67,15 +71,18 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
 def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
     """Stop the running embedded services in reverse order.
 
-    Before Kafka or PostgreSQL stops, streams finish their micro-batch.
+    Before Kafka, PostgreSQL or YARN stops, its streams finish their micro-batch.
     """
-    wanted = list(reversed(service_names(names, default=tuple(SERVICES))))
+    known = tuple(SERVICES)
+    wanted = list(reversed(service_names(names, default=known, everything=known)))
     with services_lock():
         if "airflow" in wanted:
             # First, because Airflow relaunches a stream that ended.
             _stop("airflow", progress)
         if {"kafka", "postgres"} & set(wanted):
             _stop_streams(progress)
+        elif "yarn" in wanted:
+            _stop_streams(progress, only=set(yarn.containers()))
         for name in wanted:
             _stop(name, progress)
 
@@ -89,8 +96,8 @@ def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
         write_state(name, **{**state, "pid": None})
 
 
-def _stop_streams(progress: Callable[[str], None]) -> None:
-    """Ask the embedded ledger's drivers on this host to stop, and wait until they have ended."""
+def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | None = None) -> None:
+    """Ask the embedded ledger's drivers on this host, or `only` some, to stop, and wait until they have ended."""
     if not (ledger := postgres.status()).healthy or ledger.external:
         return
     from include.ledger.streams import writers
@@ -98,7 +105,11 @@ def _stop_streams(progress: Callable[[str], None]) -> None:
     # A driver above this command waits for the command's end: waiting for the driver would be a deadlock.
     ancestors = psutil.Process().parents()
     try:
-        drivers = {name: driver for name, driver in writers.live_drivers().items() if driver not in ancestors}
+        drivers = {
+            name: driver
+            for name, driver in writers.live_drivers().items()
+            if driver not in ancestors and (only is None or driver in only)
+        }
     except TidemarkError:
         # A ledger that cannot be read, or of another version of the code, must not keep the services running.
         return
@@ -111,5 +122,6 @@ def _stop_streams(progress: Callable[[str], None]) -> None:
 
 
 def status() -> dict[ServiceName, ServiceStatus]:
-    """Return address and health of every service."""
-    return {name: module.status() for name, module in SERVICES.items()}
+    """Return address and health of every service; of YARN, which few need, once it was started."""
+    found = {name: module.status() for name, module in SERVICES.items()}
+    return {name: each for name, each in found.items() if name != "yarn" or each.address}

@@ -1,8 +1,8 @@
 """The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
 
 `python -m include.spark.jars [spark]` fetches them, or those of one configuration; the launcher calls it at set-up.
-What only some need (the schema registry, the connector of a lake in an S3-compatible store) is fetched when it is
-first used.
+What only some need (the schema registry, YARN, the connector of a lake in an S3-compatible store) is fetched when it
+is first used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import fasteners
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.settings import REPOSITORY
 
-Conf = Literal["spark", "delta", "broker", "registry", "s3"]
+Conf = Literal["spark", "delta", "broker", "registry", "s3", "yarn"]
 
 SET_UP: tuple[Conf, ...] = ("spark", "delta", "broker")
 """What the set-up fetches."""
@@ -35,6 +35,7 @@ _CONTENTS: dict[Conf, str] = {
     "broker": "the Kafka broker, half a minute",
     "registry": "the schema registry, 110 MB",
     "s3": "Spark's connector to S3-compatible stores, 12 MB",
+    "yarn": "Hadoop's resource manager and node manager, 90 MB, some minutes",
 }
 """What the jars of a configuration are; fetched in this order."""
 
@@ -87,7 +88,7 @@ def checksums() -> dict[str, str]:
 
 def wanted() -> dict[str, str]:
     """Return the checksums of the jars that must exist: those of the set-up, and what was fetched since."""
-    confs = {conf for conf in ("registry", "s3") if (folder() / conf).exists()} | set(SET_UP)
+    confs = {conf for conf in ("registry", "s3", "yarn") if (folder() / conf).exists()} | set(SET_UP)
     return {name: digest for name, digest in checksums().items() if name.split("/")[0] in confs}
 
 
@@ -129,14 +130,14 @@ def registry_application(progress: Callable[[str], None]) -> Path:
     return unpacked
 
 
-def ensure_s3_connector(progress: Callable[[str], None]) -> None:
-    """Fetch what a lake in an S3-compatible store needs, once; raises as `ensure_jars`."""
-    if (folder() / "s3").exists():
+def ensure_fetched(conf: Literal["s3", "yarn"], progress: Callable[[str], None]) -> None:
+    """Fetch the jars of a configuration that only some need, once; raises as `ensure_jars`."""
+    if (folder() / conf).exists():
         return
     with _fetching_alone():
-        if not (folder() / "s3").exists():
-            progress(f"fetching, once: {_CONTENTS['s3']}")
-            _fetch("s3")
+        if not (folder() / conf).exists():
+            progress(f"fetching, once: {_CONTENTS[conf]}")
+            _fetch(conf)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from include.lake import object_store
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, driver_folders
-from include.spark.jars import classpath, ensure_s3_connector, pyspark_home
+from include.spark.jars import classpath, ensure_fetched, pyspark_home
 
 JOBS = REPOSITORY / "spark_jobs"
 
@@ -117,7 +117,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
     folder = driver_folders.make(job)
     jars = classpath("spark") + (classpath("delta") if delta else [])
     if object_store.is_bucket_uri(current.lake_uri):
-        ensure_s3_connector(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+        ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
         jars += classpath("s3")
     options = " ".join(
         (

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy.engine import make_url
 
-from include.services.supervisor import service_names
+from include.services.supervisor import SERVICES, service_names
 from include.spark import class_archive
 from tests.conftest import JVM_OPTIONS, Home, end_of, iso, last_hours, wait_for
 from tests.support.checkout import copy_checkout
@@ -59,6 +59,8 @@ def listening_addresses(processes: list[psutil.Process]) -> set[str]:
 def test_all_means_what_is_embedded() -> None:
     assert service_names(["all"]) == ["kafka", "postgres", "registry", "airflow"]
     assert service_names(None) == ["kafka", "postgres"]
+    assert service_names(["yarn", "kafka"]) == ["kafka", "yarn"]
+    assert service_names(["all"], everything=tuple(SERVICES)) == list(SERVICES)
 
 
 def kill(home: Home, name: str) -> list[psutil.Process]:
