@@ -53,8 +53,10 @@ def launch_driver(pipeline: str) -> launches.Launch:
     log = settings().home / "logs" / "streams" / f"{pipeline}-{launch[:8]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     launches.note_intent(launch, pipeline, this_host(), str(log))
-    delta = delta_tables.has_delta_table(load_pipeline(pipeline))
-    resolved = submission("stream", "--pipeline", pipeline, name=f"stream {pipeline}", delta=delta)
+    declared = load_pipeline(pipeline)
+    delta = delta_tables.has_delta_table(declared)
+    arguments = ("--pipeline", pipeline)
+    resolved = submission("stream", *arguments, name=f"stream {pipeline}", delta=delta, decoder=declared.decoder)
     with log.open("ab") as output:
         process = subprocess.Popen(
             resolved.command(),

@@ -77,9 +77,8 @@ def stream(
         return
     # How much there is of lines, nobody knows before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
-    job = submission(
-        "stream", *arguments, name=f"stream {name}", short=short, delta=delta_tables.has_delta_table(declared)
-    )
+    delta = delta_tables.has_delta_table(declared)
+    job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta, decoder=declared.decoder)
     if not until_caught_up or line_source is not None:
         raise typer.Exit(run_stream_job(job))
     code = _catch_up(declared, job)
@@ -250,7 +249,7 @@ def report(
     wanted = parse_ranges(ranges, declared.name)
     check_ranges(declared, wanted, source)
     arguments = ["--pipeline", declared.name, "--ranges", format_ranges(wanted), "--source", source.value]
-    result = _result_of("report_ranges", arguments, f"report {declared.name}", sum(map(len, wanted)) < SHORT)
+    result = _report_of(declared, arguments, sum(map(len, wanted)) < SHORT)
     if as_json:
         print_json(result)
         return
@@ -261,13 +260,13 @@ def report(
     suggest(f"./tidemark quarantine list {declared.name}")
 
 
-def _result_of(entry: str, arguments: list[str], name: str, short: bool) -> dict[str, Any]:
-    """Run a Spark application that writes a JSON object to `--result`, and return it. Raise Exit with its code."""
+def _report_of(pipeline: Pipeline, arguments: list[str], short: bool) -> dict[str, Any]:
+    """Run the Spark application that reports ranges, and return its result. Raise Exit with its code."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        job = submission(
-            entry, *arguments, "--result", str(result), name=name, short=short, delta=delta_tables.any_delta_table()
-        )
+        arguments += ["--result", str(result)]
+        name, delta = f"report {pipeline.name}", delta_tables.any_delta_table()
+        job = submission("report_ranges", *arguments, name=name, short=short, delta=delta, decoder=pipeline.decoder)
         if code := run_job(job):
             raise typer.Exit(code)
         parsed: dict[str, Any] = json.loads(result.read_text())

@@ -84,7 +84,8 @@ def submit_both(pipeline: str, attempt: int, *, new_references: bool = False) ->
 def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool) -> SparkSubmission:
     offsets = sum(len(r) for r in attempts.load_attempt(attempt).pinned.ranges)
     arguments = ("--pipeline", pipeline, "--attempt", str(attempt), *options)
-    return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta)
+    decoder = load_pipeline(pipeline).decoder
+    return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta, decoder=decoder)
 
 
 def is_unexplained(attempt: int) -> bool:

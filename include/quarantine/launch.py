@@ -28,7 +28,8 @@ def replay(pipeline: Pipeline, selection: Selection, *, by: str) -> tuple[int, d
         named = {f"--{each.name}": getattr(selection, each.name) for each in fields(selection)}
         selectors = [part for name, value in named.items() if value is not None for part in (name, str(value))]
         arguments = ["--pipeline", pipeline.name, "--by", by, "--result", str(result), *selectors]
-        if code := run_job(submission("replay_quarantine", *arguments, name=f"replay {pipeline.name}")):
+        name = f"replay {pipeline.name}"
+        if code := run_job(submission("replay_quarantine", *arguments, name=name, decoder=pipeline.decoder)):
             return code, {}
         counts: dict[str, int] = json.loads(result.read_text())
         return 0, counts

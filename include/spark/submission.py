@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.lake import object_store
+from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, driver_folders
+from include.spark.decoder_jars import decoder_jars
 from include.spark.jars import classpath, ensure_fetched, pyspark_home
 
 JOBS = REPOSITORY / "spark_jobs"
@@ -106,8 +108,12 @@ def spark_submit_binary() -> str:
     return str(settings().spark_submit or OWN_SPARK_SUBMIT)
 
 
-def submission(job: str, *arguments: str, name: str, short: bool = False, delta: bool = False) -> SparkSubmission:
+def submission(
+    job: str, *arguments: str, name: str, short: bool = False, delta: bool = False, decoder: Decoder | None = None
+) -> SparkSubmission:
     """Return what starts the job with this process's settings; `delta`: it reads or writes Delta tables.
+
+    `decoder`: that of the records which it reads. Raises UsageError when its jar is missing.
 
     A `short` job ends before the JVM's second compiler pays for itself; without it, it takes half the CPU time.
     Dead drivers' folders are removed, and the job's driver gets a folder of its own.
@@ -115,7 +121,7 @@ def submission(job: str, *arguments: str, name: str, short: bool = False, delta:
     current = settings()
     driver_folders.sweep()
     folder = driver_folders.make(job)
-    jars = classpath("spark") + (classpath("delta") if delta else [])
+    jars = classpath("spark") + (classpath("delta") if delta else []) + decoder_jars(decoder)
     if object_store.is_bucket_uri(current.lake_uri):
         ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
         jars += classpath("s3")

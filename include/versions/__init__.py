@@ -28,19 +28,22 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from include.ledger import reference_versions
 from include.pipelines import load_pipeline
-from include.pipelines.spec import AdditiveView, Avro, Csv, Json, Pipeline, Text, UserDefined
+from include.pipelines.spec import AdditiveView, Avro, Csv, Json, KafkaDeserializer, Pipeline, Text, UserDefined
 from include.settings import REPOSITORY
+from include.spark.decoder_jars import jars_content
 from include.versions.executed_code import executed_code, is_defined
 
 DECODING_MODULES: Mapping[type, str] = {
     Json: "spark_jobs.decoding.strict_json",
     Text: "spark_jobs.decoding.utf8_text",
     Csv: "spark_jobs.decoding.strict_csv",
-    UserDefined: "spark_jobs.decoding.user_defined",
+    UserDefined: "spark_jobs.decoding.user_defined.python_function",
+    KafkaDeserializer: "spark_jobs.decoding.user_defined.kafka_deserializer",
     Avro: "spark_jobs.decoding.avro_wire",
 }
 """Which module decodes what: for a pipeline, the others are outside."""
@@ -73,7 +76,7 @@ BOUNDARY = (
     "include.settings",
     # These import what is declared by its name: it is among the roots.
     "spark_jobs.decoding.records:transform",
-    "spark_jobs.decoding.user_defined:_function",
+    "spark_jobs.decoding.user_defined.python_function:_function",
 )
 """Packages, modules and definitions that cannot change a row; their constants count where they are named."""
 
@@ -109,6 +112,8 @@ def decoder_version(pipeline: str) -> str:
     archive = declared.archive
     roots = [*DECODING, _transform(declared, archive.rows)]
     decoder = _facts(declared.decoder)
+    if isinstance(declared.decoder, KafkaDeserializer):
+        decoder["jar"] = jars_content(declared.decoder)
     if isinstance(declared.decoder, UserDefined) and _is_ours(declared.decoder.function):
         roots.append(declared.decoder.function)
         del decoder["function"]
@@ -154,7 +159,7 @@ def _is_ours(function: str) -> bool:
 
 def _view(view: AdditiveView) -> Any:
     windows = view.windows
-    seconds = [windows.length_seconds, windows.slide_seconds, windows.start_seconds]
+    seconds = [windows.length_seconds, windows.slide_seconds, windows.start_seconds] if windows else []
     return [view.key, view.measures, _ddl(view.columns), view.window, seconds]
 
 
@@ -175,9 +180,10 @@ def _now(pipeline: Pipeline, name: str) -> str:
 
 
 def _facts(declared: Any) -> Any:
-    """Return a declared value as JSON can hold it: its kind, and its fields by their names."""
+    """Return a declared value as JSON can hold it: its kind, and its fields by their names; of files nothing."""
     if is_dataclass(declared):
-        said = {each.name: _facts(getattr(declared, each.name)) for each in fields(declared)}
+        values = {each.name: getattr(declared, each.name) for each in fields(declared)}
+        said = {name: _facts(value) for name, value in values.items() if not isinstance(value, Path)}
         kept = {name: _schema(value) if name == "schema" else value for name, value in said.items()}
         return {"kind": type(declared).__name__, **kept}
     return [_facts(each) for each in declared] if isinstance(declared, tuple) else declared

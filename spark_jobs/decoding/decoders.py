@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame
 
-from include.pipelines.spec import Avro, Csv, Json, Text, UserDefined
-from spark_jobs.decoding import avro_wire, strict_csv, strict_json, user_defined, utf8_text
+from include.pipelines.spec import Avro, Csv, Json, KafkaDeserializer, Text, UserDefined
+from spark_jobs.decoding import avro_wire, strict_csv, strict_json, utf8_text
+from spark_jobs.decoding.user_defined import kafka_deserializer, python_function
 
 
 class Decoding(Protocol):
@@ -31,7 +32,14 @@ class Decoding(Protocol):
 
 
 _MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
-    {Json: strict_json, Text: utf8_text, Csv: strict_csv, UserDefined: user_defined, Avro: avro_wire}
+    {
+        Json: strict_json,
+        Text: utf8_text,
+        Csv: strict_csv,
+        UserDefined: python_function,
+        KafkaDeserializer: kafka_deserializer,
+        Avro: avro_wire,
+    }
 )
 
 
@@ -43,7 +51,9 @@ def decoding_of(decoder: object) -> Decoding:
 def prepare(decoder: object, records: DataFrame) -> None:
     """Fetch what decoding these records needs from elsewhere, before it is planned.
 
-    Raises ServiceUnreachable, for which no record is to blame.
+    Raises ServiceUnreachable, for which no record is to blame, and UsageError for a class that cannot decode.
     """
     if isinstance(decoder, Avro):
         avro_wire.prepare(decoder, records)
+    if isinstance(decoder, KafkaDeserializer):
+        kafka_deserializer.prepare(decoder, records.sparkSession)

@@ -21,7 +21,7 @@ from include.pipelines.spec.archive import (
     Rule,
     SafeValue,
 )
-from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, Text, UserDefined
+from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeserializer, Text, UserDefined
 from include.pipelines.spec.flags import Flags, Limit
 from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, TOPIC, check_identifier
 from include.pipelines.spec.pipeline import Pipeline
@@ -60,6 +60,7 @@ __all__ = [
     "JdbcQuery",
     "JdbcTable",
     "Json",
+    "KafkaDeserializer",
     "KafkaMessages",
     "KafkaTopics",
     "LakePath",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from include.errors import UsageError
@@ -78,7 +80,7 @@ class Csv:
 
 @dataclass(frozen=True)
 class UserDefined:
-    """A Python function decodes (`spark_jobs/decoding/user_defined.py`)."""
+    """A Python function decodes (`spark_jobs/decoding/user_defined/python_function.py`)."""
 
     function: str
     """Where it is, e.g. `spark_jobs.transforms.meters:decode`. It takes a value's bytes and returns a message as a
@@ -95,6 +97,34 @@ class UserDefined:
         _refuse_to_keep(unknown, "a function returns only what is declared")
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.function):
             raise UsageError(f"{self.function!r} names no function", remedy="write it like package.module:function")
+
+
+@dataclass(frozen=True)
+class KafkaDeserializer:
+    """A Kafka `Deserializer` of a jar decodes (`spark_jobs/decoding/user_defined/kafka_deserializer.py`).
+
+    What it returns is read as JSON: a map, or an object with getters, is the message; any other value is the
+    message's only column. None or an exception sends the record to quarantine.
+    """
+
+    jar: Path
+    """The jar, with all that the class needs beside Kafka's client, e.g. `Path(__file__).with_name("meters.jar")`."""
+    class_name: str
+    """The class, e.g. `com.example.MeterDeserializer`: public, with a constructor without arguments."""
+    schema: str
+    """DDL of a message."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What its `configure` gets."""
+    max_bytes: int = 1_048_576
+    """A longer value goes to quarantine."""
+    unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)
+
+    def __post_init__(self, unknown: Unknown) -> None:
+        _refuse_to_keep(unknown, "a deserializer returns only what is declared")
+        if not re.fullmatch(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", self.class_name):
+            raise UsageError(
+                f"{self.class_name!r} names no class", remedy="write it like com.example.MeterDeserializer"
+            )
 
 
 @dataclass(frozen=True)
@@ -126,4 +156,4 @@ class Avro:
             raise UsageError(f"the schema to read {self.subject!r} as is not an Avro record in JSON")
 
 
-Decoder = Json | Text | Csv | UserDefined | Avro
+Decoder = Json | Text | Csv | UserDefined | KafkaDeserializer | Avro

@@ -12,7 +12,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from include.errors import UsageError
-from include.pipelines.spec.decoders import Avro
+from include.pipelines.spec.decoders import Avro, KafkaDeserializer
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.views import AdditiveView, KafkaMessages
 
@@ -81,6 +81,8 @@ def read_from_lines(pipeline: Pipeline, kind: str) -> Pipeline:
     needs = "what only Kafka records have" if pipeline.archive.takes_record else ""
     if isinstance(pipeline.decoder, Avro):
         needs = "binary messages, which cannot be read from lines"
+    if isinstance(pipeline.decoder, KafkaDeserializer):
+        needs = "by a deserializer that takes a record's topic"
     if needs:
         raise UsageError(
             f"it reads {needs}", remedy=f"./tidemark stream {pipeline.name}, from Kafka", pipeline=pipeline.name

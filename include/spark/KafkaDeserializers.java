@@ -1,0 +1,105 @@
+package tidemark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.SerializationFeature;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.fasterxml.jackson.datatype.jsr310.JavaTimeModule;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.kafka.common.serialization.Deserializer;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.api.java.UDF5;
+
+/**
+ * Calls a Kafka Deserializer that a pipeline names, as a function of Spark.
+ *
+ * Arguments: its class, its configuration as JSON, the name of the message's only column (empty when it has several),
+ * the topic, the value. Returns struct<json, error>: what the deserializer returned as a JSON object, or what it threw.
+ * Janino compiles this file (include/spark/decoder_jars.py), which knows no generics.
+ */
+public final class KafkaDeserializers implements UDF5 {
+    private static final int LONGEST_ERROR = 500;
+
+    private static final ObjectMapper JSON = new ObjectMapper()
+        .registerModule(new JavaTimeModule())
+        .disable(SerializationFeature.WRITE_DATES_AS_TIMESTAMPS)
+        .disable(SerializationFeature.FAIL_ON_EMPTY_BEANS);
+
+    // One for each thread: a Deserializer need not be thread-safe.
+    private static final ThreadLocal HELD = new ThreadLocal();
+
+    public Object call(Object name, Object config, Object only, Object topic, Object value) throws Exception {
+        if (value == null) {
+            return row(null, null);
+        }
+        // Outside of the try: a deserializer that cannot be made is not the fault of a record.
+        Deserializer deserializer = held((String) name, (String) config);
+        try {
+            Object message = deserializer.deserialize((String) topic, (byte[]) value);
+            return row(message == null ? null : json(message, (String) only), null);
+        } catch (Exception thrown) {
+            return row(null, oneLine(thrown));
+        } catch (StackOverflowError thrown) {
+            return row(null, oneLine(thrown));
+        }
+    }
+
+    private static Row row(String json, String error) {
+        return RowFactory.create(new Object[] {json, error});
+    }
+
+    /** What is wrong with the class or its configuration; null when it can be used. */
+    public String problem(String name, String config) {
+        try {
+            held(name, config);
+            return null;
+        } catch (ClassNotFoundException thrown) {
+            return "the jar has no such class";
+        } catch (ClassCastException thrown) {
+            return "it is not an org.apache.kafka.common.serialization.Deserializer";
+        } catch (Exception thrown) {
+            return oneLine(thrown);
+        } catch (LinkageError thrown) {
+            return oneLine(thrown);
+        }
+    }
+
+    private static Deserializer held(String name, String config) throws Exception {
+        Map mine = (Map) HELD.get();
+        if (mine == null) {
+            mine = new HashMap();
+            HELD.set(mine);
+        }
+        Deserializer found = (Deserializer) mine.get(name + config);
+        if (found == null) {
+            ClassLoader loader = Thread.currentThread().getContextClassLoader();
+            Class named = Class.forName(name, true, loader);
+            found = (Deserializer) named.getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+            found.configure((Map) JSON.readValue(config, Map.class), false);
+            mine.put(name + config, found);
+        }
+        return found;
+    }
+
+    private static String json(Object message, String only) throws Exception {
+        JsonNode tree = JSON.valueToTree(message);
+        if (tree.isObject()) {
+            return JSON.writeValueAsString(tree);
+        }
+        if (only.isEmpty()) {
+            throw new IllegalArgumentException(
+                "it returned one " + message.getClass().getName() + ", and the schema has several columns");
+        }
+        ObjectNode object = JSON.createObjectNode();
+        object.set(only, tree);
+        return JSON.writeValueAsString(object);
+    }
+
+    private static String oneLine(Throwable thrown) {
+        String text = thrown.getClass().getName() + ": " + thrown.getMessage();
+        String line = text.replaceAll("[\\p{C}\\s]+", " ").trim();
+        return line.length() > LONGEST_ERROR ? line.substring(0, LONGEST_ERROR) : line;
+    }
+}
