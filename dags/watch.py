@@ -27,7 +27,8 @@ once when all are. It also tells that a stream works again, and what a receiver 
 |---|---|
 {deadlines}
 
-A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes.
+A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; one that was stalled, when the stalled query has
+committed since, too.
 
 **A failure** means that the ledger or Kafka cannot be reached; the next run looks again. An alert that one receiver refused is in
 the log, and is sent again by the next run.

@@ -19,7 +19,7 @@ GIVE_UP_AFTER = 3
 """Failures in a row that no restart can mend (offsets lost, wrong settings) after which the stream's DAG is paused."""
 
 ALERT_AFTER = 3
-"""Failures in a row of any other kind at which the operators are told, once; restarting goes on."""
+"""Failures in a row of any other kind from which on the operators are told, once; restarting goes on."""
 
 RETRIES = 100_000
 """Of the stream's task: its run fails when restarting is given up, and not because of a number of outages."""
@@ -49,7 +49,8 @@ class StreamBackoff(RetryPolicy):
     ) -> RetryDecision:
         """Return the decision to try again, and when; tell the operators once of a row of failures."""
         failures = len(failures_in_a_row(self.pipeline, IN_A_ROW))
-        if failures == ALERT_AFTER and context is not None:
+        # Also later: nobody could be told at the third, or it was over since for a while. One that is open stays one.
+        if failures >= ALERT_AFTER and context is not None:
             send_alert(
                 context,
                 self.pipeline,

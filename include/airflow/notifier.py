@@ -52,8 +52,11 @@ class RecoveryNotifier(BaseNotifier):
             _log.error("whether an alert is over was not told: %s", error)
 
 
-def send_alert(context: Context, pipeline: str, error: str, *, key: str = "") -> None:
-    """Tell of an error of the running task; a ledger that is away leaves a line in the task's log."""
+def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", query: str = "") -> None:
+    """Tell of an error of the running task; a ledger that is away leaves a line in the task's log.
+
+    `query`: of a stream, that which is stalled.
+    """
     instance = context["ti"]
     what, _, todo = error.partition(" — ")
     facts = {"dag": instance.dag_id, "run": instance.run_id, "task": instance.task_id, "error": error}
@@ -64,7 +67,7 @@ def send_alert(context: Context, pipeline: str, error: str, *, key: str = "") ->
         f"{instance.dag_id} {instance.run_id}, task {instance.task_id}",
         datetime.now(UTC),
         todo or f"read the log of the task {instance.task_id}, then clear it",
-        facts,
+        {**facts, "query": query} if query else facts,
     )
     try:
         alerts.tell(alert)

@@ -137,9 +137,8 @@ class StreamOperator(SparkSubmitOperator):
         what = self._words(event) + f"; its log: {noted.log if noted else 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
         if event["event"] == "stalled":
-            send_alert(
-                context, self.pipeline, f"{what}; it is stopped and started again", key=stream_key(self.pipeline)
-            )
+            told = f"{what}; it is stopped and started again"
+            send_alert(context, self.pipeline, told, key=stream_key(self.pipeline), query=event["query"])
             take_step(drivers.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
         self._fail(context["ti"].dag_id, what)

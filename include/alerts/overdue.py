@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from include import alerts
 from include.intervals.telling.addresses import stream_page
 from include.ledger.alerts import Alert, open_alerts
+from include.ledger.archive.micro_batches import last_batch
 from include.ledger.intervals.days import registered_starts
 from include.ledger.streams.writers import live_writer
 from include.pipelines.spec import Pipeline
@@ -80,9 +81,16 @@ def _alert(key: str, pipeline: Pipeline, overdue: Overdue) -> Alert:
 
 
 def _recover_stream(pipeline: str, now: datetime) -> int:
-    """Tell that a stream works again whose driver has held its lease for a while since it failed."""
+    """Tell that a stream works again whose driver has held its lease for a while since it failed.
+
+    Of a stream that was stalled, the stalled query must have committed since: a driver that hangs holds its lease, too.
+    """
     key = f"stream/{pipeline}"
     live, told = live_writer(pipeline), next((each for each in open_alerts(key) if each.key == key), None)
     if told is None or live is None or live.acquired_at < told.since or now - live.acquired_at < STEADY:
         return 0
+    if stalled := told.facts.get("query"):
+        last = last_batch(pipeline, stalled)
+        if last is None or last.committed_at < told.since:
+            return 0
     return int(alerts.recover(key))

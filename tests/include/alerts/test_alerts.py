@@ -5,15 +5,22 @@ There is no broker here, so that the topic is a receiver that is away all the ti
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from include import alerts
+from include.airflow.backoff import StreamBackoff
+from include.airflow.notifier import send_alert
 from include.alerts.overdue import find_overdue, watch
 from include.ledger.alerts import Alert, open_alerts
-from include.ledger.streams import writers
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams import launches, writers
 from include.pipelines import load_pipeline
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
@@ -132,6 +139,42 @@ def test_stream_has_recovered_when_its_driver_has_held_the_lease_for_a_while(rec
     try:
         assert watch(pipeline)["recovered"] == 0
         assert open_alerts("stream/wiki_changes") == [stream]
+        assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
+    finally:
+        writers.release(lease)
+
+
+def failed_driver(pipeline: str) -> None:
+    """A driver that Airflow launched and that ended because a service was away."""
+    launch = uuid.uuid4().hex
+    launches.note_intent(launch, pipeline, "host", "/nowhere")
+    launches.note_end(launch, 6)
+
+
+def test_stream_that_goes_on_failing_is_told_again_when_its_recovery_did_not_last(receivers: Received) -> None:
+    context: Any = {"ti": SimpleNamespace(dag_id="stream", run_id="r", task_id="drive")}
+    backoff, told = StreamBackoff("gps_positions"), []
+    for number in range(6):
+        failed_driver("gps_positions")
+        # The ledger, or every receiver, may be away at the third failure: then the fourth one tells.
+        if number != 2:
+            backoff.evaluate(RuntimeError("Kafka is away"), 1, 1, context)
+        told.append(len(receivers.posts))
+        if number == 4:
+            assert alerts.recover("stream/gps_positions")
+    assert told == [0, 0, 0, 1, 1, 3]
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered", "raised"]
+    alerts.recover("stream/gps_positions")
+
+
+def test_stream_that_stalled_has_recovered_only_when_the_stalled_query_has_committed(receivers: Received) -> None:
+    pipeline, now = load_pipeline("nest_cameras"), datetime.now(UTC)
+    context: Any = {"ti": SimpleNamespace(dag_id="stream", run_id="r", task_id="drive")}
+    send_alert(context, "nest_cameras", "stalled", key="stream/nest_cameras", query="hourly_counts")
+    lease = writers.acquire("nest_cameras")
+    try:
+        assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 0
+        micro_batches.move_query(lease, BatchCommit("nest_cameras", "hourly_counts", "a", 0))
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
     finally:
         writers.release(lease)
