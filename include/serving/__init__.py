@@ -11,31 +11,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg2
+from psycopg2.errors import IdleInTransactionSessionTimeout
 from psycopg2.extensions import cursor
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.ledger.connection import driver_options
 from include.settings import settings
 
 DATABASE = "serving"
+
+STATEMENT_SECONDS = 900
+"""How long a statement may take, the wait for another transaction included: the first load of a view takes minutes."""
 
 
 @contextmanager
 def transaction(remedy: str) -> Iterator[cursor]:
     """Open one transaction of the database `serving`, in UTC: committed at the end, rolled back by an exception.
 
+    Its timeouts are the ledger's, but for statements: a process that is stopped in it, or whose host vanishes, does not
+    hold up the stream.
+
     Raises ServiceUnreachable when PostgreSQL does not answer, TidemarkError with the remedy when it refuses.
     """
     where = f"PostgreSQL at {settings().database_host()}, database {DATABASE}"
     try:
-        connection = psycopg2.connect(settings().database_uri(DATABASE), connect_timeout=10, options="-c timezone=UTC")
+        connection = psycopg2.connect(settings().database_uri(DATABASE), **_options())
         try:
             with connection, connection.cursor() as opened:
                 yield opened
         finally:
             connection.close()
-    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+    except (psycopg2.OperationalError, psycopg2.InterfaceError, IdleInTransactionSessionTimeout) as error:
         raise ServiceUnreachable(f"{where}: {one_line(str(error))}", remedy="./tidemark status") from None
     except psycopg2.Error as error:
         raise TidemarkError(f"{where}: {one_line(str(error))}", remedy=remedy) from None
+
+
+def _options() -> dict[str, Any]:
+    options = driver_options()
+    # What comes later counts.
+    options["options"] += f" -c lock_timeout=0 -c statement_timeout={STATEMENT_SECONDS}s"
+    return options

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +34,7 @@ from include.serving.follow import follow_ledger
 from include.serving.live_rows import merge
 from include.serving.shape import shape_of
 from include.settings import settings
-from tests.conftest import Home
+from tests.conftest import REPOSITORY, Home
 
 pytestmark = pytest.mark.services
 
@@ -514,3 +518,35 @@ def test_proved_windows_are_what_the_registered_revisions_add_up_to(world: World
         world.register(hour)
     told = {key: (count, "proved") for key, count in world.proved().items() if count}
     assert world.answers() == told, set(world.answers().items()) ^ set(told.items())
+
+
+HOLDER = """
+import sys, time
+from include.ledger import connection
+from include.serving import transaction
+connection.IDLE_SECONDS = 2
+with transaction("") as asked:
+    window = [sys.argv[1], "2026-11-18T06:00Z", "2026-11-18T07:00Z"]
+    asked.execute("INSERT INTO proved.tidemark_windows VALUES (%s, %s, %s)", window)
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_stream_goes_on_when_a_process_that_wrote_the_same_window_was_stopped(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    command = [sys.executable, "-c", HOLDER, world.table]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        world.produce("1", DAY + HOUR, DAY + HOUR)
+        began = time.monotonic()
+        world.stream()
+        assert time.monotonic() - began < 20
+    finally:
+        holder.kill()
+        holder.wait()
+    assert world.answers()[("1", DAY + HOUR)] == (1, "live")
