@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -27,7 +28,8 @@ MOST = 200_000
 """Messages of a topic that are read back; the windows of more are not whole, and the page says so."""
 
 AWAY = 3.0
-"""Seconds until a topic is looked for again that is not there, or whose broker does not answer."""
+"""Seconds until a topic is looked for again that is not there, or whose broker does not answer; and from one question
+whether the broker is there to the next."""
 
 _TOGETHER = 5_000
 """Messages that are taken at once."""
@@ -98,10 +100,12 @@ class ViewWatch:
             try:
                 reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in starts.items()])
                 at_end: set[int] = set()
-                known.error = ""
+                known.error, looked = "", float("-inf")
                 while self._is_wanted(key, known):
                     self._take(reader.consume(_TOGETHER, 0.5), known, at_end)
-                    if len(at_end) == len(starts):
+                    if len(at_end) == len(starts) and time.monotonic() - looked > AWAY:
+                        _ask(reader, starts)
+                        looked = time.monotonic()
                         known.error, known.read_at = "", datetime.now(UTC)
                         known.caught_up.set()
             finally:
@@ -118,6 +122,12 @@ class ViewWatch:
                 else:
                     raise confluent_kafka.KafkaException(error)
             known.windows.forget_old()
+
+
+def _ask(reader: confluent_kafka.Consumer, topic_partitions: Iterable[TopicPartition]) -> None:
+    """Ask the broker for each end: one that is away sends nothing, like one that has nothing."""
+    for tp in topic_partitions:
+        reader.get_watermark_offsets(confluent_kafka.TopicPartition(tp.topic, tp.partition), timeout=kafka.TIMEOUT)
 
 
 def _starts(known: Following) -> dict[TopicPartition, int]:

@@ -47,3 +47,16 @@ def test_view_is_shown_per_window_and_key_and_follows_its_topic(client: httpx.Cl
     wait_for("the new value", lambda: shown()["rows"][0]["value"] == "30", 30)
     with client.stream("GET", f"{PLACE}/events") as events:
         assert any(line.startswith("event: page") for line in events.iter_lines())
+
+
+def test_view_is_told_as_old_when_the_broker_has_gone(client: httpx.Client, in_process: Home) -> None:
+    def shown() -> Any:
+        return client.get(PLACE, params={"format": "json"}).json()
+
+    kafka.create_topic(TOPIC, 2, compacted=True)
+    wait_for("the topic's end", lambda: shown()["read_at"], 60)
+    in_process.run("down", "kafka")
+    wait_for("a word about the broker", lambda: "Kafka at" in shown()["error"], 60)
+    last = shown()["read_at"]
+    wait_for("the next attempt", lambda: shown()["error"], 30)
+    assert shown()["read_at"] == last
