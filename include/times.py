@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from include.errors import UsageError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 36_525 * 86400
 _WORDS = {"day": 86400, "hour": 3600, "minute": 60}
 
 
@@ -37,11 +38,13 @@ def format_time(moment: datetime) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return a duration such as `10s`, `50m`, `3h`, `30d`. Raises UsageError for any other form."""
-    match = re.fullmatch(r"\s*(\d+)\s*([smhd])\s*", text)
+    """Return a duration such as `10s`, `50m`, `3h`, `30d`. Raises UsageError for any other form, or above 100 years."""
+    match = re.fullmatch(r"\s*(\d{1,12})\s*([smhd])\s*", text)
     if not match:
         raise UsageError(f"not a duration: {text!r}", remedy="write it like 10s, 50m, 3h or 30d")
-    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
+    if (seconds := int(match[1]) * _UNITS[match[2]]) > _LONGEST:
+        raise UsageError(f"too long a duration: {text!r}", remedy="36525d is the longest")
+    return timedelta(seconds=seconds)
 
 
 def in_words(duration: str) -> str:

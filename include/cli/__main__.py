@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from include.cli import VERBS
-from include.errors import TidemarkError, UsageError
+from include.errors import TidemarkError, UsageError, one_line
 
 # Typer bundles its own copy of Click and does not export the base class of that copy's usage errors.
 _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -104,13 +104,13 @@ def main() -> int:
         from include.lake import object_store
         from include.settings import settings
 
-        unreachable = object_store.unreachable_error(settings().lake_uri, str(error))
-        if unreachable is None:
-            raise
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
-        print(f"tidemark: {unreachable}", file=sys.stderr)
-        return unreachable.exit_code
+        failed = object_store.unreachable_error(settings().lake_uri, str(error)) or TidemarkError(
+            one_line(str(error)), remedy="see that it is there, that this user may write it, and that the disk has room"
+        )
+        print(f"tidemark: {failed}", file=sys.stderr)
+        return failed.exit_code
     except _WRONG_USAGE as error:
         message = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -84,9 +84,12 @@ def produce(
     Event times are spread in order over `span` from `start`; by default the span ends now. `topic` is one of the
     pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
     `enqueued` is told now and then how many messages are on their way.
-    Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named.
+    Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named, or a time
+    lies beyond the year 9999.
     """
     start = start or datetime.now(UTC) - span
+    if span > datetime.max.replace(tzinfo=UTC) - start:
+        raise UsageError(f"{format_time(start)} and the span end after the year 9999", remedy="an earlier --start")
     topic = topic or _first_topic(pipeline)
     kafka.create_topic(topic, pipeline.source.topic_partitions)
     written: Counter[str] = Counter()

@@ -45,7 +45,9 @@ def test_duration_is_read_when_it_has_a_unit(text: str, seconds: int) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "10", "h", "-3h", "3 hours", "1h30m"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "h", "-3h", "3 hours", "1h30m", "36526d", "99999999999999h", f"{'9' * 5000}s"]
+)
 def test_duration_is_refused_when_malformed(text: str) -> None:
     with pytest.raises(UsageError):
         parse_duration(text)

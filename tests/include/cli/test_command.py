@@ -36,6 +36,8 @@ def run(home: Path, *arguments: str, **extra: str) -> subprocess.CompletedProces
         (["interval", "nest_cameras", "--from", "2999-01-01T00:00:00Z", "--to", "2999-01-01T01:00:00Z"], "not passed"),
         (["produce", "nest_cameras", "--events", "0"], "--events"),
         (["produce", "nest_cameras"], "--events"),
+        (["produce", "nest_cameras", "--events", "1", "--start", "9999-12-31T23:00:00Z"], "after the year 9999"),
+        (["top", "wiki_changes", "--since", "99999999999h"], "too long a duration"),
         (["no-such-verb"], "no-such-verb"),
         (["up", "no_such"], "unknown service"),
         (["explain", "no_such", "x"], "unknown table"),
@@ -53,6 +55,14 @@ def test_missing_service_is_one_line_and_exit_code_6(tmp_path: Path) -> None:
     result = run(tmp_path, "produce", "nest_cameras", "--events", "1")
     assert result.returncode == 6
     assert "tidemark up kafka" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_home_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run(tmp_path / "file" / "home", "up")
+    assert result.returncode == 1
+    assert "Not a directory" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 
