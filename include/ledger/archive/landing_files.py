@@ -270,6 +270,20 @@ def files_to_be_there(pipeline: str) -> list[LandingFile]:
         ]
 
 
+def have_namesakes(pipeline: str, files: Sequence[LandingFile]) -> bool:
+    """Return whether a topic was created again while the files were landed: its offsets name two records each."""
+    batches = [file.micro_batch for file in files]
+    wanted = (
+        select(MicroBatchRange.topic)
+        .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+        .where(MicroBatch.pipeline == pipeline, MicroBatch.id.between(min(batches), max(batches)))
+        .group_by(MicroBatchRange.topic)
+        .having(func.count(MicroBatchRange.topic_id.distinct()) > 1)
+    )
+    with session() as ledger:
+        return ledger.scalar(wanted.limit(1)) is not None
+
+
 def move_into(files: Iterable[LandingFile], path: str, size: int) -> None:
     """Record that the rows of the files lie in the compacted file at `path`, in one transaction."""
     with session() as ledger:

@@ -12,8 +12,11 @@ import pytest
 from include import lake
 from include.errors import TidemarkError
 from include.housekeeping import compaction
+from include.ledger import quarantine
 from include.ledger.archive import landing_files
-from tests.support.committed import commit, register, span
+from include.ledger.database import session
+from include.ledger.models import IntervalRange, MicroBatchRange
+from tests.support.committed import TP, commit, register, span
 
 
 def rows_of(paths: list[str]) -> list[dict[str, Any]]:
@@ -62,6 +65,24 @@ def test_day_is_not_compacted_when_a_file_holds_other_rows_than_the_ledger_count
     with pytest.raises(TidemarkError, match="holds 2 rows, the ledger counts 3"):
         compaction.compact(pipeline, day)
     assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == paths
+
+
+@pytest.mark.services
+def test_quarantined_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeline: str) -> None:
+    intervals, batches = [], []
+    for number in range(2):
+        intervals.append(register(pipeline, number, 0, 10))
+        batches.append(commit(pipeline, number, 0, 10, quarantined=3))
+    with session() as ledger:
+        for row in (
+            ledger.query(MicroBatchRange).filter_by(micro_batch_id=batches[1]).one(),
+            ledger.query(IntervalRange).filter_by(interval_id=intervals[1]).one(),
+        ):
+            row.topic_id = "newer"
+    for day in compaction.closed_days(pipeline, datetime.now(UTC)):
+        compaction.compact(pipeline, day)
+    found = [file.origin(TP, 1).topic_id for file in quarantine.files(pipeline)]
+    assert found == ["id", "newer"]
 
 
 def test_digest_differs_when_a_row_is_doubled_lost_or_changed_but_not_by_order() -> None:
