@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import Generation, LandingFileRow, MicroBatch, QuarantineCount, Writer
-from include.ledger.streams.writers import LiveWriter, holder_is_dead, live_of
+from include.ledger.streams.writers import LiveWriter, live_at
 from include.offsets import Fate
 
 RECENTLY = timedelta(hours=1)
@@ -58,7 +58,7 @@ def overview(pipeline: str) -> StreamOverview:
         return StreamOverview(
             pipeline,
             now,
-            _live(row, now),
+            live_at(row, now) if row else None,
             row.token if row else 0,
             row.renewed_at if row else None,
             bool(row and row.stop_requested),
@@ -114,9 +114,3 @@ def _quarantined(ledger: Session, newest: Subquery, now: datetime) -> int:
         .where(LandingFileRow.fate == Fate.QUARANTINED, newest.c.committed_at > now - RECENTLY)
     )
     return int(ledger.scalar(counted) or 0)
-
-
-def _live(row: Writer | None, now: datetime) -> LiveWriter | None:
-    if row is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
-        return None
-    return live_of(row)

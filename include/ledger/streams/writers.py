@@ -66,13 +66,23 @@ def _expiry() -> timedelta:
     return timedelta(seconds=settings().lease_seconds)
 
 
-def _try_acquire(pipeline: str) -> Lease | None:
+def _is_held(row: Writer, now: datetime) -> bool:
+    """Return whether a holder has the lease, as far as the times tell.
+
+    The ledger's clock may have been set back: who lives renews at once, and who does not has renewed in the future.
+    """
+    return bool(row.holder) and row.expires_at > now and row.renewed_at <= now + _expiry()
+
+
+def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease | None:
+    """Return the lease; None while another holds it. `silent_since`: the renewal that has stayed the last one."""
     with session() as ledger:
         # Serialises those who come at once, also when the pipeline has no row yet.
         lock(ledger, f"writer:{pipeline}")
         now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
         row = ledger.get(Writer, pipeline, with_for_update=True)
-        if row and row.holder and row.expires_at > now and not holder_is_dead(row.holder):
+        has_holder = row and row.holder and row.expires_at > now and not holder_is_dead(row.holder)
+        if row and has_holder and (_is_held(row, now) or row.renewed_at != silent_since):
             return None
         row = row or Writer(pipeline=pipeline, token=0)
         row.token += 1
@@ -98,7 +108,10 @@ def acquire(pipeline: str) -> Lease:
     def attempt() -> Lease | None:
         return _try_acquire(pipeline)
 
-    lease = attempt()
+    with session() as ledger:
+        row = ledger.get(Writer, pipeline)
+        renewed_at = row.renewed_at if row else None
+    lease = attempt() or _try_acquire(pipeline, silent_since=renewed_at)
     if lease is None:
         with session() as ledger:
             row = ledger.get(Writer, pipeline)
@@ -152,9 +165,12 @@ def live_writer(pipeline: str) -> LiveWriter | None:
     with session() as ledger:
         row = ledger.get(Writer, pipeline)
         now = ledger.scalar(select(func.clock_timestamp()))
-        if row is None or now is None or not row.holder or row.expires_at <= now or holder_is_dead(row.holder):
-            return None
-        return live_of(row)
+        return live_at(row, now) if row is not None and now is not None else None
+
+
+def live_at(row: Writer, now: datetime) -> LiveWriter | None:
+    """Return the holder that a row names, at this time of the ledger; None for one that has ended, or is silent."""
+    return live_of(row) if _is_held(row, now) and not holder_is_dead(row.holder) else None
 
 
 def live_of(row: Writer) -> LiveWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from include.errors import AnotherWriter
 from include.ledger.database import session
 from include.ledger.models import Writer
 from include.ledger.streams import writers
+from include.ledger.streams.overview import overview
 from include.processes import ProcessIdentity
 from include.settings import settings
 
@@ -40,9 +42,12 @@ def impatient(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.cache_clear()
 
 
-def held_by(pipeline: str, process: ProcessIdentity, host: str | None = None) -> int:
-    """Let a process of this host, or of another, hold the lease for an hour; return its fencing token."""
-    now = datetime.now(UTC)
+def held_by(pipeline: str, process: ProcessIdentity, host: str | None = None, ahead: timedelta = timedelta(0)) -> int:
+    """Let a process of this host, or of another, hold the lease for an hour; return its fencing token.
+
+    `ahead`: how far the ledger's clock was ahead when it was renewed.
+    """
+    now = datetime.now(UTC) + ahead
     with session() as ledger:
         ledger.merge(
             Writer(
@@ -102,3 +107,32 @@ def test_lease_stays_with_a_driver_that_cannot_be_seen_from_here(
     if elsewhere == "container of the same name":
         with pytest.raises(AnotherWriter):
             writers.acquire(pipeline)
+
+
+def test_lease_of_a_driver_that_vanished_is_free_when_the_clock_of_the_ledger_was_set_back(
+    pipeline: str, driver: subprocess.Popen[bytes], impatient: None
+) -> None:
+    token = held_by(pipeline, ProcessIdentity.of(driver.pid), "elsewhere", timedelta(hours=1))
+    assert writers.live_writer(pipeline) is None
+    assert overview(pipeline).writer is None
+    assert writers.acquire(pipeline).token == token + 1
+
+
+def test_lease_stays_with_a_driver_that_renews_it_when_the_clock_of_the_ledger_was_set_back(
+    pipeline: str, driver: subprocess.Popen[bytes], impatient: None
+) -> None:
+    token = held_by(pipeline, ProcessIdentity.of(driver.pid), "elsewhere", timedelta(hours=1))
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(0.5):
+            writers.renew(writers.Lease(pipeline, token, "elsewhere"))
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        with pytest.raises(AnotherWriter, match=f"fencing token {token}"):
+            writers.acquire(pipeline)
+    finally:
+        ended.set()
+        renewing.join()
