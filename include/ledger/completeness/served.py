@@ -61,7 +61,10 @@ _FILES = """
     WHERE table_name = %s AND id = ANY(%s)
 """
 
-_AT = "SELECT topic, topic_partition FROM positions WHERE pipeline = %s AND query = %s"
+_AT = """
+    SELECT topic, topic_partition, topics.topic_id FROM positions LEFT JOIN topics USING (pipeline, topic)
+    WHERE pipeline = %s AND query = %s
+"""
 
 _LAST = "SELECT batch_id FROM micro_batches WHERE pipeline = %s AND query = %s ORDER BY id DESC LIMIT 1"
 
@@ -100,8 +103,14 @@ def _unsettled(ledger: cursor, pipeline: str, view: str) -> int:
         each.topic_partition: (each.topic_id, each.complete_offset) for each in partition_completeness(pipeline)
     }
     ledger.execute(_AT, [pipeline, view])
-    # Nothing is registered of a topic that no interval was pinned to yet.
-    known = [(tp, *registered.get(tp, (None, -1))) for tp in (TopicPartition(*row) for row in ledger.fetchall())]
+    known: list[tuple[TopicPartition, str | None, int]] = []
+    for topic, number, current in ledger.fetchall():
+        tp = TopicPartition(topic, number)
+        # Nothing is registered of a topic that no interval was pinned to yet, nor of one that was created again since.
+        topic_id, below = registered.get(tp, (None, -1))
+        known.append((tp, topic_id, below))
+        if topic_id is not None and current not in (None, topic_id):
+            known.append((tp, current, -1))
     ledger.execute(
         _UNSETTLED,
         {

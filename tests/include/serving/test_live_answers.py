@@ -27,7 +27,16 @@ from include import lake
 from include.doctor.served_views import check_served_views
 from include.errors import TidemarkError
 from include.ledger.database import session
-from include.ledger.models import Attempt, IntervalRange, IntervalRow, MicroBatch, MicroBatchRange, Position, Revision
+from include.ledger.models import (
+    Attempt,
+    IntervalRange,
+    IntervalRow,
+    MicroBatch,
+    MicroBatchRange,
+    Position,
+    Revision,
+    Topic,
+)
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, Pipeline, Sink
 from include.serving.follow import follow_ledger
@@ -279,6 +288,20 @@ def test_window_waits_for_the_row_that_only_the_stream_has_and_is_proved_by_the_
     assert world.answers() == {("1", DAY): (2, "both")}
     world.register(1)
     assert world.answers() == {("1", DAY): (2, "proved")}
+
+
+def test_row_of_a_topic_that_was_recreated_is_told_until_its_interval_is_registered(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.produce("1", DAY, DAY + HOUR)
+    world.stream()
+    with session() as ledger:
+        # The second row is the first one of another topic of the same name.
+        ledger.add(Topic(pipeline=world.pipeline.name, topic=world.pipeline.name, topic_id="newer", topic_partitions=1))
+        read = ledger.query(MicroBatchRange).filter_by(topic=world.pipeline.name, from_offset=1).one()
+        read.topic_id, read.from_offset, read.until_offset = "newer", 0, 1
+    world.register(0)
+    assert world.answers() == {("1", DAY): (2, "both")}
 
 
 def test_row_that_the_watermark_dropped_is_in_the_answer_from_its_interval_on(world: World) -> None:
