@@ -112,6 +112,11 @@ class Fate(StrEnum):
     """No visible record there: compaction, a transaction marker, an aborted transaction."""
 
 
+ERASED = "erased"
+"""The fate of a record that was archived or in quarantine until its person's data were erased. Beside `Fate`: no record
+meets it when it is decoded."""
+
+
 @dataclass(frozen=True)
 class Fates:
     """How many records of a topic partition met which fate; gaps are no records."""
@@ -119,8 +124,9 @@ class Fates:
     archived: int = 0
     empty: int = 0
     quarantined: int = 0
+    erased: int = 0
 
     @property
     def records(self) -> int:
-        """Visible records."""
-        return self.archived + self.empty + self.quarantined
+        """Records that are, or were, visible."""
+        return self.archived + self.empty + self.quarantined + self.erased

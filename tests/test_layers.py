@@ -51,6 +51,7 @@ INCLUDE = (
     "include.intervals",
     "include.streams",
     "include.housekeeping",
+    "include.erasure",
     "include.doctor",
     "include.monitor.streams",
     "include.monitor.web",
@@ -79,6 +80,7 @@ SPARK_JOBS = (
     "spark_jobs.lines",
     "spark_jobs.live",
     "spark_jobs.quarantine",
+    "spark_jobs.erasure",
     "spark_jobs.training",
     "spark_jobs",
 )

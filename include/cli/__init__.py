@@ -80,6 +80,10 @@ VERBS: dict[str, Verb] = {
     "adopt": Verb("generations", "Go on with a topic that was deleted and created again, from its beginning"),
     "references": Verb("generations", "List the contents of references that were read from their sources, newest last"),
     "quarantine": Verb("quarantine", "Records that could not be decoded or broke a rule"),
+    "erase": Verb(
+        "housekeeping",
+        "Erase what is kept about a person or thing: rows of tables, landing, quarantine, views and topics of views",
+    ),
     "housekeeping": Verb(
         "housekeeping",
         "Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days",

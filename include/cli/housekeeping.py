@@ -1,20 +1,24 @@
-"""`housekeeping`: what tables have replaced goes, closed days are compacted."""
+"""`housekeeping` and `erase`: what tables have replaced goes, and what is kept about a person."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from include.cli import AsJson
-from include.cli.output import console, print_json, print_table, progress, suggest, working
+from include.cli import AsJson, PipelineName
+from include.cli.output import console, print_facts, print_json, print_table, progress, suggest, working
+from include.errors import UsageError
 from include.housekeeping import run as keeping
 from include.pipelines import all_pipelines, load_pipeline
+from include.user import user_at_host
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb to the command."""
+    """Add the verbs to the command."""
     app.command()(housekeeping)
+    app.command()(erase)
 
 
 def housekeeping(
@@ -68,3 +72,52 @@ def housekeeping(
         suggest("./tidemark housekeeping does it")
     else:
         suggest("./tidemark doctor")
+
+
+def erase(
+    pipeline: PipelineName,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="who or what is erased; may be given several times")
+    ] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys-file", help="file with one key a line")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", help="path inside an archive row that the key is; default: as declared"),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="why; kept for ever, so name nobody in it")] = "",
+    whole_records: Annotated[
+        bool, typer.Option("--whole-records", help="also erase rows of others that the same messages hold")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say how much would be erased")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="finish the unfinished erasure; needs no key")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase what is kept about a person or thing: rows of tables, landing, quarantine, views and topics of views."""
+    from include.erasure import run
+    from include.erasure.keys import read_keys
+
+    declared = load_pipeline(pipeline)
+    if resume:
+        if key or keys_file or dry_run:
+            raise UsageError("--resume takes no key", remedy=f"./tidemark erase {declared.name} --resume")
+        _show(run.resume(declared, progress), as_json)
+        return
+    wish = run.Wish(read_keys(key or [], keys_file), column or [], reason, user_at_host(), whole_records)
+    if dry_run:
+        _show(run.dry_run(declared, wish), as_json)
+        return
+    _show(run.erase(declared, wish, progress), as_json)
+
+
+def _show(account: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(account)
+        return
+    remains = account.pop("remains", [])
+    print_facts(account)
+    for each in remains:
+        console.print(f"remains: {each}", highlight=False, soft_wrap=True)
+    if "erasure" in account:
+        suggest("./tidemark rebuild TABLE PARTITION shows that nothing comes back from Kafka")
+    else:
+        console.print("nothing was changed")

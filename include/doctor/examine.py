@@ -19,6 +19,7 @@ from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
 from include.ledger import proofs
+from include.ledger.erasures import unfinished
 from include.ledger.lineage import registered_partitions
 from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.missing import building_commands, summarize_missing
@@ -192,6 +193,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             yield from _missing(pipeline)
             yield from unproved(pipeline)
+            yield from _erasure(pipeline)
             yield from _event_gaps(pipeline)
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)
@@ -215,3 +217,10 @@ def _missing(pipeline: Pipeline) -> Iterator[Finding]:
     summary = summarize_missing(pipeline)
     if summary.count:
         yield Finding(True, str(summary), building_commands(pipeline), notice=True)
+
+
+def _erasure(pipeline: Pipeline) -> Iterator[Finding]:
+    begun = unfinished.unfinished(pipeline.name)
+    if begun is not None:
+        what = f"{pipeline.name}: erasure {begun.id} is unfinished: files still hold records that nobody reads any more"
+        yield Finding(False, what, f"./tidemark erase {pipeline.name} --resume")

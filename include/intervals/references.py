@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from include import lake
 from include.errors import UsageError
 from include.ledger import reference_versions
-from include.ledger.intervals import builds
+from include.ledger.intervals import revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline, Reference
@@ -118,7 +118,7 @@ def references_of(pipeline: Pipeline, pinned: PinnedInterval, *, anew: bool) -> 
     hold now. Raises UsageError when that is not kept any more, or a file cannot be read.
     """
     now = keep_references(pipeline)
-    then = {} if anew else builds.references_of_registered(pinned.id)
+    then = {} if anew else revisions.references_of_registered(pinned.id)
     differing = {name: digest for name, digest in then.items() if name in now and now[name] != digest}
     with TemporaryDirectory(prefix="references-") as folder:
         in_force = {name: _as_kept(pipeline, pinned, name, digest, Path(folder)) for name, digest in differing.items()}

@@ -56,6 +56,7 @@ class RangeFates:
     empty: int | None
     quarantined: int | None
     gaps: int | None
+    erased: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def fates_of(row: IntervalRange) -> RangeFates:
         row.empty,
         row.quarantined,
         row.gaps,
+        row.erased,
     )
 
 

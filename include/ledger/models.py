@@ -162,6 +162,9 @@ class MicroBatchRange(Base):
     empty: Mapped[int] = mapped_column(default=0, comment="Valid records with nothing to archive")
     quarantined: Mapped[int] = mapped_column(default=0, comment="Records in quarantine")
     gaps: Mapped[int] = mapped_column(default=0, comment="Offsets with no visible record")
+    erased: Mapped[int] = mapped_column(
+        default=0, server_default="0", comment="Records that were erased since; they had another fate before"
+    )
 
 
 class Position(Base):
@@ -255,6 +258,9 @@ class IntervalRange(Base):
     empty: Mapped[int | None] = mapped_column(comment="Valid records with nothing to archive")
     quarantined: Mapped[int | None] = mapped_column(comment="Records in quarantine")
     gaps: Mapped[int | None] = mapped_column(comment="Offsets with no visible record")
+    erased: Mapped[int] = mapped_column(
+        default=0, server_default="0", comment="Records that were erased; they had another fate before"
+    )
     odd_timestamps: Mapped[int] = mapped_column(
         default=0, server_default="0", comment="Records passed over at pinning: timestamps too far ahead to end it"
     )
@@ -835,3 +841,47 @@ class ReferenceVersion(Base):
     rows: Mapped[int] = mapped_column(comment="Number of its rows")
     source: Mapped[str] = mapped_column(comment="Where it was read, without addresses and secrets")
     taken_at: Mapped[datetime] = _now("When this content was first read, after another one or none")
+
+
+class Erasure(Base):
+    """An erasure of what is kept about persons or things."""
+
+    __tablename__ = "erasures"
+    __table_args__ = (
+        Index("ix_erasures_unfinished", "pipeline", unique=True, postgresql_where=text("ended_at IS NULL")),
+        {"comment": "Erasures: who erased how much and why, never what; one at a time is under way in a pipeline"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were begun")
+    pipeline: Mapped[str] = mapped_column(index=True, comment="Name of the pipeline")
+    columns: Mapped[list[Any]] = mapped_column(
+        JSONB, comment="Paths inside archive rows that the keys were looked for in"
+    )
+    reason: Mapped[str] = mapped_column(comment="Why")
+    begun_by: Mapped[str] = mapped_column(comment="user@host that asked for it")
+    begun_at: Mapped[datetime] = _now("When its records were noted: from then on nobody reads them any more")
+    salt: Mapped[str] = mapped_column(comment="Random salt of the hashes, in hexadecimal")
+    key_hashes: Mapped[list[Any]] = mapped_column(JSONB, comment="Salted SHA-256 of each key")
+    counts: Mapped[dict[str, Any]] = mapped_column(comment="How many records, rows, files and intervals")
+    intervals: Mapped[list[Any]] = mapped_column(JSONB, comment="Intervals whose tables are built anew without them")
+    last_build: Mapped[int] = mapped_column(comment="Builds up to this one may hold erased rows and are not registered")
+    generation: Mapped[int | None] = mapped_column(comment="The stream's generation that it opened; null: no views")
+    ended_at: Mapped[datetime | None] = mapped_column(comment="When nothing of it was left to do; null: unfinished")
+
+
+class ErasedRecord(Base):
+    """A record whose rows or bytes were erased."""
+
+    __tablename__ = "erased_records"
+    __table_args__ = (
+        Index("ix_erased_records_erasure", "erasure_id"),
+        {"comment": "Coordinates of erased records; whatever reads them from Kafka again leaves them out"},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    topic: Mapped[str] = mapped_column(primary_key=True, comment="Name of the topic")
+    topic_partition: Mapped[int] = mapped_column(primary_key=True, comment="Number of the topic partition")
+    record_offset: Mapped[int] = mapped_column(primary_key=True, comment="The record's offset")
+    topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id")
+    fate: Mapped[str] = mapped_column(comment="The fate that it had before")
+    erasure_id: Mapped[int] = mapped_column(ForeignKey("erasures.id"), comment="The erasure")

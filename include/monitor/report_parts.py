@@ -11,6 +11,7 @@ FATES = {
     "archived": "has at least one row in the archive table",
     "empty": "a valid message with nothing to archive",
     "quarantined": "could not be decoded or broke a row rule; kept whole",
+    "erased": "erased on request; what it was before is not kept",
     "gaps": "no visible record there: compaction, a transaction marker, an aborted transaction",
 }
 CLASSES = {
@@ -39,7 +40,8 @@ def records_part(records: dict[str, Any]) -> dict[str, Any]:
     if "in_ranges" not in records:
         return {}
     total = int(non_negative(records.get("in_ranges")))
-    counts = {fate: int(non_negative(records.get(fate))) for fate in FATES}
+    every = {fate: int(non_negative(records.get(fate))) for fate in FATES}
+    counts = {fate: count for fate, count in every.items() if count or fate != "erased"}
     accounted = sum(counts.values())
     whole = max(total, accounted, 1)
     bars, offset = [], 0.0

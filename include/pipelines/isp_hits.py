@@ -34,6 +34,7 @@ PIPELINE = Pipeline(
         rows="hits",
         columns=HIT,
         event_time="hittime",
+        subject="user",
         partition_by={"zip": "zipcode"},
         rules=(
             Required("zipcode"),

@@ -52,6 +52,7 @@ PIPELINE = Pipeline(
         rows="cameras",
         columns=CAMERA,
         event_time="last_event.start_time",
+        subject="device_id",
         rules=(
             Required("device_id"),
             MaxBytes("device_id", 200),

@@ -46,6 +46,7 @@ PIPELINE = Pipeline(
             log_action_comment STRING, log_params STRING, schema_uri STRING, meta STRUCT<{META}>
         """,
         event_time="changed_at",
+        subject="user",
         partition_by={"server": "server_name"},
         rules=(
             Required("meta.id"),

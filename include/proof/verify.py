@@ -25,6 +25,8 @@ from pyarrow import fs
 FORMAT = "tidemark-proof/1"
 IDENTITY = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
 FATES = ("archived", "empty", "quarantined", "gaps")
+FATES_SINCE = ("erased",)
+"""Fates that proofs of before have not."""
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 500}
 """Of Kafka's client: that nothing answers is said once."""
 PATIENCE = 60.0
@@ -157,12 +159,12 @@ def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
     """Compare what the proof says about itself: it must add up."""
     counted = [each for each in proof["ranges"] if each.get("archived") is not None]
     for each in counted:
-        total, offsets = sum(each[fate] for fate in FATES), each["until_offset"] - each["from_offset"]
+        total, offsets = sum(_counts(each).values()), each["until_offset"] - each["from_offset"]
         if total != offsets:
             report.differs("counts", f"{_place(each)} holds {offsets} offsets, their fates add up to {total}")
-    for fate in FATES if counted else ():
-        if sum(each[fate] for each in counted) != proof["records"][fate]:
-            report.differs("counts", f"{fate} of the topic partitions do not add up to {proof['records'][fate]}")
+    for fate, count in _counts(proof["records"]).items() if counted else ():
+        if sum(_counts(each)[fate] for each in counted) != count:
+            report.differs("counts", f"{fate} of the topic partitions do not add up to {count}")
     for table in proof["tables"]:
         rows = [file["rows"] for file in table["files"]]
         if None not in rows and sum(rows) != table["rows"]:
@@ -177,6 +179,10 @@ def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
             report.notes.append(f"{told}; " + (f"approved by {decision['by']}" if approved else "only told"))
         else:
             report.differs("verdict", told)
+
+
+def _counts(counted: Mapping[str, Any]) -> dict[str, int]:
+    return {fate: counted[fate] for fate in FATES} | {fate: counted.get(fate, 0) for fate in FATES_SINCE}
 
 
 def _check_chain(content: bytes, proof: Mapping[str, Any], lake: Lake, report: Report) -> list[dict[str, Any]]:
@@ -324,8 +330,10 @@ def _check_kafka(proof: Mapping[str, Any], rows: pa.Table | None, kafka: Mapping
 def _compare_range(
     proof: Mapping[str, Any], each: Mapping[str, Any], told: dict[int, int], seen: dict[int, int], report: Report
 ) -> None:
-    records = sum(each[fate] for fate in FATES[:3]) if each.get("archived") is not None else None
-    compacted = proof["records"].get("compacted_since", 0)
+    counts = _counts(each) if each.get("archived") is not None else None
+    records = sum(counts.values()) - counts["gaps"] if counts is not None else None
+    # Of what was erased, Kafka may have been rid, too.
+    compacted = proof["records"].get("compacted_since", 0) + (counts["erased"] if counts is not None else 0)
     if records is not None and not records - compacted <= len(seen) <= records:
         report.differs("kafka", f"{_place(each)}: {records} records are told, Kafka gives {len(seen)}")
     elif records is not None and len(seen) < records:

@@ -9,8 +9,9 @@ from typing import Any
 from include import lake
 from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
+from include.ledger.erasures.coordinates import being_erased
 from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
-from include.offsets import Fate, OffsetRange, TopicPartition
+from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.times import format_time
 
@@ -84,7 +85,7 @@ def select(pipeline: str, selection: Selection) -> list[Quarantined]:
     selected = [
         Quarantined(_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
         for file in ledger_quarantine.files(pipeline, selection.range)
-        for row in _read(file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
+        for row in _read(pipeline, file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
         if selection.holds(row)
     ]
     if not selected and selection.range is not None:
@@ -115,7 +116,7 @@ def records(
     decided = ledger_quarantine.decisions(pipeline)
     columns = [*_SHOWN, *(["key", "value", "headers"] if whole else [])]
     for file in files:
-        for row in _read(file, columns):
+        for row in _read(pipeline, file, columns):
             if not wanted.holds(row):
                 continue
             key = _key(row, file)
@@ -131,7 +132,7 @@ def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[s
     rows = [
         (row, _key(row, file))
         for file in ledger_quarantine.files(pipeline, within)
-        for row in _read(file, _SHOWN)
+        for row in _read(pipeline, file, _SHOWN)
         if (row["kafka_topic"], row["kafka_partition"]) == (tp.topic, tp.partition)
         and within.from_offset <= row["kafka_offset"] < within.until_offset
     ]
@@ -153,7 +154,7 @@ def latest_records(
         at_once = batches[begin : min(begin + _AT_ONCE, files)]
         # A compacted file holds other micro-batches, too; those come again with their own.
         for file in reversed(ledger_quarantine.files(pipeline, batches=at_once)):
-            for row in _read(file, _SHOWN):
+            for row in _read(pipeline, file, _SHOWN):
                 key = _key(row, file)
                 if selection.holds(row) and key.topic_id and key not in seen:
                     seen.add(key)
@@ -177,10 +178,15 @@ def _with_decisions(pipeline: str, rows: list[tuple[dict[str, Any], RecordKey]])
     ]
 
 
-def _read(file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
+def _read(pipeline: str, file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
     with lake.open_parquet(lake.uri(file.path)) as opened:
         rows: list[dict[str, Any]] = opened.read(columns=columns).to_pylist()
-    return rows
+    gone = being_erased(pipeline)
+    return [each for each in rows if not gone or _coordinates(each) not in gone]
+
+
+def _coordinates(row: dict[str, Any]) -> Coordinates:
+    return row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]
 
 
 def _key(row: dict[str, Any], file: QuarantineFile) -> RecordKey:

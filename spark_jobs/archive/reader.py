@@ -10,9 +10,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger.archive import landing_files, snapshots
+from include.ledger.erasures.coordinates import being_erased
 from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import Pipeline
+from spark_jobs.archive.erased import erased_records, without, without_erased
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
 from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
 from spark_jobs.archive.schema import archive_schema
@@ -35,7 +37,7 @@ def read_archived(
     rows = read_files(spark, located.paths, archive_schema(pipeline)).where(within(ranges))
     if located.removed:
         rows = rows.unionByName(read_registered(spark, pipeline, located, damaged))
-    return _with_event_time(pipeline, rows)
+    return _with_event_time(pipeline, without_erased(rows, pipeline.name, ranges))
 
 
 def read_archived_by_event_time(
@@ -54,6 +56,7 @@ def read_archived_by_event_time(
     if located.removed:
         kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
         rows = rows.unionByName(kept.withColumn("closed_topic_id", F.lit("")))
+    rows = without(rows, being_erased(pipeline.name))
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
 
@@ -92,11 +95,12 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
-    return _with_event_time(pipeline, read_files(spark, paths, archive_schema(pipeline)))
+    rows = read_files(spark, paths, archive_schema(pipeline))
+    return _with_event_time(pipeline, without(rows, being_erased(pipeline.name)))
 
 
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Return the empty and quarantined records of the ranges. Columns: fate and coordinates."""
+    """Return the empty, quarantined and erased records of the ranges. Columns: fate and coordinates."""
     schema = struct_of(COORDINATE_COLUMNS)
     frames = [
         read_files(spark, landing_files.files_covering(pipeline.name, ranges, fate), schema).select(
@@ -104,7 +108,8 @@ def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Of
         )
         for fate in (Fate.EMPTY, Fate.QUARANTINED)
     ]
-    return frames[0].unionByName(frames[1]).where(within(ranges))
+    records = frames[0].unionByName(frames[1]).where(within(ranges))
+    return without_erased(records, pipeline.name, ranges).unionByName(erased_records(spark, pipeline.name, ranges))
 
 
 def _with_event_time(pipeline: Pipeline, rows: DataFrame) -> DataFrame:

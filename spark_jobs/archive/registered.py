@@ -23,6 +23,7 @@ from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline
+from spark_jobs.archive.erased import without_erased
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, within
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.reasons import because
@@ -157,7 +158,7 @@ def _decode_ranges(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Off
     hulls = _hulls(ranges)
     held = read_quarantined(spark, pipeline, hulls).withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
-    records = read_ranges(spark, hulls).join(F.broadcast(held), at, "left")
+    records = without_erased(read_ranges(spark, hulls), pipeline.name, hulls).join(F.broadcast(held), at, "left")
     withheld = F.when(F.col("held"), because("quarantined", "it landed in quarantine"))
     return archive_rows(pipeline, decode(pipeline, records, withheld)).where(within(ranges))
 

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from include.crash_points import crash_point
 from include.intervals.references import references_of
+from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.revisions import BuiltRevision
@@ -48,11 +49,11 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     A registered interval is built by the references' content that it was built by then, unless by `new_references`.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
     when the registered files are of another format or a reference file does not begin with its declared columns,
-    AnotherWriter while the interval is pinned again.
+    AnotherWriter while the interval is pinned again, or when records of it were erased meanwhile.
     """
     check_references(run.pipeline)
     check_storage(run.pipeline)
-    then = {} if new_references else builds.references_of_registered(run.pinned.id)
+    then = {} if new_references else revisions.references_of_registered(run.pinned.id)
     taken = with_content(run.spark, run.pipeline, then)
     with (
         locks.attempt_under_way(run.pipeline.name, run.pinned.interval),
@@ -62,8 +63,9 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         run = replace(run, pipeline=pipeline, references=references)
         attempt = attempts.resume_attempt(run.attempt.id, code_version(pipeline.name, run.versioned_references))
         run = replace(run, attempt=attempt)
+        erasure = last_erasure(pipeline.name)
         built, findings = _build(run)
-        builds.note_build(attempt, built, findings)
+        builds.note_build(attempt, built, findings, erasure)
         crash_point("revisions_noted")
 
 
@@ -143,6 +145,7 @@ def _findings(
             empty=sum(counts.empty for counts in fates.values()),
             quarantined=sum(counts.quarantined for counts in fates.values()),
             gaps=sum(counts.gaps for counts in fates.values()),
+            erased=sum(counts.erased for counts in fates.values()),
             replayed=replayed,
             lost=reading.lost,
             compacted_since=reading.compacted_since,
@@ -158,4 +161,4 @@ def _findings(
 
 def _fate_counts(reading: Reading, tp: TopicPartition) -> FateCounts:
     fates = reading.fates.get(tp, Fates())
-    return FateCounts(fates.archived, fates.empty, fates.quarantined, reading.gaps[tp])
+    return FateCounts(fates.archived, fates.empty, fates.quarantined, reading.gaps[tp], fates.erased)

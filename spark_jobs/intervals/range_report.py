@@ -11,16 +11,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger.archive.positions import stored_topics
+from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
-from include.offsets import Fate, OffsetRange, TopicPartition, merged
+from include.offsets import ERASED, Fate, OffsetRange, TopicPartition, merged
 from include.pipelines.spec import Pipeline
+from spark_jobs.archive.erased import without_erased
 from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.intervals.pinned_fates import withhold_quarantined
 from spark_jobs.intervals.report_sections import section_of
 from spark_jobs.spark.kafka_source import read_ranges
 from spark_jobs.views.aggregate import aggregate_view
+
+FATES = (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED, ERASED)
 
 
 class _Read(NamedTuple):
@@ -55,11 +59,13 @@ def report_over(
 
 def _from_kafka(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> _Read:
     records = reduce(DataFrame.unionByName, [read_ranges(spark, part) for part in _one_each(ranges)])
+    records = without_erased(records, pipeline.name, ranges)
     topic_ids = dict.fromkeys([r.topic_partition.topic for r in ranges], "") | stored_topics(pipeline.name)
     known = withhold_quarantined(spark, pipeline, ranges, topic_ids, [], records)
     decoded = decode(pipeline, *known).drop("key", "value", "headers", "date")
     decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
-    return _Read(archive_rows(pipeline, decoded), _by_fate(decoded))
+    erased = len(erased_within(pipeline.name, ranges))
+    return _Read(archive_rows(pipeline, decoded), {**_by_fate(decoded), ERASED: erased})
 
 
 def _one_each(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
@@ -84,7 +90,7 @@ def _by_fate(rows: DataFrame) -> dict[str, int]:
     """Count records, each by the first of its rows. `rows` has fate and kafka_element."""
     counts = rows.where("kafka_element = 0").groupBy("fate").agg(F.count("*").alias("records")).collect()
     counted = {row["fate"]: row["records"] for row in counts}
-    return {fate.value: counted.get(fate, 0) for fate in (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED)}
+    return {str(fate): counted.get(fate, 0) for fate in FATES}
 
 
 def _by_column(section: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from include.pipelines.spec import IDENTITY, Pipeline
 from include.reconciliation import Reconciliation
 from include.versions import decoder_version
 from spark_jobs.archive.content_hash import HashVersion
+from spark_jobs.archive.erased import erased_records, without_erased
 from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import archive_rows, decode
@@ -94,12 +95,17 @@ class _Landed:
     rows: DataFrame
 
     def unarchived(self) -> DataFrame:
-        """Return the empty and quarantined records, in the columns of `hashed`."""
+        """Return the empty, quarantined and erased records, in the columns of `hashed`."""
         return hashed_coordinates(read_unarchived(self.run.spark, self.run.pipeline, self.run.pinned.ranges))
 
     def records(self) -> DataFrame:
         """Return all of its records, in the columns of `hashed`."""
         return self.hashed(self.rows.withColumn("fate", F.lit(Fate.ARCHIVED))).unionByName(self.unarchived())
+
+    def in_kafka(self, decoded: DataFrame) -> DataFrame:
+        """Return what Kafka's side is: what was decoded, and the erased records, which nobody decodes again."""
+        pipeline, ranges = self.run.pipeline.name, self.run.pinned.ranges
+        return self.hashed(decoded).unionByName(hashed_coordinates(erased_records(self.run.spark, pipeline, ranges)))
 
     def hashed(self, rows: DataFrame) -> DataFrame:
         """Return rows of any side, to be compared with these."""
@@ -114,7 +120,7 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     _check_topics(pipeline, pinned, ranges)
     version = decoder_version(pipeline.name)
     otherwise = decoded_otherwise(pipeline.name, ranges, version)
-    records = read_ranges(spark, ranges)
+    records = without_erased(read_ranges(spark, ranges), pipeline.name, ranges)
     known = withhold_quarantined(spark, pipeline, pinned.ranges, pinned.topic_ids, otherwise, records)
     decoded = decode(pipeline, *known).drop("key", "value", "headers", "date")
     if otherwise:
@@ -122,7 +128,7 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     else:
         # Together: of an hour mostly one task writes.
         with ThreadPoolExecutor(max_workers=1) as beside:
-            in_kafka = beside.submit(count_fates, landed.hashed(decoded))
+            in_kafka = beside.submit(count_fates, landed.in_kafka(decoded))
             written = write(landed.rows)
             reading = _compare_written(landed, decoded, ranges, in_kafka.result(), written)
     gaps, named = with_losses(pinned.ranges, ranges, reading.gaps, lost)
@@ -179,7 +185,7 @@ class _InKafka:
 
 
 def _in_kafka(landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange]) -> _InKafka:
-    rows, records = archive_rows(landed.run.pipeline, decoded), landed.hashed(decoded)
+    rows, records = archive_rows(landed.run.pipeline, decoded), landed.in_kafka(decoded)
     compacted = find_compacted(landed.run.pinned, records, landed.records(), ranges)
     if compacted is None:
         return _InKafka(rows, records)

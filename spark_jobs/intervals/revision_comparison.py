@@ -10,8 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import lake
+from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.findings import RevisionDifference
 from include.ledger.intervals.revisions import BuiltRevision
+from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.archive.content_hash import row_hashes
@@ -45,7 +47,7 @@ def compare_revisions(
             partition,
             old.revision if old else None,
             new.revision if new else None,
-            **_compare(run.spark, run.pipeline, table, old, new),
+            **_compare(run.spark, run.pipeline, table, (old, new), run.pinned.ranges),
         )
         for (table, partition), old, new in differing
     )
@@ -56,8 +58,13 @@ def _key(pipeline: Pipeline, table: str) -> tuple[str, ...]:
 
 
 def _compare(
-    spark: SparkSession, pipeline: Pipeline, table: str, old: BuiltRevision | None, new: BuiltRevision | None
+    spark: SparkSession,
+    pipeline: Pipeline,
+    table: str,
+    revisions: tuple[BuiltRevision | None, BuiltRevision | None],
+    ranges: Sequence[OffsetRange],
 ) -> dict[str, Any]:
+    old, new = revisions
     if old is None or new is None:
         only = old or new
         assert only is not None
@@ -83,6 +90,9 @@ def _compare(
         {"change": row["change"], "key": row["key"]} for row in changes.orderBy("key").limit(EXAMPLES).collect()
     )
     changes.unpersist()
+    if erased_within(pipeline.name, ranges):
+        # They would name what is gone.
+        examples = ()
     return {**{name: counts.get(name, 0) for name in ("added", "removed", "changed")}, "examples": examples}
 
 

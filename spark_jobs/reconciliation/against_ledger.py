@@ -65,7 +65,7 @@ def _differing_fates(
 def _words(fates: Fates, of: OffsetRange) -> str:
     return (
         f"{fates.archived} archived, {fates.empty} empty, {fates.quarantined} quarantined, "
-        f"{len(of) - fates.records} gaps"
+        f"{fates.erased} erased, {len(of) - fates.records} gaps"
     )
 
 

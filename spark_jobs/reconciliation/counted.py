@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from include.offsets import Fate, Fates, TopicPartition
+from include.offsets import ERASED, Fate, Fates, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.content_hash import NEWEST, HashVersion, row_hashes, sums
@@ -38,6 +38,7 @@ class Counted:
             ours.archived + sign * theirs.archived,
             ours.empty + sign * theirs.empty,
             ours.quarantined + sign * theirs.quarantined,
+            ours.erased + sign * theirs.erased,
         )
         one, two, three = (a + sign * b for a, b in zip(self.hashes, other.hashes, strict=True))
         return Counted(fates, (one, two, three))
@@ -83,13 +84,13 @@ def count_fates(rows: DataFrame) -> dict[TopicPartition, Counted]:
     counted = rows.groupBy(*TOPIC_PARTITION).agg(
         *(
             F.count_if((F.col("fate") == fate) & (F.col("kafka_element") == 0)).alias(fate)
-            for fate in (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED)
+            for fate in (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED, ERASED)
         ),
         *sums(),
     )
     return {
         TopicPartition(row["kafka_topic"], row["kafka_partition"]): Counted(
-            Fates(row[Fate.ARCHIVED], row[Fate.EMPTY], row[Fate.QUARANTINED]), hash_sums(row)
+            Fates(row[Fate.ARCHIVED], row[Fate.EMPTY], row[Fate.QUARANTINED], row[ERASED]), hash_sums(row)
         )
         for row in counted.collect()
     }

@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 
 from include.ledger import listings
 from include.ledger.archive.decoders import decoded_otherwise
+from include.ledger.erasures.coordinates import erased_within
 from include.ledger.streams import outages
 from include.ledger.streams.outages import Outage, Place, Watched
-from include.offsets import OffsetRange
+from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import Listing
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from include.versions import decoder_version
@@ -44,6 +45,9 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
     lasting = {each.key for each in noted if _lasts(each, watched, pinned.topic_ids)}
     # Who has come from another topic partition, or went to one, has no order either.
     left_out = {each.key for each in noted if each.ended and each.ended.partition != each.began.partition}
+    # Of what an erased record found, the rows tell nothing any more.
+    erased = set(erased_within(pipeline, pinned.ranges))
+    left_out |= {each.key for each in noted if {_record(each.began), _record(each.ended)} & erased}
     given: set[Change] = set()
     for key, place, is_up, is_first in _states(report, rows.where(within(watched.ranges))):
         if place is None:
@@ -96,6 +100,10 @@ def _changes_in(outage: Outage, ranges: Iterable[OffsetRange], topic_ids: Mappin
     for place, topic_id, is_up in ends:
         if place is not None and topic_ids.get(place.topic) == topic_id and _lies_in(place, ranges):
             yield outage.key, place, is_up
+
+
+def _record(place: Place | None) -> Coordinates | None:
+    return (place.topic, place.partition, place.offset) if place is not None else None
 
 
 def _lies_in(place: Place, ranges: Iterable[OffsetRange]) -> bool:

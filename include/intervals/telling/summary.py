@@ -195,7 +195,9 @@ def _fates(build: BuildFindings) -> str:
     further = [f"{count:,} {name}" for name, count in (("replayed", records.replayed), ("lost", records.lost)) if count]
     return (
         f"found: {records.in_ranges:,} offsets = {records.archived:,} archived + {records.empty:,} empty + "
-        f"{records.quarantined:,} quarantined + {records.gaps:,} gaps" + "".join(f"; {each}" for each in further)
+        f"{records.quarantined:,} quarantined + {records.gaps:,} gaps"
+        + (f" + {records.erased:,} erased" if records.erased else "")
+        + "".join(f"; {each}" for each in further)
     )
 
 

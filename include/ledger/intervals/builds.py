@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, object_session
 
 from include.errors import AnotherWriter
 from include.ledger.database import session
+from include.ledger.erasures.coordinates import check_noted, check_registered
 from include.ledger.intervals.attempts import AttemptSpec, latest_build
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
@@ -44,12 +45,14 @@ class Registration:
     changes: Changes
 
 
-def note_build(attempt: AttemptSpec, built: Iterable[BuiltRevision], findings: BuildFindings) -> int:
+def note_build(attempt: AttemptSpec, built: Iterable[BuiltRevision], findings: BuildFindings, known: int = 0) -> int:
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
-    One transaction. Earlier revisions that are registered, or being registered, stay as they are.
+    One transaction. Earlier revisions that are registered, or being registered, stay as they are. `known` is the last
+    erasure when it was begun. Raises AnotherWriter when records of the interval were erased since.
     """
     with session() as ledger:
+        check_noted(ledger, attempt.pinned, known)
         row = ledger.get_one(Attempt, attempt.id, with_for_update=True)
         for earlier in _unpublished(ledger, attempt.id):
             move(earlier, RevisionState.DISCARDED)
@@ -92,7 +95,7 @@ def _note_fates(ledger: Session, pinned: PinnedInterval, findings: BuildFindings
     for tp, counts in findings.fates.items():
         row = ledger.get_one(IntervalRange, (pinned.id, tp.topic, tp.partition))
         row.archived, row.empty, row.quarantined = counts.archived, counts.empty, counts.quarantined
-        row.gaps = counts.gaps
+        row.gaps, row.erased = counts.gaps, counts.erased
 
 
 def _keep(attempt: Attempt, build: Build, findings: Findings) -> None:
@@ -143,10 +146,11 @@ def hold(attempt: AttemptSpec, validation: Validation) -> None:
 def begin_registration(attempt: AttemptSpec, validation: Validation, changes: Changes) -> Registration:
     """Note what a build that passed changes in the catalog. Nothing may be changed there before.
 
-    Raises AnotherWriter when the attempt was built again meanwhile.
+    Raises AnotherWriter when the attempt was built again meanwhile, or records were erased since it was built.
     """
     with session() as ledger:
         row, build = _latest(ledger, attempt)
+        check_registered(ledger, attempt.pinned, build.id)
         _keep(row, build, replace(findings_of(build.findings), validation=validation))
         points = {(each.revision, each.table, each.partition) for each in changes.points}
         for each in rows_of_build(ledger, build.id):
@@ -204,24 +208,6 @@ def archived_records(ledger: Session, interval_id: int) -> int | None:
     build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
     findings = findings_of(build.findings).build if build else None
     return findings.records.archived + findings.records.replayed if findings else None
-
-
-def references_of_registered(interval_id: int) -> dict[str, str]:
-    """Return the SHA-256 of each reference's content by which the interval's registered revisions were built.
-
-    Empty where nothing is registered, or was by code that did not note it.
-    """
-    wanted = (
-        select(Build)
-        .join(Revision, Revision.build_id == Build.id)
-        .where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
-        .order_by(Build.id.desc())
-        .limit(1)
-    )
-    with session() as ledger:
-        row = ledger.scalar(wanted)
-        build = findings_of(row.findings).build if row is not None else None
-        return dict(build.references) if build else {}
 
 
 def begun_registrations(pipeline: str) -> list[Registration]:

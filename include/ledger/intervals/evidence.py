@@ -160,6 +160,7 @@ def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Record
                     func.sum(MicroBatchRange.archived),
                     func.sum(MicroBatchRange.empty),
                     func.sum(MicroBatchRange.quarantined),
+                    func.sum(MicroBatchRange.erased),
                     func.count(),
                 )
                 .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
@@ -175,10 +176,10 @@ def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Record
                     MicroBatchRange.until_offset > MicroBatchRange.from_offset,
                 )
             ).one()
-            low, high, archived, empty, quarantined, batches = row
+            low, high, archived, empty, quarantined, erased, batches = row
             if batches:
                 inner = OffsetRange(each.topic_partition, low, high)
-                fates = Fates(int(archived), int(empty), int(quarantined))
+                fates = Fates(int(archived), int(empty), int(quarantined), int(erased))
                 recorded.append(Recorded(inner, fates, f"{batches} micro-batches"))
     return recorded
 
@@ -190,7 +191,7 @@ def recorded_fates(pinned: PinnedInterval) -> list[Recorded]:
     return [
         Recorded(
             OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset),
-            Fates(r.archived, r.empty or 0, r.quarantined or 0),
+            Fates(r.archived, r.empty or 0, r.quarantined or 0, r.erased),
             "an earlier attempt",
         )
         for r in rows

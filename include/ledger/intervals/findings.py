@@ -34,6 +34,7 @@ class FateCounts:
     empty: int = 0
     quarantined: int = 0
     gaps: int = 0
+    erased: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class RecordCounts:
     empty: int = 0
     quarantined: int = 0
     gaps: int = 0
+    erased: int = 0
     replayed: int = 0
     """Records out of quarantine whose rows the interval delivers, beside its ranges."""
     lost: int = 0

@@ -10,8 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
+from include.ledger.intervals.findings import findings_of
 from include.ledger.intervals.states import RETIRED, RevisionState, check_transition
-from include.ledger.models import Revision
+from include.ledger.models import Build, Revision
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,24 @@ def registered(table: str, partition: str | None = None) -> list[RegisteredRevis
             wanted = wanted.where(Revision.table_partition == partition)
         rows = ledger.scalars(wanted.order_by(Revision.table_partition))
         return [RegisteredRevision(**vars(as_built(row)), interval_id=row.interval_id) for row in rows]
+
+
+def references_of_registered(interval_id: int) -> dict[str, str]:
+    """Return the SHA-256 of each reference's content by which the interval's registered revisions were built.
+
+    Empty where nothing is registered, or was by code that did not note it.
+    """
+    wanted = (
+        select(Build)
+        .join(Revision, Revision.build_id == Build.id)
+        .where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
+        .order_by(Build.id.desc())
+        .limit(1)
+    )
+    with session() as ledger:
+        row = ledger.scalar(wanted)
+        build = findings_of(row.findings).build if row is not None else None
+        return dict(build.references) if build else {}
 
 
 def set_state(revisions: Iterable[BuiltRevision], state: RevisionState) -> None:

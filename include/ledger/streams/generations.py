@@ -84,7 +84,7 @@ def open_generation(lease: Lease, *, started_by: str, reason: str) -> int:
     """Open the pipeline's next generation in one transaction, and return its number. Raises AnotherWriter."""
     with session() as ledger:
         writers.check(ledger, lease)
-        return _open(ledger, lease.pipeline, started_by, reason)
+        return open_in(ledger, lease.pipeline, started_by, reason)
 
 
 def open_with_losses(
@@ -108,7 +108,7 @@ def open_with_losses(
             row.accepted_at, row.accepted_by, row.reason = func.now(), accepted_by, reason
         check_topics(ledger, lease.pipeline, topics)
         put_query_at(ledger, lease.token, _move(lease.pipeline, f"loss-{rows[0].id}", ranges))
-        return _open(ledger, lease.pipeline, accepted_by, f"accepted loss {rows[0].id}: {reason}")
+        return open_in(ledger, lease.pipeline, accepted_by, f"accepted loss {rows[0].id}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def open_with_topic(
             pinned = pins.write(ledger, pipeline, rest.interval, rest.ranges, rest.topic_ids, adopted_by)
         incarnations.succeed(ledger, pipeline, successor, adopted_by, reason)
         put_query_at(ledger, lease.token, _move(pipeline, f"adopt-{successor.topic_id}", ranges))
-        return _open(ledger, pipeline, adopted_by, f"adopted {successor.topic}: {reason}"), pinned
+        return open_in(ledger, pipeline, adopted_by, f"adopted {successor.topic}: {reason}"), pinned
 
 
 def _check_unpinned(ledger: Session, pipeline: str, rest: Rest) -> None:
@@ -162,7 +162,8 @@ def _move(pipeline: str, query_id: str, ranges: Sequence[OffsetRange]) -> BatchC
     return BatchCommit(pipeline, ARCHIVE, f"{query_id}-{pipeline}", 0, ranges)
 
 
-def _open(ledger: Session, pipeline: str, started_by: str, reason: str) -> int:
+def open_in(ledger: Session, pipeline: str, started_by: str, reason: str) -> int:
+    """Open the next generation in a transaction that has checked the lease, and return its number."""
     _lock(ledger, pipeline)
     last = _last(ledger, pipeline)
     row = Generation(pipeline=pipeline, number=last.number + 1 if last else 1, started_by=started_by, reason=reason)

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from include.errors import UsageError
+from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
 from include.pipelines.spec.names import check_identifier
 from include.times import parse_duration
@@ -104,8 +105,14 @@ class Archive:
     iceberg: bool = field(default=False, kw_only=True)
     """Also an Iceberg table `lake.<pipeline>` over the registered files: a snapshot for each interval that passed."""
 
+    subject: str = field(default="", kw_only=True)
+    """Path inside a row of what names the person or thing that a row is about, e.g. `device_id`: the key by which
+    `./tidemark erase` finds the rows to erase."""
+
     def __post_init__(self) -> None:
         check_columns(self.file_format, self.columns)
+        if self.subject:
+            check_subject(self.subject, self.columns)
         if self.iceberg:
             check_iceberg(self.file_format, self.columns)
         for name in self.partition_by:
@@ -123,6 +130,21 @@ class Archive:
         """The declared rules, and what the partition columns and the files' format ask for."""
         safe = (SafeValue(column) for column in self.partition_by.values())
         return (*self.rules, *safe, *([Fits(self.file_format)] if self.file_format in CHANGING else []))
+
+
+def check_subject(path: str, columns: str) -> None:
+    """Raise UsageError unless a path begins with one of the columns, none of which holds many values."""
+    kinds = {each.name: each.kind for each in fields_of(columns)}
+    name, _, inner = path.partition(".")
+    if (
+        name not in kinds
+        or kinds[name].startswith(("ARRAY", "MAP"))
+        or (kinds[name].startswith("STRUCT") != bool(inner))
+    ):
+        raise UsageError(
+            f"{path!r} names no single value of a row",
+            remedy=f"one of the columns {', '.join(kinds)}, or a field in one",
+        )
 
 
 @dataclass(frozen=True)

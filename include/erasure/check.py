@@ -1,0 +1,84 @@
+"""What cannot be erased yet is refused before anything is done, and what stays elsewhere is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from include import lake
+from include.erasure.keys import Keys
+from include.errors import UsageError
+from include.ledger.streams import lines
+from include.ledger.streams.incarnations import closed
+from include.pipelines.spec import KafkaMessages, Pipeline
+from include.pipelines.spec.archive import check_subject
+
+
+def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths inside archive rows that hold the key: those that were named, else the declared subject.
+
+    Raises UsageError without either, and for one that is no single value of a row.
+    """
+    columns = tuple(dict.fromkeys(named)) or ((pipeline.archive.subject,) if pipeline.archive.subject else ())
+    if not columns:
+        raise UsageError(
+            "it is not declared which column names the person or thing that a row is about",
+            remedy='declare Archive(subject="COLUMN"), or name it: --column COLUMN',
+            pipeline=pipeline.name,
+        )
+    for each in columns:
+        check_subject(each, pipeline.archive_columns)
+    return columns
+
+
+def check_erasable(pipeline: Pipeline, columns: Sequence[str]) -> None:
+    """Raise UsageError for a pipeline that keeps rows where an erasure does not reach yet."""
+    refused = [
+        (pipeline.archive.delta, "pipelines with delta=True cannot be erased yet: older versions of the table stay"),
+        (pipeline.iceberg_tables, "pipelines with iceberg=True cannot be erased yet: older snapshots stay"),
+        (pipeline.flags, "pipelines with flags cannot be erased yet: flags and limits name their subject"),
+        (
+            set(columns).intersection(pipeline.archive.partition_by.values()),
+            "the key is a partition column, and folders and the ledger bear its name",
+        ),
+        (closed(pipeline.name), "one of its topics was deleted and created again: offsets do not tell its rows apart"),
+    ]
+    for is_so, why in refused:
+        if is_so:
+            raise UsageError(why, remedy="nothing was changed", pipeline=pipeline.name)
+
+
+def remaining(pipeline: Pipeline) -> list[str]:
+    """Return what an erasure does not reach, in words."""
+    topics = ", ".join(sorted(pipeline.source.named)) or "those of its pattern"
+    told = [
+        f"Kafka's own log of the source topics ({topics}), until their retention removes the records",
+        "backups and copies of Kafka, the lake and PostgreSQL; PostgreSQL's own files until VACUUM, and its log",
+        "logs and messages that were sent: notifications, alerts, lineage events",
+    ]
+    if pipeline.views:
+        written = ", ".join(view.speed.topic for view in pipeline.views)
+        told.append(f"older values in the compacted topics ({written}), until Kafka's cleaner has passed")
+    plain = {
+        t for view in pipeline.views for sink in view.sinks if isinstance(sink, KafkaMessages) for t in sink.topics
+    }
+    if plain:
+        told.append(f"messages in the plain topics {', '.join(sorted(plain))}, until their retention removes them")
+    told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
+    if _has_lost_and_found():
+        told.append("what doctor --repair moved to lost+found: look through it and delete it")
+    return told
+
+
+def references_naming(pipeline: Pipeline, keys: Keys) -> list[str]:
+    """Return the references of whose kept contents some name a key: they come from elsewhere, and come again."""
+    root = lake.uri("references", pipeline.name)
+    naming = {
+        file.name.split("/", 1)[0]
+        for file in lake.list_files(root)
+        if keys.named_in_bytes(lake.read_bytes(f"{root}/{file.name}"))
+    }
+    return sorted(naming)
+
+
+def _has_lost_and_found() -> bool:
+    return lake.exists(f"{lake.root()}/lost+found")

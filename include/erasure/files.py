@@ -1,0 +1,93 @@
+"""Landing and quarantine files are written again without the erased records.
+
+The new file lies beside the old one under another name; one transaction of the ledger puts it in the old one's place;
+then the old one is deleted. Killed in between, the next run begins with the same file again, or finds it done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from include import lake
+from include.crash_points import crash_point
+from include.ledger.archive.landing_files import LandingFile
+from include.ledger.erasures import unfinished
+from include.ledger.erasures.unfinished import Begun
+from include.offsets import Coordinates, Fate
+from include.pipelines.spec import Pipeline
+
+_COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset"]
+
+
+def rewrite_files(pipeline: Pipeline, erasure: Begun) -> int:
+    """Write the files that hold records of an erasure again without them, and return how many those were."""
+    gone = unfinished.coordinates_of(erasure.id)
+    written = 0
+    for path in unfinished.files_to_look_at(erasure):
+        written += _rewrite(pipeline, erasure.id, path, gone)
+    return written
+
+
+def _rewrite(pipeline: Pipeline, erasure: int, path: str, gone: Collection[Coordinates]) -> bool:
+    location = lake.uri(path)
+    counted = _rows_of(location, gone)
+    if not counted:
+        return False
+    target = lake.uri(_renamed(path, erasure))
+    rows = _copy(location, target, gone)
+    crash_point("erased_file_written")
+    with lake.open_parquet(target) as written:
+        bounds = lake.column_bounds(written.metadata, pipeline.archive.event_time)
+    times = _utc(bounds) if bounds else None
+    # Its fate is that of the ledger's row.
+    file = LandingFile(Fate.ARCHIVED, lake.below_lake(target), rows, lake.size(target), times)
+    unfinished.swap_file(path, file, counted.keys(), counted)
+    crash_point("erased_file_swapped")
+    lake.delete_file(location)
+    return True
+
+
+def _rows_of(location: str, gone: Collection[Coordinates]) -> Counter[Coordinates]:
+    """Return how many rows a file has of each of the records."""
+    counted: Counter[Coordinates] = Counter()
+    with lake.open_parquet(location) as file:
+        for batch in file.iter_batches(columns=_COLUMNS):
+            columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+            counted.update(each for each in zip(*columns, strict=True) if each in gone)
+    return counted
+
+
+def _copy(source: str, target: str, gone: Collection[Coordinates]) -> int:
+    """Copy the rows of other records, row group by row group, and return how many they are."""
+    rows = 0
+    system, at = lake.filesystem(target)
+    with (
+        lake.open_parquet(source) as file,
+        pq.ParquetWriter(f"{at}.tmp", file.schema_arrow, filesystem=system, compression="zstd") as writer,
+    ):
+        for number in range(file.num_row_groups):
+            table = file.read_row_group(number)
+            columns = [table.column(name).to_pylist() for name in _COLUMNS]
+            kept = table.filter(pa.array([each not in gone for each in zip(*columns, strict=True)], pa.bool_()))
+            rows += kept.num_rows
+            writer.write_table(kept)
+    system.move(f"{at}.tmp", at)
+    return rows
+
+
+def _renamed(path: str, erasure: int) -> str:
+    stem = re.sub(r"(-e\d+)?\.parquet$", "", path)
+    return f"{stem}-e{erasure}.parquet"
+
+
+def _utc(bounds: tuple[object, object]) -> tuple[datetime, datetime] | None:
+    first, last = bounds
+    if not isinstance(first, datetime) or not isinstance(last, datetime):
+        return None
+    return first.replace(tzinfo=first.tzinfo or UTC), last.replace(tzinfo=last.tzinfo or UTC)

@@ -1,0 +1,63 @@
+"""Search of everything that a pipeline keeps for keys: rows by their columns, records in quarantine by their bytes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from include import lake
+from include.erasure.keys import Keys
+from include.erasure.quarantined import find_quarantined
+from include.errors import TidemarkError
+from include.ledger.erasures import kept_rows
+from include.ledger.erasures.intent import Found
+from include.pipelines.spec import Pipeline
+from include.settings import write_private
+from include.spark.run import run_job
+from include.spark.submission import submission
+
+
+@dataclass(frozen=True)
+class Search:
+    """What holds one of the keys."""
+
+    found: Found
+    rows_of_others: int
+    """Rows of other keys in the same messages: an erased record is erased whole."""
+
+
+def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
+    """Return the records that hold one of the keys. The keys reach the driver in a file that is private.
+
+    Raises TidemarkError when a file cannot be read: what it holds is not known then.
+    """
+    quarantined = find_quarantined(pipeline.name, keys)
+    landing = kept_rows.landing_paths(pipeline.name)
+    registered = [
+        f"{each.location}/{name}"
+        for each in kept_rows.revisions_kept(pipeline.table)
+        if lake.exists(each.location)
+        for name in sorted(each.files)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        asked, result = Path(folder) / "asked.json", Path(folder) / "found.json"
+        question = {"keys": keys.keys, "columns": list(columns), "landing": landing, "registered": registered}
+        write_private(asked, json.dumps(question))
+        write_private(result, "{}")
+        arguments = ("--pipeline", pipeline.name, "--asked", str(asked), "--result", str(result))
+        if code := run_job(submission("find_subject", *arguments, name=f"search {pipeline.name}", short=True)):
+            raise TidemarkError(
+                f"the search ended with {code}; nothing was changed",
+                remedy="read its log above",
+                pipeline=pipeline.name,
+            )
+        said = json.loads(result.read_text())
+    by_file = {
+        name: {(topic, partition, offset) for topic, partition, offset in said[name]}
+        for name in ("landing", "registered")
+    }
+    found = Found(by_file["landing"], by_file["registered"] - by_file["landing"], quarantined, said["rows"])
+    return Search(found, said["rows_of_others"])

@@ -1,0 +1,33 @@
+"""Search of the quarantine: its records are bytes, so the keys are looked for in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from include import lake
+from include.erasure.keys import Keys
+from include.ledger import quarantine as ledger_quarantine
+from include.offsets import Coordinates
+
+_ROWS = 2_000
+"""Records in memory at once."""
+
+
+def find_quarantined(pipeline: str, keys: Keys) -> set[Coordinates]:
+    """Return the quarantined records whose key, value, headers or detail name one of the keys."""
+    found: set[Coordinates] = set()
+    for file in ledger_quarantine.files(pipeline):
+        with lake.open_parquet(lake.uri(file.path)) as opened:
+            for batch in opened.iter_batches(batch_size=_ROWS):
+                found.update(
+                    (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"])
+                    for row in batch.to_pylist()
+                    if _names(row, keys)
+                )
+    return found
+
+
+def _names(row: dict[str, Any], keys: Keys) -> bool:
+    headers = [part for each in row.get("headers") or () for part in ((each["key"] or "").encode(), each["value"])]
+    values = (row.get("key"), row.get("value"), (row.get("detail") or "").encode(), *headers)
+    return any(keys.named_in_bytes(each) for each in values)

@@ -1,0 +1,175 @@
+"""An erasure from its keys to its account: search, begin, then the steps that a kill may interrupt anywhere.
+
+Search and beginning hold the pipeline's lease, the lock of its quarantine and that of housekeeping: nobody lands,
+replays or moves files meanwhile. The beginning is one transaction (`include/ledger/erasures/intent.py`). From its
+commit on every reader leaves the records out, and what is left is found in the ledger by whoever goes on.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from include.crash_points import crash_point
+from include.erasure import check, steps
+from include.erasure.find import Search, search
+from include.erasure.keys import Keys, hashes_of
+from include.erasure.steps import Tell
+from include.errors import TidemarkError, UsageError
+from include.housekeeping.run import alone
+from include.ledger import quarantine as ledger_quarantine
+from include.ledger.erasures import intent, unfinished
+from include.ledger.erasures.coordinates import intervals_with
+from include.ledger.erasures.intent import Request
+from include.ledger.erasures.unfinished import Begun
+from include.ledger.streams import writers
+from include.ledger.streams.writers import Lease
+from include.monitor.lag import total_lag
+from include.monitor.text import quantity
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+from include.streams.generations import no_stream
+from include.times import format_time
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What shall be erased, and why."""
+
+    keys: tuple[str, ...]
+    columns: Sequence[str]
+    reason: str
+    by: str
+    whole_records: bool = False
+    """Also the rows of others that the same messages hold."""
+
+
+def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
+    """Erase what is kept of the keys and return the account of it.
+
+    An unfinished erasure of the same keys is finished instead. Raises UsageError for a pipeline that cannot be erased
+    yet, for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while a stream
+    runs; what an interval's failure means.
+    """
+    columns = check.subject_columns(pipeline, wish.columns)
+    check.check_erasable(pipeline, columns)
+    reason = " ".join(wish.reason.split())
+    if not reason:
+        raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"', pipeline=pipeline.name)
+    if (begun := unfinished.unfinished(pipeline.name)) is not None:
+        if hashes_of(wish.keys, begun.salt) != sorted(begun.key_hashes):
+            raise UsageError(
+                f"erasure {begun.id}, of other keys, is unfinished",
+                remedy=f"finish it first: ./tidemark erase {pipeline.name} --resume",
+                pipeline=pipeline.name,
+            )
+        return resume(pipeline, tell)
+    keys = Keys(wish.keys)
+    with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline):
+        tell(f"{pipeline.name}: searching {quantity(len(wish.keys), 'key')}")
+        found = search(pipeline, columns, keys)
+        _check_others(pipeline, found, whole_records=wish.whole_records)
+        salt = secrets.token_hex(16)
+        hashes = hashes_of(wish.keys, salt)
+        intent.begin(
+            lease,
+            Request(pipeline.name, columns, reason, wish.by, salt, hashes, bool(pipeline.views)),
+            found.found,
+            keys,
+        )
+    crash_point("erasure_noted")
+    return {**resume(pipeline, tell), "references": check.references_naming(pipeline, keys)}
+
+
+def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
+    """Return how much an erasure would erase; nothing is changed. Raises as `erase` before it begins."""
+    columns = check.subject_columns(pipeline, wish.columns)
+    check.check_erasable(pipeline, columns)
+    found = search(pipeline, columns, Keys(wish.keys))
+    records = {*found.found.landed, *found.found.registered, *found.found.quarantined}
+    return {
+        "pipeline": pipeline.name,
+        "keys": len(wish.keys),
+        "records": len(records),
+        "rows": found.found.rows,
+        "rows_of_others": found.rows_of_others,
+        "quarantined": len(found.found.quarantined),
+        "intervals": len(intervals_with(pipeline.name, records)),
+    }
+
+
+def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
+    """Finish the unfinished erasure of a pipeline and return the account of it. Raises UsageError without one.
+
+    A stream may run meanwhile: what it reads of the archive leaves the records out.
+    """
+    erasure = unfinished.unfinished(pipeline.name)
+    if erasure is None:
+        raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
+    counts = erasure.counts
+    tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
+    with _files_stay(pipeline):
+        files = steps.rewrite(pipeline, erasure, tell)
+    steps.build_views(pipeline, erasure, tell)
+    built = steps.build_intervals(pipeline, erasure, tell)
+    swept = steps.sweep(pipeline, erasure, tell)
+    done = unfinished.finish(erasure.id, {"rewritten_files": files, "built_intervals": built, **swept})
+    crash_point("erasure_finished")
+    return account(pipeline, done)
+
+
+def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
+    """Return what the ledger tells of an erasure: how many and never what, and what it did not reach."""
+    return {
+        "erasure": erasure.id,
+        "pipeline": erasure.pipeline,
+        "columns": list(erasure.columns),
+        "reason": erasure.reason,
+        "by": erasure.by,
+        "begun_at": format_time(erasure.begun_at),
+        "ended_at": format_time(erasure.ended_at) if erasure.ended_at else None,
+        **erasure.counts,
+        "not_archived_yet": total_lag(pipeline),
+        "remains": check.remaining(pipeline),
+    }
+
+
+def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> None:
+    if found.rows_of_others and not whole_records:
+        raise UsageError(
+            f"the same messages hold {quantity(found.rows_of_others, 'row')} of others, and a record is erased whole; "
+            "nothing was changed",
+            remedy="--whole-records erases these rows, too",
+            pipeline=pipeline.name,
+        )
+
+
+@contextmanager
+def _files_stay(pipeline: Pipeline) -> Iterator[None]:
+    """Let nobody replay, discard, compact or delete meanwhile. Raises AnotherWriter."""
+    with ledger_quarantine.deciding(pipeline.name), alone(pipeline.name):
+        yield
+
+
+@contextmanager
+def _renewed(lease: Lease) -> Iterator[None]:
+    """Renew the lease during the block, however long the search takes."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        with suppress(TidemarkError):
+            # What ends it, the beginning's transaction finds again.
+            while not ended.wait(settings().lease_seconds / 4):
+                writers.renew(lease)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,159 @@
+"""The steps of an erasure after it was begun: each finds in the ledger what is left of it, so that it may be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from include import catalog, kafka, lake
+from include.crash_points import crash_point
+from include.erasure.files import rewrite_files
+from include.errors import AnotherWriter, OffsetsLost, TidemarkError, UsageError, error_class
+from include.housekeeping.old_generations import sweep_checkpoints
+from include.housekeeping.run import alone
+from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
+from include.intervals import steps
+from include.ledger.archive.decoders import decoded_otherwise
+from include.ledger.erasures import unfinished
+from include.ledger.erasures.unfinished import Begun
+from include.ledger.intervals import attempts, locks
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
+from include.ledger.inventory import attempts_under_way
+from include.ledger.streams import generations
+from include.pipelines.spec import Pipeline
+from include.spark.run import run_job, run_stream_job
+from include.spark.submission import submission
+from include.versions import code_version, decoder_version
+
+Tell = Callable[[str], None]
+
+_LONG_AGO = timedelta(days=30)
+"""An attempt that began before then is not under way any more."""
+
+
+def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> int:
+    """Write landing and quarantine again without the records, and return how many files those were."""
+    written = rewrite_files(pipeline, erasure)
+    tell(f"{pipeline.name}: {written} files of landing and quarantine were written again")
+    crash_point("erased_from_landing")
+    return written
+
+
+def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
+    """Let the stream build its views in the generation that the erasure opened, from the archive as it is now.
+
+    What a view's places hold is replaced, and keys that are not there any more are deleted from them. A stream that
+    somebody else has started since does the same. Raises what the stream's end means.
+    """
+    if erasure.generation is None or not pipeline.views or _views_are_built(pipeline):
+        return
+    tell(f"{pipeline.name}: the stream builds its views again")
+    job = submission("stream", "--pipeline", pipeline.name, "--until-caught-up", name=f"stream {pipeline.name}")
+    code = run_stream_job(job)
+    if not _views_are_built(pipeline):
+        raise _ended(pipeline, "the stream", code)
+    crash_point("erased_from_views")
+
+
+def _views_are_built(pipeline: Pipeline) -> bool:
+    current = generations.current(pipeline.name)
+    assert current is not None
+    return all(
+        unfinished.view_is_built(
+            pipeline.name,
+            view.name,
+            f"base-{pipeline.name}-{view.name}-g{current.number}",
+            current.version(-1),
+        )
+        for view in pipeline.views
+    )
+
+
+def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> int:
+    """Build, validate and register the tables of the intervals anew, and return how many those were.
+
+    Raises ValidationFailed or ReconciliationFailed for one that does not pass: what it registered before stays then.
+    """
+    left = unfinished.intervals_to_build(erasure)
+    for number, pinned in enumerate(left, 1):
+        tell(f"{pipeline.name}: {pinned.interval} is built again ({number} of {len(left)})")
+        _build_interval(pipeline, erasure, pinned)
+        crash_point("erased_interval_built")
+    for attempt in unfinished.attempts_to_announce(erasure):
+        steps.announce(attempt)
+    return len(left)
+
+
+def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) -> None:
+    source = steps.readable_source(pinned, _source(pipeline, pinned))
+    version = code_version(pipeline.name)
+    attempt = attempts.begin_attempt(pinned, run_by=f"erasure {erasure.id}", code_version=version, source=source)
+    with locks.attempt_under_way(pipeline.name, pinned.interval):
+        code = run_job(steps.submit_both(pipeline.name, attempt))
+        if code not in (0, 2):
+            raise _ended(pipeline, str(pinned.interval), code)
+        verdict = steps.announce(attempt)
+    if verdict.exit_code:
+        raise error_class(verdict.exit_code)(
+            f"{verdict.in_words()}; what was registered before stays, with the rows that are to be erased",
+            remedy=f"./tidemark erase {pipeline.name} --resume, when it can pass",
+            pipeline=pipeline.name,
+        )
+
+
+def _source(pipeline: Pipeline, pinned: PinnedInterval) -> Source:
+    """The archive; Kafka where newer code than landed the rows decodes them, as long as it holds them."""
+    if not decoded_otherwise(pipeline.name, pinned.ranges, decoder_version(pipeline.name)):
+        return Source.ARCHIVE
+    try:
+        kafka.check_retained(pipeline.name, pinned.ranges)
+    except OffsetsLost:
+        return Source.ARCHIVE
+    return Source.KAFKA
+
+
+def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:
+    return error_class(code)(
+        f"{what} ended with {code}: the erasure is unfinished",
+        remedy=f"see to what the log above names, then: ./tidemark erase {pipeline.name} --resume",
+        pipeline=pipeline.name,
+    )
+
+
+def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
+    """Delete what may still hold the rows: replaced revisions, removed and leftover files, old checkpoints.
+
+    Raises AnotherWriter while an attempt of any interval is under way: leftovers could be its files.
+    """
+    now = datetime.now(UTC)
+    _check_nobody_builds(pipeline, now)
+    done, times = Done(pipeline.name, dry_run=False), Times(now, now, now, now)
+    with alone(pipeline.name):
+        pointed_at = {
+            catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
+        }
+        retired = [each for each in unfinished.retire(erasure) if catalog.comparable_location(each) not in pointed_at]
+        crash_point("erased_revisions_retired")
+        for location in retired:
+            lake.delete(location)
+        sweep_landing(pipeline, times, done)
+        sweep_tables(pipeline, times, pointed_at, done)
+        sweep_checkpoints(pipeline, times, done)
+    for line in done.kept:
+        tell(f"{pipeline.name}: left: {line}")
+    crash_point("erased_files_swept")
+    return {"revisions": len(retired), "swept_files": done.deleted["files"]}
+
+
+def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:
+    for interval in set(attempts_under_way(pipeline.name, now - _LONG_AGO).values()):
+        try:
+            with locks.no_attempt_under_way(pipeline.name, interval):
+                pass
+        except UsageError as error:
+            raise AnotherWriter(
+                f"an attempt of {interval} is under way: the erasure is unfinished",
+                remedy=f"let it end, then: ./tidemark erase {pipeline.name} --resume",
+                pipeline=pipeline.name,
+            ) from error

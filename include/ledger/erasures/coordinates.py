@@ -1,0 +1,122 @@
+"""Coordinates of erased records: what reads offsets again must leave them out."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from include.errors import AnotherWriter
+from include.ledger.archive.positions import topic_ids
+from include.ledger.database import lock, session
+from include.ledger.intervals.pinned import PinnedInterval
+from include.ledger.models import ErasedRecord, Erasure, IntervalRange, IntervalRow, Replay
+from include.offsets import Coordinates, OffsetRange
+from include.times import Interval
+
+
+def erased_within(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Coordinates]:
+    """Return the erased records of the ranges, each range in its incarnation of the topic."""
+    found: set[Coordinates] = set()
+    with session() as ledger:
+        if not _has_any(ledger, pipeline):
+            return []
+        current = topic_ids(ledger, pipeline)
+        for each in ranges:
+            found.update(_within(ledger, pipeline, current, each))
+    return sorted(found)
+
+
+def _has_any(ledger: Session, pipeline: str) -> bool:
+    return ledger.scalar(select(Erasure.id).where(Erasure.pipeline == pipeline).limit(1)) is not None
+
+
+def _within(ledger: Session, pipeline: str, current: Mapping[str, str], each: OffsetRange) -> Iterable[Coordinates]:
+    tp = each.topic_partition
+    named = replace(each, topic_id=each.topic_id or current.get(tp.topic, ""))
+    wanted = select(ErasedRecord.record_offset).where(
+        ErasedRecord.pipeline == pipeline,
+        ErasedRecord.topic == tp.topic,
+        ErasedRecord.topic_id == named.topic_id,
+        ErasedRecord.topic_partition == tp.partition,
+        ErasedRecord.record_offset >= each.from_offset,
+        ErasedRecord.record_offset < each.until_offset,
+    )
+    return [(tp.topic, tp.partition, offset) for offset in ledger.scalars(wanted)]
+
+
+def being_erased(pipeline: str) -> frozenset[Coordinates]:
+    """Return the records of an erasure that is not finished: files may still hold them, and nobody may read them."""
+    wanted = (
+        select(ErasedRecord.topic, ErasedRecord.topic_partition, ErasedRecord.record_offset)
+        .join(Erasure, Erasure.id == ErasedRecord.erasure_id)
+        .where(Erasure.pipeline == pipeline, Erasure.ended_at.is_(None))
+    )
+    with session() as ledger:
+        return frozenset((topic, partition, offset) for topic, partition, offset in ledger.execute(wanted))
+
+
+def last_erasure(pipeline: str) -> int:
+    """Return the number of the pipeline's last erasure; 0 without one. Whoever builds reads it before anything else."""
+    with session() as ledger:
+        return ledger.scalar(select(func.max(Erasure.id)).where(Erasure.pipeline == pipeline)) or 0
+
+
+def lock_erasing(ledger: Session, pipeline: str) -> None:
+    """Let builds be noted and registrations begin before or after an erasure begins, not beside it."""
+    lock(ledger, f"erasure:{pipeline}")
+
+
+def check_built_since(ledger: Session, pinned: PinnedInterval, condition: ColumnElement[bool]) -> None:
+    """Raise AnotherWriter when an erasure of the condition took records from an interval."""
+    lock_erasing(ledger, pinned.pipeline)
+    wanted = select(Erasure.id).where(
+        Erasure.pipeline == pinned.pipeline, Erasure.intervals.contains([pinned.id]), condition
+    )
+    if ledger.scalar(wanted.limit(1)) is not None:
+        raise AnotherWriter(
+            f"{pinned.interval} was built before records of it were erased; what was built is left out",
+            remedy="run the interval again",
+            pipeline=pinned.pipeline,
+        )
+
+
+def check_noted(ledger: Session, pinned: PinnedInterval, known: int) -> None:
+    """Raise AnotherWriter when records of an interval were erased after the erasure that its build knows."""
+    check_built_since(ledger, pinned, Erasure.id > known)
+
+
+def check_registered(ledger: Session, pinned: PinnedInterval, build: int) -> None:
+    """Raise AnotherWriter when records of an interval were erased after a build of it was noted."""
+    check_built_since(ledger, pinned, Erasure.last_build >= build)
+
+
+def intervals_with(pipeline: str, coordinates: Collection[Coordinates]) -> list[Interval]:
+    """Return the pinned intervals that hold some of the records, or deliver their replays, oldest first."""
+    wanted = frozenset(coordinates)
+    by_log: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for topic, partition, offset in sorted(wanted):
+        by_log[topic, partition].append(offset)
+    pinned = select(IntervalRow, IntervalRange).join(IntervalRange, IntervalRange.interval_id == IntervalRow.id)
+    replays = select(IntervalRow, Replay).join(Replay, Replay.interval_id == IntervalRow.id)
+    with session() as ledger:
+        found = {
+            Interval(row.from_time, row.to_time)
+            for row, part in ledger.execute(pinned.where(IntervalRow.pipeline == pipeline)).tuples()
+            if _holds(by_log[part.topic, part.topic_partition], part.from_offset, part.until_offset)
+        }
+        found |= {
+            Interval(row.from_time, row.to_time)
+            for row, replay in ledger.execute(replays.where(IntervalRow.pipeline == pipeline)).tuples()
+            if (replay.topic, replay.topic_partition, replay.record_offset) in wanted
+        }
+    return sorted(found, key=lambda each: each.from_time)
+
+
+def _holds(offsets: Sequence[int], first: int, until: int) -> bool:
+    at = bisect_left(offsets, first)
+    return at < len(offsets) and offsets[at] < until

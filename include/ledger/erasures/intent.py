@@ -1,0 +1,226 @@
+"""The one transaction that begins an erasure: from its commit on, nobody reads the records any more.
+
+In it the records get their fate, what the ledger itself tells of them goes, and the stream's next generation opens.
+What is left afterwards needs no key: it goes by coordinates (`include/ledger/erasures/unfinished.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from include.errors import UsageError
+from include.ledger.archive.positions import topic_ids
+from include.ledger.database import session
+from include.ledger.erasures.coordinates import lock_erasing
+from include.ledger.erasures.scrub import Forget, forget
+from include.ledger.intervals.revisions import move
+from include.ledger.intervals.states import RevisionState
+from include.ledger.models import Build, DivertedRecord, ErasedRecord, Erasure, QuarantineNote, Replay, Revision
+from include.ledger.streams import writers
+from include.ledger.streams.generations import open_in
+from include.offsets import Coordinates, Fate
+
+_AT_ONCE = 5_000
+"""Rows in one statement."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    pipeline: str
+    columns: Sequence[str]
+    reason: str
+    by: str
+    salt: str
+    key_hashes: Sequence[str]
+    has_views: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """The records that hold a key."""
+
+    landed: Collection[Coordinates]
+    """With rows in landing files."""
+    registered: Collection[Coordinates]
+    """With rows in revisions only: their landing files were removed, or newer code made these rows."""
+    quarantined: Collection[Coordinates]
+    rows: int
+    """Rows of the archive table."""
+
+
+_COUNTED = """
+    UPDATE {table} AS counted SET
+        archived = counted.archived - LEAST(counted.archived, part.archived),
+        empty = counted.empty - LEAST(counted.empty, part.empty),
+        quarantined = counted.quarantined - LEAST(counted.quarantined, part.quarantined),
+        erased = counted.erased + part.archived + part.empty + part.quarantined
+    FROM (
+        SELECT r.{key}, r.topic, r.topic_partition,
+            count(*) FILTER (WHERE e.fate = 'archived') AS archived,
+            count(*) FILTER (WHERE e.fate = 'empty') AS empty,
+            count(*) FILTER (WHERE e.fate = 'quarantined') AS quarantined
+        FROM erased_records e
+        JOIN {table} r ON r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
+            AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
+        JOIN {owner} o ON o.id = r.{key} AND o.pipeline = e.pipeline {condition}
+        WHERE e.erasure_id = :erasure
+        GROUP BY r.{key}, r.topic, r.topic_partition
+    ) AS part
+    WHERE counted.{key} = part.{key} AND counted.topic = part.topic
+        AND counted.topic_partition = part.topic_partition {noted}
+"""
+
+_INTERVALS = """
+    SELECT DISTINCT r.interval_id
+    FROM erased_records e
+    JOIN interval_ranges r ON r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
+        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
+    JOIN intervals o ON o.id = r.interval_id AND o.pipeline = e.pipeline
+    WHERE e.erasure_id = :erasure
+    UNION
+    SELECT p.interval_id
+    FROM replays p
+    JOIN erased_records e ON e.pipeline = p.pipeline AND e.topic = p.topic AND e.topic_id = p.topic_id
+        AND e.topic_partition = p.topic_partition AND e.record_offset = p.record_offset
+    WHERE e.erasure_id = :erasure AND p.interval_id IS NOT NULL
+"""
+
+_REMOVED = """
+    UPDATE erased_records AS e SET fate = 'archived'
+    FROM micro_batch_ranges r
+    JOIN micro_batches b ON b.id = r.micro_batch_id AND b.query = 'archive'
+    WHERE e.erasure_id = :erasure AND e.fate = 'empty' AND b.pipeline = e.pipeline
+        AND r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
+        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
+        AND EXISTS (
+            SELECT FROM landing_files f
+            WHERE f.micro_batch_id = b.id AND f.fate = 'archived' AND f.removed_at IS NOT NULL
+        )
+"""
+
+
+def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -> int:
+    """Begin an erasure and return its number.
+
+    Raises AnotherWriter when the lease is lost, UsageError when another erasure of the pipeline is unfinished.
+    """
+    with session() as ledger:
+        writers.check(ledger, lease)
+        lock_erasing(ledger, request.pipeline)
+        _check_alone(ledger, request.pipeline)
+        row = Erasure(
+            pipeline=request.pipeline,
+            columns=list(request.columns),
+            reason=request.reason,
+            begun_by=request.by,
+            salt=request.salt,
+            key_hashes=list(request.key_hashes),
+            counts={},
+            intervals=[],
+            last_build=ledger.scalar(select(func.coalesce(func.max(Build.id), 0))) or 0,
+        )
+        ledger.add(row)
+        ledger.flush()
+        _note_records(ledger, row.id, request.pipeline, found)
+        _count(ledger, row.id)
+        row.intervals = sorted(ledger.scalars(text(_INTERVALS), {"erasure": row.id}))
+        _drop_decisions(ledger, row.id)
+        entries = forget(ledger, request.pipeline, row.intervals, names)
+        _discard_builds(ledger, row.intervals)
+        if request.has_views:
+            row.generation = open_in(ledger, request.pipeline, request.by, f"erasure {row.id}: {request.reason}")
+        row.counts = {
+            "keys": len(request.key_hashes),
+            "records": len({*found.landed, *found.registered, *found.quarantined}),
+            "rows": found.rows,
+            "quarantined": len(found.quarantined),
+            "intervals": len(row.intervals),
+            "ledger_entries": entries,
+        }
+        return row.id
+
+
+def _check_alone(ledger: Session, pipeline: str) -> None:
+    open_one = ledger.scalar(select(Erasure.id).where(Erasure.pipeline == pipeline, Erasure.ended_at.is_(None)))
+    if open_one is not None:
+        raise UsageError(
+            f"erasure {open_one} is unfinished",
+            remedy=f"finish it first: ./tidemark erase {pipeline} --resume",
+            pipeline=pipeline,
+        )
+
+
+def _note_records(ledger: Session, erasure: int, pipeline: str, found: Found) -> None:
+    ids = topic_ids(ledger, pipeline)
+    fates = {
+        **dict.fromkeys(found.registered, Fate.EMPTY),
+        **dict.fromkeys(found.landed, Fate.ARCHIVED),
+        **dict.fromkeys(found.quarantined, Fate.QUARANTINED),
+    }
+    rows: list[dict[str, Any]] = [
+        {
+            "pipeline": pipeline,
+            "topic": topic,
+            "topic_id": ids[topic],
+            "topic_partition": partition,
+            "record_offset": offset,
+            "fate": str(fate),
+            "erasure_id": erasure,
+        }
+        for (topic, partition, offset), fate in sorted(fates.items())
+    ]
+    for start in range(0, len(rows), _AT_ONCE):
+        ledger.execute(insert(ErasedRecord).on_conflict_do_nothing(), rows[start : start + _AT_ONCE])
+    # What has rows in revisions only: archived where its landing was removed, else newer code made these rows.
+    ledger.execute(text(_REMOVED), {"erasure": erasure})
+
+
+def _count(ledger: Session, erasure: int) -> None:
+    """Move the records from the fates that the ledger counted to `erased`, in micro-batches and intervals."""
+    batches = {"table": "micro_batch_ranges", "key": "micro_batch_id", "owner": "micro_batches", "noted": ""}
+    intervals = {"table": "interval_ranges", "key": "interval_id", "owner": "intervals", "condition": ""}
+    ledger.execute(text(_COUNTED.format(condition="AND o.query = 'archive'", **batches)), {"erasure": erasure})
+    noted = "AND counted.archived IS NOT NULL"
+    ledger.execute(text(_COUNTED.format(noted=noted, **intervals)), {"erasure": erasure})
+
+
+def _drop_decisions(ledger: Session, erasure: int) -> None:
+    """Drop what replays, diversions and decisions say of the records."""
+    for model in (Replay, DivertedRecord):
+        ledger.execute(
+            delete(model).where(
+                *(
+                    getattr(model, name) == getattr(ErasedRecord, name)
+                    for name in ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
+                ),
+                ErasedRecord.erasure_id == erasure,
+            )
+        )
+    ledger.execute(
+        update(QuarantineNote)
+        .where(
+            *(
+                getattr(QuarantineNote, name) == getattr(ErasedRecord, name)
+                for name in ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
+            ),
+            ErasedRecord.erasure_id == erasure,
+        )
+        .values(detail="")
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _discard_builds(ledger: Session, intervals: Collection[int]) -> None:
+    """Discard what was built of the intervals and is not registered; it may hold the rows."""
+    open_states = (RevisionState.BUILT, RevisionState.VALIDATED, RevisionState.REJECTED)
+    wanted = select(Revision).where(Revision.interval_id.in_(list(intervals)), Revision.state.in_(open_states))
+    for each in ledger.scalars(wanted.with_for_update()):
+        move(each, RevisionState.DISCARDED)

@@ -1,0 +1,86 @@
+"""What the ledger itself repeats of records: rows in reports, examples, outages and texts of errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from include.ledger.models import (
+    AlertRow,
+    Approval,
+    Attempt,
+    BatchFailure,
+    Build,
+    ExpectationRow,
+    IntervalRow,
+    ListedRow,
+    OutageRow,
+    QuarantineNote,
+)
+
+
+class Forget(Protocol):
+    """The keys that are to be forgotten."""
+
+    def named_in(self, value: str) -> bool:
+        """Return whether a text holds one of the keys."""
+
+    def without(self, value: Any) -> Any:
+        """Return a JSON value whose texts hold none of the keys."""
+
+
+def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Forget) -> int:
+    """Take the keys out of what the ledger tells of a pipeline, and return the number of rows that named one.
+
+    Builds, attempts and expectations are looked at where they belong to the intervals that held the records.
+    """
+    of_intervals = list(intervals)
+    found = _delete_rows(ledger, pipeline, names)
+    for row in ledger.scalars(select(Build).where(Build.interval_id.in_(of_intervals))):
+        found += _clean(row, names, Build.findings)
+        for each in ledger.scalars(select(ExpectationRow).where(ExpectationRow.build_id == row.id)):
+            found += _clean(each, names, ExpectationRow.observed, ExpectationRow.words)
+        for asked in ledger.scalars(select(Approval).where(Approval.build_id == row.id)):
+            found += _clean(asked, names, Approval.warnings)
+    for attempt in ledger.scalars(select(Attempt).where(Attempt.interval_id.in_(of_intervals))):
+        found += _clean(attempt, names, Attempt.verdict)
+    for interval in ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(of_intervals))):
+        found += _clean(interval, names, IntervalRow.verdict)
+    for note in ledger.scalars(select(QuarantineNote).where(QuarantineNote.pipeline == pipeline)):
+        found += _clean(note, names, QuarantineNote.detail, QuarantineNote.reason)
+    for failure in ledger.scalars(select(BatchFailure).where(BatchFailure.pipeline == pipeline)):
+        found += _clean(failure, names, BatchFailure.error)
+    for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == pipeline)):
+        found += _clean(alert, names, AlertRow.alert)
+    return found
+
+
+def _delete_rows(ledger: Session, pipeline: str, names: Forget) -> int:
+    """Delete rows that reports listed and outages that were noted, where they name a key."""
+    listed = select(ListedRow).join(IntervalRow, IntervalRow.id == ListedRow.interval_id)
+    gone = 0
+    for row in (
+        *ledger.scalars(listed.where(IntervalRow.pipeline == pipeline)),
+        *ledger.scalars(select(OutageRow).where(OutageRow.pipeline == pipeline)),
+    ):
+        texts = (row.key, json.dumps(row.row, ensure_ascii=False), json.dumps(getattr(row, "end_row", None)))
+        if any(names.named_in(each) for each in texts):
+            ledger.delete(row)
+            gone += 1
+    ledger.flush()
+    return gone
+
+
+def _clean(row: object, names: Forget, *columns: InstrumentedAttribute[Any]) -> int:
+    changed = 0
+    for column in columns:
+        value = getattr(row, column.key)
+        said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if value is not None and names.named_in(said):
+            setattr(row, column.key, names.without(value))
+            changed = 1
+    return changed

@@ -1,0 +1,1 @@
+"""Search of archive rows for the keys of an erasure."""

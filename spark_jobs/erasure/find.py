@@ -1,0 +1,49 @@
+"""Archive rows whose subject is one of the keys, by the coordinates of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.pipelines.spec import IDENTITY, Pipeline
+from spark_jobs.archive.files import read_files
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.spark.frames import frame_of
+
+_RECORD = list(IDENTITY[:3])
+
+
+def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return coordinates of the records with a row of one of the keys, and how many rows these are.
+
+    `asked`: keys, columns (paths inside a row), and the files: landing, registered. The answer has the coordinates by
+    landing and registered, rows (each once, wherever it lies), and rows_of_others, which the same records hold.
+    """
+    files = {name: _rows(spark, pipeline, asked[name]) for name in ("landing", "registered")}
+    marked = {name: _mark(rows, asked["columns"], asked["keys"]) for name, rows in files.items()}
+    kept = reduce(DataFrame.unionByName, (rows.withColumn("file", F.lit(name)) for name, rows in marked.items()))
+    records = kept.where("is_asked").select("file", *_RECORD).distinct().persist()
+    by_file: dict[str, list[list[Any]]] = {name: [] for name in files}
+    for row in records.toLocalIterator():
+        by_file[row["file"]].append([row[name] for name in _RECORD])
+    rows = kept.join(F.broadcast(records.select(*_RECORD).distinct()), _RECORD, "left_semi")
+    each_once = rows.groupBy(*IDENTITY).agg(F.max("is_asked").alias("is_asked"))
+    counted = each_once.agg(F.count_if("is_asked").alias("rows"), F.count_if(~F.col("is_asked")).alias("others"))
+    (count,) = counted.collect()
+    return {**by_file, "rows": count["rows"], "rows_of_others": count["others"]}
+
+
+def _rows(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
+    return read_files(spark, paths, archive_schema(pipeline))
+
+
+def _mark(rows: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataFrame:
+    """Return the identity of rows, and whether one of the columns, as text, is one of the keys."""
+    asked = F.broadcast(frame_of(rows.sparkSession, ((key,) for key in keys), "asked STRING"))
+    is_one: Column = reduce(Column.__or__, (F.col(column).cast("STRING") == F.col("asked") for column in columns))
+    marked = rows.join(asked, is_one, "left")
+    return marked.select(*IDENTITY, F.col("asked").isNotNull().alias("is_asked"))

@@ -1,0 +1,199 @@
+"""The transaction that begins an erasure, and the files that follow it, on a real PostgreSQL and without Spark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include import lake
+from include.erasure.files import rewrite_files
+from include.erasure.keys import Keys, hashes_of
+from include.errors import AnotherWriter, UsageError
+from include.ledger.archive import landing_files
+from include.ledger.database import session
+from include.ledger.erasures import intent, unfinished
+from include.ledger.erasures.coordinates import being_erased, erased_within, intervals_with, last_erasure
+from include.ledger.erasures.intent import Found, Request
+from include.ledger.intervals import attempts, builds, evidence
+from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
+from include.ledger.models import Erasure, IntervalRange, LandingFileRow, ListedRow, MicroBatchRange, Topic
+from include.ledger.streams import writers
+from include.offsets import Coordinates, Fate, Fates, OffsetRange
+from include.pipelines import load_pipeline
+from include.reconciliation import ReconciliationCounts
+from tests.conftest import Home
+from tests.support import attempts as made
+from tests.support.committed import TP, commit, register, span
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def pipeline(postgres: Home, request: pytest.FixtureRequest) -> str:
+    """A pipeline that has read the topic `events`."""
+    name = str(request.node.name)[:60]
+    with session() as ledger:
+        ledger.add(Topic(pipeline=name, topic="events", topic_id="id", topic_partitions=1))
+    return name
+
+
+def at(offset: int) -> Coordinates:
+    return "events", 0, offset
+
+
+def begin(pipeline: str, landed: set[Coordinates], quarantined: set[Coordinates], key: str = "cam-1") -> int:
+    """What the command does once it has searched."""
+    lease = writers.acquire(pipeline)
+    try:
+        request = Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, hashes_of([key], "00" * 16), False)
+        return intent.begin(lease, request, Found(landed, set(), quarantined, len(landed)), Keys([key]))
+    finally:
+        writers.release(lease)
+
+
+def write(path: str, offsets: list[int]) -> None:
+    """A landing file with a row of each offset, in the place of one that the ledger knows."""
+    columns = {"kafka_topic": ["events"] * len(offsets), "kafka_partition": [0] * len(offsets), "kafka_offset": offsets}
+    _, place = lake.filesystem(lake.uri(path))
+    pq.write_table(pa.table({**columns, "device_id": [f"cam-{offset}" for offset in offsets]}), place)
+
+
+def counted(pipeline: str, offsets: OffsetRange) -> Fates:
+    (recorded,) = evidence.committed_fates(pipeline, [offsets])
+    return recorded.fates
+
+
+def note_fates(pipeline: str, batch: int, archived: int, quarantined: int) -> None:
+    with session() as ledger:
+        row = ledger.get_one(MicroBatchRange, (batch, "events", 0))
+        row.archived, row.quarantined = archived, quarantined
+
+
+def test_records_move_from_their_fates_to_erased_in_every_count(pipeline: str) -> None:
+    batch = commit(pipeline, 0, 0, 10, archived=7, quarantined=3)
+    note_fates(pipeline, batch, 7, 3)
+    interval = register(pipeline, 0, 0, 8)
+    with session() as ledger:
+        row = ledger.get_one(IntervalRange, (interval, "events", 0))
+        row.archived, row.empty, row.quarantined, row.gaps = 6, 0, 2, 0
+        ledger.add(
+            ListedRow(interval_id=interval, report="Offline", key='{"device_id": "cam-1"}', row={"name": "porch"})
+        )
+        ledger.add(
+            ListedRow(interval_id=interval, report="Offline", key='{"device_id": "cam-10"}', row={"name": "yard"})
+        )
+    assert [each.from_time for each in intervals_with(pipeline, {at(1)})]
+    assert intervals_with(pipeline, {at(9)}) == []
+    erasure = begin(pipeline, {at(1), at(2)}, {at(7), at(9)})
+    assert counted(pipeline, span(0, 10)) == Fates(5, 0, 1, 4)
+    with session() as ledger:
+        row = ledger.get_one(IntervalRange, (interval, "events", 0))
+        assert (row.archived, row.quarantined, row.erased) == (4, 1, 3)
+        assert [each.key for each in ledger.query(ListedRow).where(ListedRow.interval_id == interval)] == [
+            '{"device_id": "cam-10"}'
+        ]
+        noted = ledger.get_one(Erasure, erasure)
+        assert "cam-1" not in str(vars(noted))
+        assert noted.intervals == [interval]
+    assert erased_within(pipeline, [span(2, 8)]) == [at(2), at(7)]
+    assert being_erased(pipeline) == {at(1), at(2), at(7), at(9)}
+    unfinished.finish(erasure, {})
+    assert being_erased(pipeline) == frozenset()
+    assert erased_within(pipeline, [OffsetRange(TP, 0, 10, "another id")]) == []
+
+
+def test_files_are_written_without_the_records_and_again_after_a_kill_nothing_is_left_to_write(pipeline: str) -> None:
+    first = commit(pipeline, 0, 0, 10, archived=5)
+    second = commit(pipeline, 1, 10, 20, archived=5)
+    compacted = f"landing/{pipeline}/both/fate=archived/part.parquet"
+    with session() as ledger:
+        for row in ledger.query(LandingFileRow).where(LandingFileRow.micro_batch_id.in_((first, second))):
+            row.path = compacted
+    lake.make_parents(lake.uri(compacted))
+    write(compacted, [0, 1, 2, 3, 4, 10, 11, 12, 13, 14])
+    erasure = begin(pipeline, {at(1), at(11), at(12)}, set())
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    declared = load_pipeline("nest_cameras")
+    assert rewrite_files(declared, begun) == 1
+    (path,) = landing_files.files_covering(pipeline, [span(0, 20)], Fate.ARCHIVED)
+    assert re.fullmatch(rf"landing/.*/part-e{erasure}\.parquet", path)
+    assert not lake.exists(lake.uri(compacted))
+    place = Path(lake.filesystem(lake.uri(path))[1])
+    assert pq.ParquetFile(place).read()["kafka_offset"].to_pylist() == [0, 2, 3, 4, 10, 13, 14]
+    assert b"cam-11" not in place.read_bytes()
+    with session() as ledger:
+        rows = ledger.query(LandingFileRow).where(LandingFileRow.path == path).order_by(LandingFileRow.micro_batch_id)
+        assert [(row.rows, row.bytes) for row in rows] == [(4, place.stat().st_size), (3, place.stat().st_size)]
+    assert rewrite_files(declared, begun) == 0
+
+
+def test_second_erasure_waits_for_the_first_and_takes_each_record_once(pipeline: str) -> None:
+    note_fates(pipeline, commit(pipeline, 0, 0, 10, archived=10), 10, 0)
+    erasure = begin(pipeline, {at(1)}, set())
+    with pytest.raises(UsageError, match="unfinished"):
+        begin(pipeline, {at(2)}, set())
+    unfinished.finish(erasure, {})
+    begin(pipeline, {at(1), at(2)}, set())
+    assert counted(pipeline, span(0, 10)) == Fates(8, 0, 0, 2)
+
+
+def test_erasure_is_refused_when_the_lease_was_lost(pipeline: str) -> None:
+    commit(pipeline, 0, 0, 10, archived=10)
+    lease = writers.acquire(pipeline)
+    writers.release(lease)
+    request = Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, [], False)
+    with pytest.raises(AnotherWriter):
+        intent.begin(lease, request, Found({at(1)}, set(), set(), 1), Keys(["cam-1"]))
+    assert last_erasure(pipeline) == 0
+
+
+def erase_from(pipeline: str, attempt: int) -> None:
+    """Erase a record of the attempt's interval."""
+    pinned = attempts.load_attempt(attempt).pinned
+    with session() as ledger:
+        ledger.add(Topic(pipeline=pipeline, topic=made.TOPIC, topic_id="id", topic_partitions=2))
+    begin(pipeline, {(made.TOPIC, 0, pinned.ranges[0].from_offset)}, set())
+
+
+def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) -> None:
+    attempt = made.begin_attempt(pipeline)
+    known = last_erasure(pipeline)
+    erase_from(pipeline, attempt)
+    spec = attempts.load_attempt(attempt)
+    with pytest.raises(AnotherWriter, match="erased"):
+        builds.note_build(spec, [], BuildFindings((), {}, RecordCounts(), ReconciliationCounts()), known)
+    assert attempts.load_attempt(attempt).build is None
+
+
+def test_build_of_before_is_not_registered_and_one_of_after_is(pipeline: str) -> None:
+    attempt = made.begin_attempt(pipeline)
+    built = made.note_build(attempt)
+    erase_from(pipeline, attempt)
+    with pytest.raises(AnotherWriter, match="erased"):
+        made.register(attempt, built, Validation(True, pipeline))
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    assert len(unfinished.retire(begun)) == 1
+    again = made.begin_attempt(pipeline)
+    made.register(again, made.note_build(again))
+    assert unfinished.intervals_to_build(begun) == []
+    assert unfinished.attempts_to_announce(begun) == [again]
+
+
+def test_registered_interval_is_to_be_built_until_a_build_of_after_is_registered(pipeline: str) -> None:
+    attempt = made.begin_attempt(pipeline)
+    built = made.note_build(attempt)
+    made.register(attempt, built)
+    erase_from(pipeline, attempt)
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    assert [each.id for each in unfinished.intervals_to_build(begun)] == [attempts.load_attempt(attempt).pinned.id]
+    again = made.begin_attempt(pipeline)
+    made.register(again, made.note_build(again))
+    assert unfinished.intervals_to_build(begun) == []
+    assert unfinished.retire(begun) == ["file:///nowhere"]
