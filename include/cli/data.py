@@ -212,6 +212,7 @@ def explain(
         ],
     )
     columns = ["topic", "partition", "from_offset", "until_offset", "archived", "empty", "quarantined", "gaps"]
+    columns += ["erased"] if any(r.get("erased") for r in explained["ranges"]) else []
     print_table(columns, [[r[name] for name in columns] for r in explained["ranges"]])
     print_facts(
         {
@@ -226,7 +227,7 @@ def explain(
     suggest(f"./tidemark rebuild {explained['table']} {explained['partition']}")
 
 
-_TOLD_FIRST = ("in_ranges", "archived", "empty", "quarantined", "gaps", "matched", "pending", "late")
+_TOLD_FIRST = ("in_ranges", "archived", "empty", "quarantined", "gaps", "erased", "matched", "pending", "late")
 
 
 def _counts(counts: dict[str, int]) -> str:

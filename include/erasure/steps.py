@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from include import catalog, kafka, lake
 from include.crash_points import crash_point
+from include.erasure import views
 from include.erasure.files import rewrite_files
 from include.errors import AnotherWriter, OffsetsLost, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
@@ -20,7 +21,6 @@ from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.inventory import attempts_under_way
-from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import submission
@@ -46,28 +46,14 @@ def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     What a view's places hold is replaced, and keys that are not there any more are deleted from them. A stream that
     somebody else has started since does the same. Raises what the stream's end means.
     """
-    if erasure.generation is None or not pipeline.views or _views_are_built(pipeline):
+    if erasure.generation is None or not pipeline.views or views.are_built(pipeline):
         return
     tell(f"{pipeline.name}: the stream builds its views again")
     job = submission("stream", "--pipeline", pipeline.name, "--until-caught-up", name=f"stream {pipeline.name}")
     code = run_stream_job(job)
-    if not _views_are_built(pipeline):
+    if not views.are_built(pipeline):
         raise _ended(pipeline, "the stream", code)
     crash_point("erased_from_views")
-
-
-def _views_are_built(pipeline: Pipeline) -> bool:
-    current = generations.current(pipeline.name)
-    assert current is not None
-    return all(
-        unfinished.view_is_built(
-            pipeline.name,
-            view.name,
-            f"base-{pipeline.name}-{view.name}-g{current.number}",
-            current.version(-1),
-        )
-        for view in pipeline.views
-    )
 
 
 def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> int:

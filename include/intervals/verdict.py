@@ -79,7 +79,8 @@ class Verdict:
                     missed = f"it was refused by {validation.decision['by']}; {missed}"
             return f"{place}: nothing is registered; {missed}; read {self.report}"
         records = self.records
-        fates = " + ".join(f"{records.get(name, 0):,} {name}" for name in ("archived", "empty", "quarantined", "gaps"))
+        names = ("archived", "empty", "quarantined", "gaps", *(["erased"] if records.get("erased") else []))
+        fates = " + ".join(f"{records.get(name, 0):,} {name}" for name in names)
         return (
             f"{place}: {len(self.registered)} table partitions are registered; "
             f"{records.get('in_ranges', 0):,} offsets = {fates}; nothing is unexplained"

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.crash_points import crash_point
+from include.erasure.views import check_built
 from include.intervals.references import references_of
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
@@ -49,10 +50,12 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     A registered interval is built by the references' content that it was built by then, unless by `new_references`.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
     when the registered files are of another format or a reference file does not begin with its declared columns,
-    AnotherWriter while the interval is pinned again, or when records of it were erased meanwhile.
+    AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before an erasure
+    has built the views again.
     """
     check_references(run.pipeline)
     check_storage(run.pipeline)
+    check_built(run.pipeline)
     then = {} if new_references else revisions.references_of_registered(run.pinned.id)
     taken = with_content(run.spark, run.pipeline, then)
     with (

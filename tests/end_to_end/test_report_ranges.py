@@ -89,7 +89,7 @@ def test_parts_of_an_interval_give_exactly_their_offsets_when_read_from_either_s
     assert len(records) == 1211
     fates = audit.expected(records)
     expected = dict(zip(FATES, (len(fates.archived), len(fates.empty), len(fates.bad)), strict=True))
-    assert from_kafka["records"] == {"in_ranges": 1211, **expected, "gaps": 0, "lost": 0}
+    assert from_kafka["records"] == {"in_ranges": 1211, **expected, "erased": 0, "gaps": 0, "lost": 0}
     offline = last_offline(fates.rows)
     assert {row["device_id"] for row in from_kafka["reports"]["Cameras offline"]["rows"]} == offline
     for part in ("records", "reports", "ranges"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
@@ -60,7 +61,7 @@ def note_build(
         differences,
         seconds={"read and compare": 3.25, "report": 0.5},
     )
-    builds.note_build(spec, [built], findings)
+    builds.note_build(spec, [built], findings, last_erasure(spec.pinned.pipeline))
     return built
 
 

@@ -28,7 +28,7 @@ class DayTotals:
     intervals: tuple[datetime, ...]
     """Starts of the registered intervals, in order."""
     records: Mapping[str, int]
-    """in_ranges, archived, empty, quarantined, gaps."""
+    """in_ranges, archived, empty, quarantined, gaps, erased."""
     tables: Mapping[str, TableTotals]
 
 
@@ -40,7 +40,7 @@ def day_totals(pipeline: str, from_time: datetime, to_time: datetime) -> DayTota
         IntervalRow.from_time < to_time,
         IntervalRow.state == IntervalState.REGISTERED,
     )
-    fates = [getattr(IntervalRange, name) for name in ("archived", "empty", "quarantined", "gaps")]
+    fates = [getattr(IntervalRange, name) for name in ("archived", "empty", "quarantined", "gaps", "erased")]
     totals = [func.coalesce(func.sum(column), 0) for column in fates]
     with session() as ledger:
         starts = ledger.scalars(select(IntervalRow.from_time).where(*registered).order_by(IntervalRow.from_time)).all()

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import ArrowInvalid
 
 from include import lake, quarantine
+from include.ledger.erasures.coordinates import erased_within
 from include.ledger.lineage import RangeFates
 from include.ledger.pages import calendar as calendar_pages
 from include.ledger.pages import interval as pages
@@ -18,7 +19,7 @@ from include.ledger.pages.interval import AttemptFacts, BatchPart, RevisionFacts
 from include.monitor.history.calendar import MEANINGS, RED, CellState, advice_for, interval_state
 from include.monitor.history.doctor_look import Look
 from include.monitor.history.remedies import Advice, run_command
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import ERASED, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.times import Interval
 
@@ -173,7 +174,7 @@ class RecordPage:
     range: RangeFates
     offset: int
     fate: str
-    """archived, empty, quarantined or gap; in words where the ledger counts fates without naming offsets."""
+    """archived, empty, quarantined, erased or gap; in words where the ledger counts fates without naming offsets."""
     words: str
     batch: BatchPart | None
     """The micro-batch that committed it."""
@@ -198,6 +199,8 @@ def read_record(
     kept = next(iter(quarantine.records_within(page.pipeline, within, 1)), None)
     file, rows = ("", ()) if kept else _rows(page.tables.get(pipeline.table, ()), within)
     fate, words = _fate(batch, has_rows=bool(rows), is_quarantined=kept is not None)
+    if erased_within(page.pipeline, [within]):
+        fate, words = ERASED, "what was kept of it was erased; Kafka may still have it"
     return RecordPage(page.pipeline, page.label, fates, offset, fate, words, batch, pipeline.table, rows, file, kept)
 
 

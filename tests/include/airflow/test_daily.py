@@ -52,7 +52,14 @@ def test_day_is_summed_up_from_what_is_registered_now(day: Home) -> None:
     summary = roll_up(load_pipeline("nest_cameras"), DAY)
     file = day.lake / "reports" / "nest_cameras" / "2026-11-20.json"
     assert summary == {**json.loads(file.read_text()), "file": str(file)}
-    assert summary["records"] == {"in_ranges": 240, "archived": 144, "empty": 24, "quarantined": 48, "gaps": 24}
+    assert summary["records"] == {
+        "in_ranges": 240,
+        "archived": 144,
+        "empty": 24,
+        "quarantined": 48,
+        "gaps": 24,
+        "erased": 0,
+    }
     assert summary["tables"] == {"nest_cameras": {"partitions": 23, "rows": 161}}
     assert summary["intervals"] == 24
 

@@ -88,7 +88,7 @@ def test_proof_holds_and_says_what_was_registered(signed: list[Path], key: Path)
     assert proof["interval"] == {"from": "2026-11-20T06:00:00Z", "to": "2026-11-20T07:00:00Z"}
     assert proof["ranges"][1] == {
         "topic": "nest-logs", "topic_id": "id", "partition": 1, "from_offset": 100, "until_offset": 200,
-        "archived": 95, "empty": 2, "quarantined": 3, "gaps": 0,
+        "archived": 95, "empty": 2, "quarantined": 3, "gaps": 0, "erased": 0,
     }  # fmt: skip
     assert proof["record_hashes"]["present"] is False
     assert set(proof["previous"]) == set(NAMES.tables)

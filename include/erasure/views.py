@@ -1,0 +1,33 @@
+"""Whether the views of the generation that an erasure opened are built: before that they still count erased rows."""
+
+from __future__ import annotations
+
+from include.errors import AnotherWriter
+from include.ledger.erasures import unfinished
+from include.ledger.streams import generations
+from include.pipelines.spec import Pipeline
+
+
+def are_built(pipeline: Pipeline) -> bool:
+    """Return whether each speed view has begun in the current generation, by its base or a micro-batch."""
+    current = generations.current(pipeline.name)
+    return current is None or all(
+        unfinished.view_is_built(
+            pipeline.name,
+            view.name,
+            f"base-{pipeline.name}-{view.name}-g{current.number}",
+            current.version(-1),
+        )
+        for view in pipeline.views
+    )
+
+
+def check_built(pipeline: Pipeline) -> None:
+    """Raise AnotherWriter before an unfinished erasure has built the views again: old ones compare with nothing."""
+    begun = unfinished.unfinished(pipeline.name)
+    if begun is not None and begun.generation is not None and not are_built(pipeline):
+        raise AnotherWriter(
+            f"erasure {begun.id} is unfinished: the speed views still count what is erased",
+            remedy=f"./tidemark erase {pipeline.name} --resume, then run the interval again",
+            pipeline=pipeline.name,
+        )
