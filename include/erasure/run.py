@@ -19,7 +19,7 @@ from include.erasure import check, steps
 from include.erasure.find import Search, search
 from include.erasure.keys import Keys, hashes_of
 from include.erasure.steps import Tell
-from include.errors import TidemarkError, UsageError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.housekeeping.run import alone
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures import intent, unfinished
@@ -113,11 +113,11 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
     with _files_stay(pipeline):
-        files = steps.rewrite(pipeline, erasure, tell)
+        steps.rewrite(pipeline, erasure, tell)
     steps.build_views(pipeline, erasure, tell)
-    built = steps.build_intervals(pipeline, erasure, tell)
+    steps.build_intervals(pipeline, erasure, tell)
     swept = steps.sweep(pipeline, erasure, tell)
-    done = unfinished.finish(erasure.id, {"rewritten_files": files, "built_intervals": built, **swept})
+    done = unfinished.finish(erasure.id, swept)
     crash_point("erasure_finished")
     return account(pipeline, done)
 
@@ -133,9 +133,17 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
         "begun_at": format_time(erasure.begun_at),
         "ended_at": format_time(erasure.ended_at) if erasure.ended_at else None,
         **erasure.counts,
-        "not_archived_yet": total_lag(pipeline),
+        "not_archived_yet": _lag(pipeline),
         "remains": check.remaining(pipeline),
     }
+
+
+def _lag(pipeline: Pipeline) -> int | None:
+    """Return how many offsets are not archived yet; None when Kafka does not answer, which undoes no erasure."""
+    try:
+        return total_lag(pipeline)
+    except ServiceUnreachable:
+        return None
 
 
 def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> None:

@@ -32,12 +32,13 @@ _LONG_AGO = timedelta(days=30)
 """An attempt that began before then is not under way any more."""
 
 
-def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> int:
-    """Write landing and quarantine again without the records, and return how many files those were."""
+def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
+    """Write landing and quarantine again without the records, and delete reports that may list them."""
     written = rewrite_files(pipeline, erasure)
+    for label in unfinished.labels_to_tell_anew(erasure):
+        lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
     tell(f"{pipeline.name}: {written} files of landing and quarantine were written again")
     crash_point("erased_from_landing")
-    return written
 
 
 def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
@@ -56,8 +57,8 @@ def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     crash_point("erased_from_views")
 
 
-def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> int:
-    """Build, validate and register the tables of the intervals anew, and return how many those were.
+def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
+    """Build, validate and register the tables of the intervals anew.
 
     Raises ValidationFailed or ReconciliationFailed for one that does not pass: what it registered before stays then.
     """
@@ -68,7 +69,6 @@ def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> int:
         crash_point("erased_interval_built")
     for attempt in unfinished.attempts_to_announce(erasure):
         steps.announce(attempt)
-    return len(left)
 
 
 def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) -> None:
@@ -119,7 +119,13 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
         }
-        retired = [each for each in unfinished.retire(erasure) if catalog.comparable_location(each) not in pointed_at]
+        retired = unfinished.retire(erasure)
+        for location in (each for each in retired if catalog.comparable_location(each) in pointed_at):
+            raise TidemarkError(
+                f"the catalog points at a replaced revision: {location}; the erasure is unfinished",
+                remedy=f"./tidemark doctor --repair, then: ./tidemark erase {pipeline.name} --resume",
+                pipeline=pipeline.name,
+            )
         crash_point("erased_revisions_retired")
         for location in retired:
             lake.delete(location)

@@ -29,6 +29,7 @@ from include.ledger.models import (
 )
 from include.ledger.quarantine import REPLAY
 from include.offsets import Coordinates, Fate
+from include.times import Interval
 
 
 @dataclass(frozen=True)
@@ -215,11 +216,25 @@ def view_is_built(pipeline: str, view: str, query_id: str, version: int) -> bool
         return ledger.scalar(wanted.limit(1)) is not None
 
 
+def labels_to_tell_anew(erasure: Begun) -> list[str]:
+    """Return the labels of the intervals whose last report may tell of the records."""
+    with session() as ledger:
+        rows = ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(list(erasure.intervals))))
+        old = [row for row in rows if _old(ledger, row.id, erasure.last_build)]
+        return sorted(Interval(row.from_time, row.to_time).label for row in old)
+
+
 def finish(erasure: int, counts: Mapping[str, Any]) -> Begun:
-    """Note that nothing of an erasure is left to do."""
+    """Note that nothing of an erasure is left to do; what was done is counted in the ledger, however often killed."""
     with session() as ledger:
         row = ledger.get_one(Erasure, erasure, with_for_update=True)
-        row.counts = {**row.counts, **counts}
+        begun = _begun(row)
+        written = select(func.count(LandingFileRow.path.distinct())).where(
+            LandingFileRow.path.like(f"%-e{erasure}.parquet"),
+            LandingFileRow.micro_batch_id.in_(select(MicroBatch.id).where(MicroBatch.pipeline == row.pipeline)),
+        )
+        done = {"rewritten_files": ledger.scalar(written), "built_intervals": len(_registered(ledger, begun))}
+        row.counts = {**row.counts, **done, **counts}
         row.ended_at = row.ended_at or func.now()
         ledger.flush()
         ledger.refresh(row)
