@@ -20,7 +20,8 @@ from include.ledger.erasures.coordinates import being_erased, erased_within, int
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, evidence
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
-from include.ledger.models import Erasure, IntervalRange, LandingFileRow, ListedRow, MicroBatchRange, Topic
+from include.ledger.models import Erasure, IntervalRange, LandingFileRow, ListedRow, MicroBatchRange, Replay, Topic
+from include.ledger.quarantine import replayed_into
 from include.ledger.streams import writers
 from include.offsets import Coordinates, Fate, Fates, OffsetRange
 from include.pipelines import load_pipeline
@@ -150,6 +151,28 @@ def test_erasure_is_refused_when_the_lease_was_lost(pipeline: str) -> None:
     with pytest.raises(AnotherWriter):
         intent.begin(lease, request, Found({at(1)}, set(), set(), 1), Keys(["cam-1"]))
     assert last_erasure(pipeline) == 0
+
+
+def test_replayed_record_goes_from_the_interval_that_delivers_it(pipeline: str) -> None:
+    landed = commit(pipeline, 0, 0, 10, quarantined=2)
+    note_fates(pipeline, landed, 0, 2)
+    register(pipeline, 0, 0, 10)
+    delivering = register(pipeline, 1, 10, 20)
+    with session() as ledger:
+        for offset in (0, 1):
+            ledger.add(
+                Replay(
+                    pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=offset,
+                    fate="archived", replayed_by="me@here", decoder_version="1", micro_batch_id=landed,
+                    interval_id=delivering,
+                )
+            )  # fmt: skip
+    erasure = begin(pipeline, {at(0)}, {at(0)})
+    assert replayed_into(delivering).records == 1
+    with session() as ledger:
+        assert delivering in ledger.get_one(Erasure, erasure).intervals
+    assert len(intervals_with(pipeline, {at(1)})) == 2
+    assert counted(pipeline, span(0, 10)) == Fates(0, 0, 1, 1)
 
 
 def erase_from(pipeline: str, attempt: int) -> None:
