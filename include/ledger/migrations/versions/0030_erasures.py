@@ -89,9 +89,8 @@ def upgrade() -> None:
         sa.Column("record_offset", sa.BigInteger(), primary_key=True, comment="The record's offset"),
         sa.Column("topic_id", sa.String(), primary_key=True, comment="Kafka's topic id"),
         sa.Column("fate", sa.String(), nullable=False, comment="The fate that it had before"),
-        sa.Column(
-            "erasure_id", sa.BigInteger(), sa.ForeignKey("erasures.id"), nullable=False, comment="The erasure"
-        ),
+        sa.Column("erasure_id", sa.BigInteger(), nullable=False, comment="The erasure"),
+        sa.ForeignKeyConstraint(["erasure_id"], ["erasures.id"], name="fk_erased_records_erasure_id"),
         comment="Coordinates of erased records; whatever reads them from Kafka again leaves them out",
     )
     op.create_index("ix_erased_records_erasure", "erased_records", ["erasure_id"])
