@@ -62,7 +62,7 @@ class Settings:
     database_url: Secret | None = setting(
         None, "postgresql://user:password@host:port; databases ledger, catalog, airflow", postgresql_url, secret=True
     )
-    jdbc_properties: Path | None = setting(None, "0600 file with the connections of references and their secrets", Path)
+    jdbc_properties: Path | None = setting(None, "0600 file with connections of references and outputs", Path)
     registry_url: Secret | None = setting(
         None, "Confluent-compatible schema registry: https://[user:password@]host[:port][/path]", http_url, secret=True
     )
@@ -204,6 +204,22 @@ def read_properties(path: Path | None, variable: str = "TIDEMARK_KAFKA_PROPERTIE
         if not separator:
             raise UsageError(f"{path}:{number}: not key=value", remedy="write one option per line")
         options[key.strip()] = value.strip()
+    return options
+
+
+def jdbc_options(connection: str) -> dict[str, str]:
+    """Return the options of a declared connection. Raise UsageError when the settings do not have it."""
+    begins = f"{connection}."
+    options = {
+        key.removeprefix(begins): value
+        for key, value in read_properties(settings().jdbc_properties, "TIDEMARK_JDBC_PROPERTIES").items()
+        if key.startswith(begins)
+    }
+    if "url" not in options:
+        raise UsageError(
+            f"the connection {connection} has no {connection}.url",
+            remedy="name a 0600 file with it, its user and password in TIDEMARK_JDBC_PROPERTIES",
+        )
     return options
 
 

@@ -74,8 +74,13 @@ class StreamTrigger(BaseTrigger):
 
 
 def look_at_progress(pipeline: str, progress: Progress, now: float) -> dict[str, Any] | None:
-    """Return the event of a stream one of whose queries is stalled, None of one that works."""
-    query = progress.stalled(lag_of(load_pipeline(pipeline)), now)
+    """Return the event of a stream one of whose queries is stalled, None of one that works.
+
+    An output that waits does not count: a database that is away comes back without another driver.
+    """
+    declared = load_pipeline(pipeline)
+    outputs = {each.name for each in declared.outputs}
+    query = progress.stalled((each for each in lag_of(declared) if each.query not in outputs), now)
     return None if query is None else {"event": "stalled", "query": query}
 
 

@@ -1,7 +1,8 @@
-"""`new-generation`, `accept-loss`, `adopt`: the ways on when a stream refuses to continue; and `references`."""
+"""`new-generation`, `accept-loss`, `adopt`: the ways on when a stream refuses to continue; `references`, `outputs`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,10 +11,14 @@ from include.cli import AsJson, PipelineName
 from include.cli.output import print_facts, print_json, print_table, progress, suggest
 from include.intervals.references import contents_of_generation
 from include.ledger import reference_versions
-from include.pipelines import load_line_pipeline, load_pipeline
+from include.ledger.archive import row_outputs
+from include.pipelines import all_pipelines, load_line_pipeline, load_pipeline
 from include.streams import generations
 from include.times import format_time
 from include.user import user_at_host
+
+_MOST_REFUSED = 100
+"""Refused rows that are listed, the newest."""
 
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
 
@@ -24,6 +29,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="accept-loss")(accept_loss)
     app.command()(adopt)
     app.command()(references)
+    app.command()(outputs)
 
 
 def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
@@ -94,3 +100,32 @@ def references(pipeline: PipelineName, as_json: AsJson = False) -> None:
         print_table(
             ["name", "content", "rows", "source", "taken_at", "streamed"], [list(each.values()) for each in rows]
         )
+
+
+def outputs(
+    pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="default: all pipelines")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how far each output of rows has sent, what it waits for, and with --json the rows that it refused."""
+    declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
+    places = {(one.name, each.name): str(each.to) for one in declared for each in one.outputs}
+    states = [state for one in declared for state in row_outputs.states(one.name, [each.name for each in one.outputs])]
+    if as_json:
+        print_json([_output_json(each, places[each.pipeline, each.output]) for each in states])
+        return
+    columns = ["pipeline", "output", "to", "rows", "refused", "behind", "sent_at", "waits_for"]
+    rows = [
+        [
+            *(each.pipeline, each.output, places[each.pipeline, each.output], each.rows, each.refused, each.behind),
+            *(format_time(each.sent_at) if each.sent_at else "", each.waits_for),
+        ]
+        for each in states
+    ]
+    print_table(columns, rows)
+    suggest(f"./tidemark outputs {pipeline or 'PIPELINE'} --json tells the refused rows")
+
+
+def _output_json(state: row_outputs.OutputState, place: str) -> dict[str, object]:
+    times = {name: format_time(at) if (at := getattr(state, name)) else None for name in ("sent_at", "waits_since")}
+    refused = row_outputs.refused_rows(state.pipeline, state.output, _MOST_REFUSED)
+    return {**asdict(state), **times, "to": place, "refused_rows": [asdict(row) for row in refused]}

@@ -13,6 +13,7 @@ import typer
 from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError
+from include.ledger.archive.waiting import WaitingOutput, waiting_outputs
 from include.ledger.completeness import Completeness, completeness
 from include.ledger.connection import reading
 from include.ledger.streams.event_gaps import EventGap, gaps_of
@@ -54,15 +55,16 @@ def down(names: Names = None) -> None:
 def status(as_json: AsJson = False) -> None:
     """Show where each service listens and whether it answers, and which intervals were never built.
 
-    Also until when the tables of each pipeline are complete, and what is missing of a followed event stream.
+    Also until when the tables of each pipeline are complete, what is missing of a followed event stream, and which
+    outputs of rows wait.
     """
     services = supervisor.status()
     is_known = services["postgres"].healthy
-    missing, complete, gaps = _told_by_ledger() if is_known else (None, None, None)
+    missing, complete, gaps, waiting = _told_by_ledger() if is_known else (None,) * 4
     if as_json:
         listed = {name: asdict(each) for name, each in services.items()}
-        told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
-        print_json({"services": listed, **told})
+        told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}
+        print_json({"services": listed, **{name: _as_json(each) for name, each in told.items()}})
         return
     rows = []
     for name, each in services.items():
@@ -76,29 +78,34 @@ def status(as_json: AsJson = False) -> None:
         console.print(clean(until), highlight=False)
     for summary in missing or ():
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
-    for gap in gaps or ():
-        console.print(clean(gap), highlight=False)
+    for told_last in (*(gaps or ()), *(waiting or ())):
+        console.print(clean(told_last), highlight=False)
 
 
-def _told_by_ledger() -> tuple[list[MissingSummary] | None, list[Completeness] | None, list[EventGap] | None]:
-    """Return which pipelines miss intervals, until when they are complete, and what is missing of event streams.
+_Told = tuple[list[MissingSummary] | None, list[Completeness] | None, list[EventGap] | None, list[WaitingOutput] | None]
+
+
+def _told_by_ledger() -> _Told:
+    """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait.
 
     None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
     """
     missing: list[MissingSummary] | None = None
     complete: list[Completeness] | None = None
     gaps: list[EventGap] | None = None
+    waiting: list[WaitingOutput] | None = None
     declared = all_pipelines()
     with suppress(TidemarkError), reading():
         missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
         told = [completeness(pipeline.name) for pipeline in declared]
         complete = [each for each in told if each.complete_until or each.waits_for]
         gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
-    return missing, complete, gaps
+        waiting = waiting_outputs()
+    return missing, complete, gaps, waiting
 
 
 def _as_json(
-    listed: Sequence[MissingSummary] | Sequence[Completeness] | Sequence[EventGap] | None,
+    listed: Sequence[MissingSummary | Completeness | EventGap | WaitingOutput] | None,
 ) -> list[dict[str, object]] | None:
     return None if listed is None else [each.as_json() for each in listed]
 

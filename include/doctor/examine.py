@@ -19,6 +19,7 @@ from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
 from include.ledger import proofs
+from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
 from include.ledger.lineage import registered_partitions
 from include.ledger.streams.event_gaps import gaps_of
@@ -195,6 +196,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
             yield from unproved(pipeline)
             yield from _erasure(pipeline)
             yield from _event_gaps(pipeline)
+            yield from outputs_behind(pipeline)
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)
 
@@ -210,6 +212,17 @@ def _event_gaps(pipeline: Pipeline) -> Iterator[Finding]:
     for gap in gaps_of(pipeline.name):
         command = f"./tidemark produce {pipeline.name} --from-stream URL --accept-gap present|TIME"
         yield Finding(True, str(gap), "" if gap.until_at else command, notice=True)
+
+
+def outputs_behind(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a note for each output of rows that waits, or has refused rows."""
+    for each in row_outputs.states(pipeline.name, [output.name for output in pipeline.outputs]):
+        named = f"{pipeline.name}: the output {each.output}"
+        if each.waits_for:
+            yield Finding(True, f"{named} is {each.behind} micro-batches behind: {each.waits_for}", notice=True)
+        if each.refused:
+            what = f"{named} has refused {each.refused} rows"
+            yield Finding(True, what, f"./tidemark outputs {pipeline.name} --json", notice=True)
 
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:

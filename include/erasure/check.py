@@ -63,6 +63,11 @@ def remaining(pipeline: Pipeline) -> list[str]:
     }
     if plain:
         told.append(f"messages in the plain topics {', '.join(sorted(plain))}, until their retention removes them")
+    told += [
+        f"what the output {each.name} sent to {each.to}, and the details of rows that it refused: delete it by the "
+        "coordinates"
+        for each in pipeline.outputs
+    ]
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")

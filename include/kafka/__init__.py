@@ -9,6 +9,7 @@ from include.kafka.topics import (
     create_topic,
     describe_topics,
     is_compacted,
+    topic_config,
     topic_names,
     topic_partitions_of,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "reaching_kafka",
     "record_times",
     "send",
+    "topic_config",
     "topic_names",
     "topic_partitions_of",
 ]

@@ -28,8 +28,10 @@ from include.crash_points import crash_point
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.kafka.client import TIMEOUT, consumer, producer, reaching_kafka
 
-Message = tuple[str, bytes | None, bytes | None]
-"""Topic, key and value. A null value deletes the key of a compacted topic."""
+Headers = Mapping[str, bytes]
+
+Message = tuple[str, bytes | None, bytes | None] | tuple[str, bytes | None, bytes | None, Headers]
+"""Topic, key and value, and its own headers. A null value deletes the key of a compacted topic."""
 
 MESSAGES = 50_000
 """The most messages of a transaction: more take several, each repeated as a whole."""
@@ -60,6 +62,8 @@ class FencedProducer:
     query: str
     check_lease: Callable[[], object]
     """Raises AnotherWriter when this driver's lease is over."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the client, by its own names."""
     _producer: Producer | None = field(default=None, init=False)
     _reader: Consumer | None = field(default=None, init=False)
 
@@ -68,8 +72,8 @@ class FencedProducer:
         """The same for every driver of the query, whatever its host."""
         return f"tidemark-{self.pipeline}-{self.query}"
 
-    def write(self, messages: Iterable[Message], headers: Mapping[str, bytes] | None = None) -> int:
-        """Write the messages, each with the headers, and return how many, once they are committed.
+    def write(self, messages: Iterable[Message], headers: Headers | None = None) -> int:
+        """Write the messages, each with the headers and its own, and return how many, once they are committed.
 
         Keys go to the topic partitions that Java's producers, Spark's among them, choose for them.
         Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
@@ -81,7 +85,7 @@ class FencedProducer:
             count += len(chunk)
         return count
 
-    def _write_chunk(self, chunk: Sequence[Message], headers: Mapping[str, bytes] | None) -> None:
+    def _write_chunk(self, chunk: Sequence[Message], headers: Headers | None) -> None:
         """Write one transaction; again with a new producer where the broker ended the last one's."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -100,7 +104,7 @@ class FencedProducer:
                 self._give_up()
                 raise
 
-    def _transact(self, chunk: Sequence[Message], headers: Mapping[str, bytes] | None) -> None:
+    def _transact(self, chunk: Sequence[Message], headers: Headers | None) -> None:
         sender = self._producer or self._open()
         sender.begin_transaction()
         ends: dict[tuple[str, int], int] = {}
@@ -109,8 +113,8 @@ class FencedProducer:
             # In the order of their offsets; of a message that was refused the commit tells.
             ends[delivered.topic(), delivered.partition()] = delivered.offset()
 
-        for topic, key, value in chunk:
-            sender.produce(topic, value, key, headers=headers, on_delivery=note)
+        for topic, key, value, *own in chunk:
+            sender.produce(topic, value, key, headers={**(headers or {}), **(own[0] if own else {})}, on_delivery=note)
             sender.poll(0)
         if waiting := sender.flush(_PATIENCE):
             raise ServiceUnreachable(
@@ -135,6 +139,7 @@ class FencedProducer:
                 "partitioner": "murmur2_random",
                 "queue.buffering.max.messages": 2 * MESSAGES,
                 "logger": _LOG,
+                **self.options,
             }
         )
         self._producer = opened

@@ -20,6 +20,7 @@ __all__ = [
     "create_topic",
     "describe_topics",
     "is_compacted",
+    "topic_config",
     "topic_names",
     "topic_partitions_of",
 ]
@@ -81,11 +82,16 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
 
 def cleanup_policy(topic: str) -> str:
     """Return the topic's `cleanup.policy`, e.g. `compact`. Raises ServiceUnreachable."""
+    return topic_config(topic)["cleanup.policy"]
+
+
+def topic_config(topic: str) -> dict[str, str]:
+    """Return the topic's configuration. Raises ServiceUnreachable."""
     resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
     with reaching_kafka():
         client = admin()
         config = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
-    return str(config["cleanup.policy"].value)
+    return {name: str(entry.value) for name, entry in config.items()}
 
 
 def is_compacted(topic: str) -> bool:

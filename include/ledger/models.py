@@ -885,3 +885,42 @@ class ErasedRecord(Base):
     topic_id: Mapped[str] = mapped_column(primary_key=True, comment="Kafka's topic id")
     fate: Mapped[str] = mapped_column(comment="The fate that it had before")
     erasure_id: Mapped[int] = mapped_column(ForeignKey("erasures.id"), comment="The erasure")
+
+
+class RowOutput(Base):
+    """How far an output has sent the archive's rows."""
+
+    __tablename__ = "row_outputs"
+    __table_args__ = {"comment": "How far each output has sent the archive's rows, and what it waits for"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    output: Mapped[str] = mapped_column(primary_key=True, comment="Name of the output")
+    micro_batch_id: Mapped[int] = mapped_column(default=0, comment="The archive's last micro-batch that was sent")
+    replay: Mapped[int] = mapped_column(default=-1, comment="Number of the last quarantine replay that was sent")
+    rows: Mapped[int] = mapped_column(default=0, comment="Rows sent in all, repeated ones counted once")
+    refused: Mapped[int] = mapped_column(default=0, comment="Rows that could not be sent")
+    sent_at: Mapped[datetime | None] = mapped_column(comment="When something was sent last")
+    waits_for: Mapped[str] = mapped_column(default="", comment="Why nothing can be sent now; empty while it can")
+    waits_since: Mapped[datetime | None] = mapped_column(comment="Since when; null while something can be sent")
+
+
+class RefusedRow(Base):
+    """A row that an output could not send."""
+
+    __tablename__ = "refused_rows"
+    __table_args__ = (
+        UniqueConstraint("pipeline", "output", "topic_id", "topic_partition", "record_offset", "element"),
+        {"comment": "Archived rows that an output could not send, and why"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Order in which they were noted")
+    pipeline: Mapped[str] = mapped_column(comment="Name of the pipeline")
+    output: Mapped[str] = mapped_column(comment="Name of the output")
+    topic: Mapped[str] = mapped_column(comment="Name of the topic")
+    topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id when the record was read")
+    topic_partition: Mapped[int] = mapped_column(comment="Number of the topic partition")
+    record_offset: Mapped[int] = mapped_column(comment="The record's offset")
+    element: Mapped[int] = mapped_column(comment="The row's position in the message; -1: all rows of the record")
+    reason: Mapped[str] = mapped_column(comment="Reason code")
+    detail: Mapped[str] = mapped_column(comment="What was wrong")
+    refused_at: Mapped[datetime] = _now("When it was noted")

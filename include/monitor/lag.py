@@ -19,7 +19,7 @@ class Lag:
 
     pipeline: str
     query: str
-    """`archive`, `flags`, or the name of a speed view."""
+    """`archive`, `flags`, or the name of a speed view or an output."""
     topic: str
     partition: int
     committed: int
@@ -51,8 +51,9 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
 
 
 def queries_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """Return the names of the pipeline's queries; the archive's is the first."""
-    return (ARCHIVE, *(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
+    """Return the names of the pipeline's queries; the archive's is the first, outputs are the last."""
+    views, outputs = (tuple(each.name for each in declared) for declared in (pipeline.views, pipeline.outputs))
+    return (ARCHIVE, *views, *((FLAGS,) if pipeline.flags else ()), *outputs)
 
 
 def total_lag(pipeline: Pipeline) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaException
+
 from include import kafka
 from include.errors import OffsetsLost, UsageError
 from include.intervals.references import keep_references
@@ -16,7 +18,8 @@ from include.ledger.streams import generations, losses
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import KafkaMessages, Pipeline
+from include.outputs.connection import database_of
+from include.pipelines.spec import PRODUCER_OPTIONS, KafkaMessages, KafkaTopic, Pipeline
 from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
@@ -160,7 +163,10 @@ class StreamStart:
 
 
 def create_written_topics(pipeline: Pipeline) -> None:
-    """Create the missing ones of the topics that the pipeline's stream writes. Raises ServiceUnreachable."""
+    """Create the missing ones of the topics that the pipeline's stream writes.
+
+    Raises ServiceUnreachable, and UsageError for an output whose options or connection cannot be.
+    """
     for view in pipeline.views:
         kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
         for sink in view.sinks:
@@ -169,6 +175,27 @@ def create_written_topics(pipeline: Pipeline) -> None:
                     kafka.create_topic(topic, sink.topic_partitions)
     if pipeline.flags:
         kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
+    for output in pipeline.outputs:
+        if isinstance(output.to, KafkaTopic):
+            _check_options(pipeline, output.name, output.to)
+            for topic in output.to.topics:
+                kafka.create_topic(topic, output.to.topic_partitions)
+        else:
+            database_of(output.to.connection)
+
+
+def _check_options(pipeline: Pipeline, output: str, to: KafkaTopic) -> None:
+    """Raise UsageError when Kafka's client does not take the value of an output's option."""
+    for name, value in to.options.items():
+        try:
+            kafka.producer(**{PRODUCER_OPTIONS[name]: value})
+        except KafkaException as error:
+            raise UsageError(
+                f"the output {output} sets {name} to {value!r}, which Kafka's client does not take: "
+                f"{error.args[0].str()}",
+                remedy="correct its options",
+                pipeline=pipeline.name,
+            ) from None
 
 
 def begin(pipeline: Pipeline) -> StreamStart:

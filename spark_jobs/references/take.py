@@ -22,7 +22,7 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_li
 from include.intervals.references import as_file, keep_content
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
 from include.pipelines.spec.references import reference_lines
-from include.settings import read_properties, settings
+from include.settings import jdbc_options
 from spark_jobs.spark.schemas import struct_of
 
 _BREAKS = "[\\n\\r\\x0b\\x0c\\x1c-\\x1e\\x85\\u2028\\u2029]"
@@ -83,7 +83,7 @@ def _csv_lines(spark: SparkSession, name: str, reference: Reference) -> list[str
         case CatalogTable(table):
             frame = spark.table(table)
         case JdbcQuery(connection, query):
-            frame = spark.read.format("jdbc").options(**_connection(connection)).option("query", query).load()
+            frame = spark.read.format("jdbc").options(**jdbc_options(connection)).option("query", query).load()
         case _:
             raise UsageError(f"the reference {name} has no source", remedy="declare one")
     return _lines(frame, name, reference)
@@ -95,22 +95,6 @@ def _file_lines(name: str, reference: Reference, content: bytes, path: str) -> l
         file = Path(folder, PurePosixPath(path).name)
         file.write_bytes(content)
         return reference_lines(name, replace(reference, path=file))
-
-
-def _connection(name: str) -> dict[str, str]:
-    """Return the options of a declared connection. Raises UsageError when the settings do not have it."""
-    path, begins = settings().jdbc_properties, f"{name}."
-    options = {
-        key.removeprefix(begins): value
-        for key, value in read_properties(path, "TIDEMARK_JDBC_PROPERTIES").items()
-        if key.startswith(begins)
-    }
-    if "url" not in options:
-        raise UsageError(
-            f"the connection {name} has no {name}.url",
-            remedy="name a 0600 file with it, its user and password in TIDEMARK_JDBC_PROPERTIES",
-        )
-    return options
 
 
 def _lines(frame: DataFrame, name: str, reference: Reference) -> list[str]:
@@ -173,7 +157,7 @@ def _unreadable(pipeline: Pipeline, name: str, error: PySparkException | Py4JJav
     said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
     unreachable = isinstance(reference.source, JdbcQuery) and _is_connection(error)
     if isinstance(reference.source, JdbcQuery):
-        for secret in sorted(_connection(reference.source.connection).values(), key=len, reverse=True):
+        for secret in sorted(jdbc_options(reference.source.connection).values(), key=len, reverse=True):
             said = said.replace(secret, "***") if len(secret) > 2 else said
     kind = ServiceUnreachable if unreachable else UsageError
     return kind(

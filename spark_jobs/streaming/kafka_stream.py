@@ -34,6 +34,7 @@ from spark_jobs.streaming.outage_notices import OutageNotices
 from spark_jobs.streaming.progress import ProgressNotes
 from spark_jobs.streaming.queries import Stop, StreamQueries, leased
 from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
+from spark_jobs.streaming.row_outputs import LAST, RowOutputs
 from spark_jobs.streaming.speed_base import load_base
 from spark_jobs.views.aggregate import aggregate_stream
 
@@ -55,11 +56,13 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         start = begin(pipeline)
         spark = spark or open_session()
         heartbeat.tell(spark)
-        queries = _Queries(spark, pipeline, lease, start, until_caught_up=until_caught_up)
+        outputs = RowOutputs(spark, pipeline, lease)
+        queries = _Queries(spark, pipeline, lease, start, outputs, until_caught_up=until_caught_up)
         notes = ProgressNotes(pipeline.name, queries.by_name)
         notices = OutageNotices(pipeline)
         notes.start()
         notices.start()
+        outputs.start()
         log = log_of(pipeline.name)
         log.info(
             "streaming from %s (generation %s, fencing token %s)", pipeline.source, start.generation.number, lease.token
@@ -69,8 +72,10 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
                 queries.wait(1)
             stopped = stop.requested or heartbeat.stop_requested()
             queries.stop_at_batch_boundary()
+            outputs.end(LAST if stopped else None)
         except BaseException as error:
             queries.stop_now()
+            outputs.end(0)
             if isinstance(error, PySparkException | TidemarkError):
                 raise _exactly(pipeline, start, error) from error
             raise
@@ -90,10 +95,12 @@ class _Queries(StreamQueries):
         pipeline: Pipeline,
         lease: writers.Lease,
         start: StreamStart,
+        outputs: RowOutputs,
         *,
         until_caught_up: bool,
     ) -> None:
         super().__init__(spark, pipeline, lease, start.generation, until_caught_up=until_caught_up)
+        self._outputs = outputs
         self._group = ConsumerGroup(pipeline.name)
         self._show_position(micro_batches.positions(pipeline.name))
         self._searching = threading.Event()
@@ -201,6 +208,7 @@ class _Queries(StreamQueries):
         records = sum(fates.records for fates in batch.fates.values())
         quarantined = sum(fates.quarantined for fates in batch.fates.values())
         self.committed += records
+        self._outputs.wake()
         log = self._log(ARCHIVE)
         log.info(
             "micro-batch %s committed: %s records, %s quarantined, %.1f s",

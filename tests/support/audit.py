@@ -29,6 +29,7 @@ class Record:
     key: bytes | None
     value: bytes | None
     timestamp: int
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 def topics(bootstrap: str) -> set[str]:
@@ -65,7 +66,9 @@ def read_topic(bootstrap: str, topic: str) -> dict[Coordinates, Record]:
             ended.add(message.partition())
             continue
         coordinates = (topic, message.partition(), message.offset())
-        found[coordinates] = Record(message.key(), message.value(), message.timestamp()[1])
+        found[coordinates] = Record(
+            message.key(), message.value(), message.timestamp()[1], tuple(message.headers() or ())
+        )
     consumer.close()
     return found
 

@@ -24,10 +24,10 @@ class Checkout:
     def run(self, *arguments: str, expect: int | None = 0, **extra: str) -> subprocess.CompletedProcess[str]:
         return self.home.run(*arguments, expect=expect, cwd=self.path, PYTHONPATH=str(self.path), **extra)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.home.command(*arguments),
-            env=self.home.environment(PYTHONPATH=str(self.path)),
+            env=self.home.environment(PYTHONPATH=str(self.path), **extra),
             cwd=self.path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,6 +10,8 @@ from datetime import datetime
 
 from include.doctor.watch import doctor_watch
 from include.errors import error_class
+from include.ledger.archive import row_outputs
+from include.ledger.archive.row_outputs import OutputState
 from include.ledger.streams import launches, progress
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.ledger.streams.launches import Launch
@@ -88,6 +90,8 @@ class StreamPage:
     """What the doctor found last."""
     views: tuple[str, ...]
     """Names of its live views."""
+    outputs: tuple[OutputState, ...]
+    """How far its outputs of rows are."""
 
 
 def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
@@ -113,6 +117,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         gaps_of(pipeline.name),
         doctor_watch().look(pipeline),
         tuple(each.name for each in pipeline.views),
+        tuple(row_outputs.states(pipeline.name, [each.name for each in pipeline.outputs])),
     )
 
 

@@ -22,8 +22,8 @@ from include.pipelines.spec.archive import (
     SafeValue,
 )
 from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeserializer, Text, UserDefined
-from include.pipelines.spec.flags import Flags, Limit
 from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, TOPIC, check_identifier
+from include.pipelines.spec.outputs import PRODUCER_OPTIONS, DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import CLIENT_OPTIONS, KafkaTopics
@@ -43,6 +43,7 @@ __all__ = [
     "IDENTIFIER",
     "IDENTITY",
     "KAFKA_COLUMNS",
+    "PRODUCER_OPTIONS",
     "TOPIC",
     "AdditiveView",
     "Archive",
@@ -52,6 +53,7 @@ __all__ = [
     "CompactedTopic",
     "Console",
     "Csv",
+    "DatabaseTable",
     "Decoder",
     "EventTimeWithin",
     "Fits",
@@ -62,6 +64,7 @@ __all__ = [
     "Json",
     "KafkaDeserializer",
     "KafkaMessages",
+    "KafkaTopic",
     "KafkaTopics",
     "LakePath",
     "Limit",
@@ -72,6 +75,7 @@ __all__ = [
     "Report",
     "Required",
     "Retention",
+    "Rows",
     "Rule",
     "SafeValue",
     "Schedule",

@@ -93,6 +93,7 @@ def read_from_lines(pipeline: Pipeline, kind: str) -> Pipeline:
         declared_as=pipeline.name,
         views=tuple(_renamed(view, kind) for view in pipeline.views),
         flags=None,
+        outputs=(),
         reports=(),
     )
 

@@ -10,8 +10,8 @@ from include.pipelines.spec.archive import Archive, CatalogTable, Reference, Ret
 from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
-from include.pipelines.spec.flags import Flags
-from include.pipelines.spec.names import check_identifier
+from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier
+from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView
@@ -36,6 +36,8 @@ class Pipeline:
     flags: Flags | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
     reports: tuple[Report, ...] = ()
+    outputs: tuple[Rows, ...] = field(default=(), kw_only=True)
+    """Where the stream sends each committed row besides."""
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
     spark_slots: int = field(default=1, kw_only=True)
@@ -48,6 +50,8 @@ class Pipeline:
         for view in self.views:
             check_identifier(view.name, "view")
         names = {view.name for view in self.views}
+        for output in self.outputs:
+            _check_output(output, self)
         if self.archive.delta and self.delta_view in self.tables:
             raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
         if self.keeps_unknown_fields:
@@ -132,6 +136,39 @@ class Pipeline:
     def tables(self) -> tuple[str, ...]:
         """All tables, archive first."""
         return (self.table, *(self.view_table(view) for view in self.views))
+
+
+def _check_output(output: Rows, pipeline: Pipeline) -> None:
+    """Raise UsageError when the output's name or place is another's, or a column that it names is not there."""
+    queries = ["archive", "flags", "replay", *(view.name for view in pipeline.views)]
+    queries += [each.name for each in pipeline.outputs if each is not output]
+    if output.name in queries:
+        raise UsageError(
+            f"the output {output.name!r} has the name of a view, of another output or of Tidemark's own",
+            remedy="give it a name of its own",
+            pipeline=pipeline.name,
+        )
+    places = [each.to for each in pipeline.outputs if each is not output]
+    if isinstance(output.to, KafkaTopic):
+        is_taken = not set(pipeline.source.named).isdisjoint(output.to.topics)
+    else:
+        is_taken = bool(output.to.table) and output.to in places
+    if is_taken:
+        raise UsageError(
+            f"the output {output.name!r} goes to {output.to}, which the pipeline reads, or another output writes",
+            remedy="give it a topic or a table of its own",
+            pipeline=pipeline.name,
+        )
+    columns = output.columns or f"{pipeline.archive_columns}, {KAFKA_COLUMNS}"
+    if isinstance(output.to, KafkaTopic):
+        names = {each.name for each in fields_of(columns)}
+        needed = [*output.to.key, *(["topic"] if not output.to.topic else [])]
+        if missing := [name for name in needed if name not in names]:
+            raise UsageError(
+                f"the rows of the output {output.name} have no column {missing[0]!r}",
+                remedy=f"they have {', '.join(sorted(names))}",
+                pipeline=pipeline.name,
+            )
 
 
 def _check_kept(archive: Archive) -> None:

@@ -1,0 +1,183 @@
+"""An output's table: rows by their coordinates, written in one transaction with the marker of who wrote last.
+
+Effectively once. A row's coordinates are the primary key, so a row that is written again replaces itself. The
+transaction locks the output's row in `tidemark_outputs`, which has the fencing token of the last driver: an older one
+writes nothing any more. The lease is checked last, before the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
+from include.ledger.streams.writers import Lease
+from include.outputs.connection import database_of
+from include.outputs.dialects import NESTED, ROWS_A_STATEMENT, Dialect, dialect_of
+from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
+from include.pipelines.spec.ddl import fields_of
+
+MARKERS = "tidemark_outputs"
+
+TOPIC_ID = "kafka_topic_id"
+"""Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
+
+KEYS = (*IDENTITY[:1], TOPIC_ID, *IDENTITY[1:])
+
+_COLUMNS = """
+    SELECT column_name FROM information_schema.columns WHERE table_schema = {here} AND table_name = %s
+"""
+
+_KEYS = """
+    SELECT k.column_name FROM information_schema.table_constraints t
+    JOIN information_schema.key_column_usage k ON k.constraint_name = t.constraint_name
+        AND k.table_schema = t.table_schema AND k.table_name = t.table_name
+    WHERE t.constraint_type = 'PRIMARY KEY' AND t.table_schema = {here} AND t.table_name = %s
+"""
+
+
+@dataclass
+class OutputTable:
+    """The table of an output."""
+
+    pipeline: Pipeline
+    output: Rows
+    to: DatabaseTable
+    lease: Lease
+    check_lease: Callable[[], object]
+    """Raises AnotherWriter when this driver's lease is over."""
+    _is_there: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._dialect: Dialect = dialect_of(database_of(self.to.connection))
+        declared = self.output.columns or f"{self.pipeline.archive_columns}, kafka_timestamp TIMESTAMP"
+        self.fields = fields_of(declared)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.to.table or f"{self.pipeline.name}_{self.output.name}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are written: the output's own, then the key."""
+        return (*(each.name for each in self.fields), *KEYS)
+
+    def merge(self, rows: Iterable[Sequence[object]], unsent: Unsent) -> tuple[int, list[Refused]]:
+        """Write the rows, values of `columns`, and return how many, and those that the table does not take.
+
+        Raises AnotherWriter, ServiceUnreachable, TidemarkError when the table is not the output's, or does not take
+        more rows than a few.
+        """
+        if not self._is_there:
+            self._make()
+        # Looked for again after a failure: somebody may have dropped it.
+        self._is_there = False
+        written, refused = 0, list[Refused]()
+        with self._dialect.transaction() as asked:
+            self._take_over(asked, unsent)
+            for chunk in _chunks(rows):
+                unfit = self._write(asked, [self._storable(row) for row in chunk])
+                written, refused = written + len(chunk) - len(unfit), refused + unfit
+                if len(refused) > MOST_REFUSED:
+                    raise too_many(self.pipeline.name, self.output.name, refused, written)
+            crash_point("table_written")
+            self.check_lease()
+            crash_point("table_checked")
+        crash_point("table_committed")
+        self._is_there = True
+        return written, refused
+
+    def _make(self) -> None:
+        """Make the table and that of the markers where they are missing. Raises TidemarkError for another's table."""
+        to = self._dialect
+        kinds = {"kafka_topic": to.topic, TOPIC_ID: to.topic, "kafka_offset": "bigint"}
+        own = ", ".join(f"{to.quoted(each.name)} {to.type_of(each)}" for each in self.fields)
+        keys = ", ".join(f"{to.quoted(name)} {kinds.get(name, 'integer')} NOT NULL" for name in KEYS)
+        with to.transaction() as asked:
+            asked.execute(
+                f"CREATE TABLE IF NOT EXISTS {MARKERS} (output varchar(200) PRIMARY KEY, token bigint NOT NULL, "
+                "micro_batch bigint NOT NULL, replay bigint NOT NULL, "
+                "written_at timestamp DEFAULT CURRENT_TIMESTAMP)"
+            )
+            asked.execute(
+                f"CREATE TABLE IF NOT EXISTS {to.quoted(self.name)} ({own}, {keys}, PRIMARY KEY ({to.names(KEYS)}))"
+            )
+            asked.execute(_COLUMNS.format(here=to.here), [self.name])
+            found = {name for (name,) in asked.fetchall()}
+            asked.execute(_KEYS.format(here=to.here), [self.name])
+            key = {name for (name,) in asked.fetchall()}
+        missing = [each for each in self.fields if each.name not in found]
+        if missing or key != set(KEYS):
+            added = ", ".join(f"ADD COLUMN {to.quoted(each.name)} {to.type_of(each)}" for each in missing)
+            mended = f"ALTER TABLE {to.quoted(self.name)} {added}" if missing else "give the output another table"
+            raise TidemarkError(
+                f"{to.database}: the table {self.name} has "
+                f"{f'no column {missing[0].name}' if missing else 'another primary key than the coordinates'}",
+                remedy=mended,
+                pipeline=self.pipeline.name,
+            )
+
+    def _take_over(self, asked: Any, unsent: Unsent) -> None:
+        """Lock the output's marker and move it. Raises TidemarkError when a newer driver has written."""
+        output = f"{self.pipeline.name}.{self.output.name}"
+        asked.execute(f"SELECT token FROM {MARKERS} WHERE output = %s FOR UPDATE", [output])
+        found = asked.fetchone()
+        if found is None:
+            # Two that come at once: one of them waits here, and fails; it comes again.
+            asked.execute(
+                f"INSERT INTO {MARKERS} (output, token, micro_batch, replay) VALUES (%s, %s, 0, -1)",
+                [output, self.lease.token],
+            )
+        elif found[0] > self.lease.token:
+            self.check_lease()
+            raise TidemarkError(
+                f"{self._dialect.database}: a driver with the fencing token {found[0]} has written {self.name}, this "
+                f"one has {self.lease.token}: another deployment writes it, or this one's ledger was made anew",
+                remedy=f"let only one write it; then DELETE FROM {MARKERS} WHERE output = '{output}'",
+                pipeline=self.pipeline.name,
+            )
+        at = "replay" if unsent.is_replay else "micro_batch"
+        asked.execute(
+            f"UPDATE {MARKERS} SET token = %s, {at} = %s, written_at = CURRENT_TIMESTAMP WHERE output = %s",
+            [self.lease.token, unsent.number, output],
+        )
+
+    def _storable(self, row: Sequence[object]) -> list[object]:
+        own = zip(self.fields, row, strict=False)
+        stored = [self._dialect.storable(value, is_json=each.kind in NESTED) for each, value in own]
+        return [*stored, *row[len(self.fields) :]]
+
+    def _write(self, asked: Any, rows: list[list[object]]) -> list[Refused]:
+        """Write the rows but for those that do not fit, which are returned: found by halves."""
+        refused = [self._refused(row, said) for row in rows if (said := self._dialect.cannot_hold(row))]
+        fitting = [row for row in rows if not self._dialect.cannot_hold(row)] if refused else rows
+        if not fitting:
+            return refused
+        asked.execute("SAVEPOINT rows_of_output")
+        try:
+            self._dialect.upsert(asked, self.name, KEYS, self.columns, fitting)
+        except self._dialect.failed as error:
+            if not self._dialect.is_unfit(error):
+                raise
+            asked.execute("ROLLBACK TO SAVEPOINT rows_of_output")
+            if len(fitting) == 1:
+                return [*refused, self._refused(fitting[0], self._dialect.said(error))]
+            half = len(fitting) // 2
+            return [*refused, *self._write(asked, fitting[:half]), *self._write(asked, fitting[half:])]
+        asked.execute("RELEASE SAVEPOINT rows_of_output")
+        return refused
+
+    def _refused(self, row: Sequence[Any], said: str) -> Refused:
+        topic, _, partition, offset, element = row[-len(KEYS) :]
+        return Refused(topic, partition, offset, element, "does_not_fit", said)
+
+
+def _chunks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:
+    following = iter(rows)
+    while chunk := list(islice(following, ROWS_A_STATEMENT)):
+        yield chunk

@@ -1,0 +1,148 @@
+"""Rows that a stream sends on: outputs of archived rows, and flags with the limits that their rules compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from include.errors import UsageError
+from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.names import IDENTITY, TOPIC, check_identifier
+from include.times import parse_duration
+
+
+class Limit(NamedTuple):
+    """What the batch layer learned about one subject, for a rule to compare with."""
+
+    rule: str
+    subject: str
+    """What it is about, e.g. a category or a bidder."""
+    above: str | None = None
+    """A decimal number; None for a rule that only asks whether the subject is known."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Archive rows that stateless rules single out: written to a topic in real time, recomputed per interval."""
+
+    topic: str
+    rules: str
+    """Name of the transform: learned limits to a column, array<struct<rule, above>> of an archive row."""
+    limits: str
+    """Name of the transform: registered rows of the views in `learned_from` to limits: rule, subject, above."""
+    learned_from: tuple[str, ...]
+    """Names of the views that the limits are learned from."""
+    columns: tuple[str, ...]
+    """Columns of the archive row that a flag carries."""
+    learned_over: str = "7d"
+    """Limits are learned from so much of the registered intervals, counted back from the last one."""
+    commit_every: str = "30s"
+    """How often the real-time query commits its position; no flag waits for it."""
+    topic_partitions: int = 4
+
+    def __post_init__(self) -> None:
+        for duration in (self.learned_over, self.commit_every):
+            parse_duration(duration)
+        if not TOPIC.fullmatch(self.topic):
+            raise UsageError(f"topic {self.topic!r} is not a Kafka topic name")
+
+
+PRODUCER_OPTIONS: Mapping[str, str] = {
+    "kafka.batch.size": "batch.size",
+    "kafka.client.dns.lookup": "client.dns.lookup",
+    "kafka.client.id": "client.id",
+    "kafka.compression.type": "compression.type",
+    "kafka.connections.max.idle.ms": "connections.max.idle.ms",
+    "kafka.linger.ms": "linger.ms",
+    "kafka.max.request.size": "message.max.bytes",
+    "kafka.metadata.max.age.ms": "metadata.max.age.ms",
+    "kafka.receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "kafka.reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
+    "kafka.reconnect.backoff.ms": "reconnect.backoff.ms",
+    "kafka.request.timeout.ms": "request.timeout.ms",
+    "kafka.retry.backoff.ms": "retry.backoff.ms",
+    "kafka.send.buffer.bytes": "socket.send.buffer.bytes",
+}
+"""Options of Kafka's producer that an output may set, and what the client calls them. What decides whether a message
+is written once is not among them, and addresses and secrets are settings (`TIDEMARK_KAFKA_…`)."""
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """Where an output writes a message a row, at least once; each message has the row's coordinates as headers."""
+
+    topic: str = ""
+    """Name of the topic for all rows; it goes before the one that a row names."""
+    key: tuple[str, ...] = ()
+    """Columns whose values are the key, a JSON object. Unset: the column `key` of the rows, else the coordinates."""
+    row_topics: tuple[str, ...] = ()
+    """The topics that rows may name in their column `topic`; created like `topic` if missing."""
+    topic_partitions: int = 2
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of Kafka's producer, of those in `PRODUCER_OPTIONS`, e.g. `{"kafka.compression.type": "zstd"}`."""
+
+    def __post_init__(self) -> None:
+        for topic in (self.topic, *self.row_topics) if self.topic else self.row_topics:
+            if not TOPIC.fullmatch(topic):
+                raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+        if not self.topic and not self.row_topics:
+            raise UsageError("an output to Kafka names no topic", remedy="set topic, or row_topics for rows that do")
+        if unknown := sorted(self.options.keys() - PRODUCER_OPTIONS.keys()):
+            raise UsageError(
+                f"the option {unknown[0]!r} cannot be set by an output",
+                remedy=f"one of {', '.join(sorted(PRODUCER_OPTIONS))}",
+            )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that the output may write to."""
+        return (self.topic,) if self.topic else self.row_topics
+
+    def __str__(self) -> str:
+        return ", ".join(self.topics)
+
+
+@dataclass(frozen=True)
+class DatabaseTable:
+    """Where an output keeps a row of a table for each, effectively once: the row's coordinates are its primary key."""
+
+    connection: str = ""
+    """Name of the connection in `TIDEMARK_JDBC_PROPERTIES`; unset: PostgreSQL's database `serving`."""
+    table: str = ""
+    """Name of the table; unset: `<pipeline>_<output>`. Made where it is missing."""
+
+    def __post_init__(self) -> None:
+        for name, what in ((self.connection, "connection"), (self.table, "table")):
+            if name:
+                check_identifier(name, what)
+
+    def __str__(self) -> str:
+        table = f"the table {self.table}" if self.table else "its table"
+        return f"{table} of {self.connection or 'serving'}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An output of a pipeline: each committed archive row, or what a transform makes of it, is sent on."""
+
+    name: str
+    to: KafkaTopic | DatabaseTable
+    rows: str = ""
+    """Name of the transform: archive rows and references to at most a row for each, with its coordinates. Unset: the
+    archive's rows as they are."""
+    columns: str = ""
+    """DDL of what the transform returns beside the coordinates."""
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "output")
+        if bool(self.rows) != bool(self.columns):
+            raise UsageError(
+                f"the output {self.name} declares {'rows' if self.rows else 'columns'} alone",
+                remedy="declare the transform and the columns that it returns, or neither",
+            )
+        if self.columns and (taken := {each.name for each in fields_of(self.columns)} & set(IDENTITY)):
+            raise UsageError(
+                f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyhow",
+                remedy="leave it out of columns",
+            )

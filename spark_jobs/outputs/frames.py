@@ -1,0 +1,59 @@
+"""The rows of an output: committed archive rows, or what its transform makes of them, in the order of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from include.errors import UsageError
+from include.ledger.archive.row_outputs import Unsent
+from include.offsets import OffsetRange
+from include.pipelines.spec import IDENTITY, KAFKA_COLUMNS, Pipeline, Rows
+from spark_jobs.archive.reader import read_archived, read_replayed
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.spark.schemas import struct_of
+
+
+def output_schema(pipeline: Pipeline, output: Rows) -> StructType:
+    """Return the columns of an output's rows: its own, then the coordinates; of the archive the timestamp, too."""
+    own = output.columns or f"{pipeline.archive_columns}, kafka_timestamp TIMESTAMP"
+    kafka = struct_of(KAFKA_COLUMNS)
+    return StructType([*struct_of(own).fields, *(kafka[name] for name in IDENTITY)])
+
+
+def read_unsent(
+    spark: SparkSession, pipeline: Pipeline, unsent: Unsent, ranges: Sequence[OffsetRange] | None = None
+) -> DataFrame:
+    """Return the archive rows that an output sends next, or those of some of its ranges. Columns: the archive's."""
+    if unsent.is_replay:
+        rows = read_replayed(spark, pipeline, unsent.paths)
+    else:
+        rows = read_archived(spark, pipeline, unsent.ranges if ranges is None else ranges)
+    return rows.select(*archive_schema(pipeline).names, "event_time")
+
+
+def output_rows(spark: SparkSession, pipeline: Pipeline, output: Rows, rows: DataFrame) -> DataFrame:
+    """Return what the output sends of archive rows. Columns: `output_schema`.
+
+    Raises UsageError when the transform returns other columns than the output declares.
+    """
+    schema = output_schema(pipeline, output)
+    sent = transform(pipeline, output.rows)(rows, load_references(spark, pipeline)) if output.rows else rows
+    found = {field.name: field.dataType.simpleString() for field in sent.schema.fields}
+    declared = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if wrong := next((name for name, kind in declared.items() if found.get(name) != kind), ""):
+        returned = f"{wrong} as {found[wrong]}" if wrong in found else f"no column {wrong}"
+        raise UsageError(
+            f"the transform {output.rows} of the output {output.name} returns {returned}",
+            remedy=f"let it return {wrong} as {declared[wrong]}",
+            pipeline=pipeline.name,
+        )
+    return sent.select(*schema.names)
+
+
+def in_order(rows: DataFrame) -> DataFrame:
+    """Return the rows in the order of the log, topic partition by topic partition: in one task, which reads on."""
+    return rows.coalesce(1).sortWithinPartitions(*IDENTITY)

@@ -1,0 +1,65 @@
+"""An output's rows for a table of a database: effectively once (`include/outputs/table.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from include.errors import UsageError
+from include.ledger.archive.row_outputs import Refused, Unsent
+from include.ledger.streams import writers
+from include.outputs.dialects import NESTED
+from include.outputs.table import OutputTable
+from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
+from spark_jobs.outputs.frames import in_order
+
+_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "ignoreNullFields": "false"}
+
+_AS_THEY_ARE = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary")
+"""Types whose values the drivers of databases know; of others they get the text, which may be out of their range."""
+
+
+@dataclass
+class TableTarget:
+    """Writes the rows by their coordinates."""
+
+    pipeline: Pipeline
+    output: Rows
+    to: DatabaseTable
+    lease: writers.Lease
+
+    def __post_init__(self) -> None:
+        self._table = OutputTable(self.pipeline, self.output, self.to, self.lease, lambda: writers.renew(self.lease))
+
+    def send(self, rows: DataFrame, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
+        """Write the rows and return how many, and those that the table does not take.
+
+        Raises AnotherWriter, ServiceUnreachable, TidemarkError, UsageError for two rows of the same coordinates.
+        """
+        return self._table.merge(self._values(rows, unsent), unsent)
+
+    def _values(self, rows: DataFrame, unsent: Unsent) -> Iterator[Sequence[object]]:
+        own = [_value(field).alias(f"c{n}") for n, field in enumerate(rows.schema.fields) if field.name not in IDENTITY]
+        before: list[object] = []
+        for row in in_order(rows).select(*own, *IDENTITY).toLocalIterator(prefetchPartitions=True):
+            *values, topic, partition, offset, element = row
+            if before == (before := [topic, partition, offset, element]):
+                raise UsageError(
+                    f"the transform {self.output.rows} of the output {self.output.name} returns more than one row for "
+                    f"{topic}-{partition} offset {offset} row {element}",
+                    remedy="let it return at most one, or one output for each",
+                    pipeline=self.pipeline.name,
+                )
+            yield [*values, topic, unsent.topic_ids[topic], partition, offset, element]
+
+
+def _value(field: StructField) -> Column:
+    kind = field.dataType.simpleString()
+    column = F.col(f"`{field.name}`")
+    if kind.partition("<")[0].upper() in NESTED:
+        return F.to_json(column, _JSON)
+    return column if kind in _AS_THEY_ARE else column.cast("string")

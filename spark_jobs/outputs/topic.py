@@ -1,0 +1,127 @@
+"""An output's messages for topics: at least once, with the row's coordinates as headers.
+
+A message that no broker would take (too large, without a key for a compacted topic, for a topic that is not declared)
+is refused before anything is sent, and the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from include import kafka
+from include.crash_points import crash_point
+from include.kafka.fenced_producer import FencedProducer, Message
+from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
+from include.ledger.streams import writers
+from include.pipelines.spec import IDENTITY, PRODUCER_OPTIONS, KafkaTopic, Pipeline, Rows
+from spark_jobs.outputs.frames import in_order
+
+_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "ignoreNullFields": "false"}
+
+_CLIENT_LIMIT = 1_000_000
+"""Bytes of a message that Kafka's client sends by default."""
+
+_OVERHEAD = 1024
+"""Bytes that a message takes beside its key, value and headers, at most."""
+
+TOPIC_ID = "kafka_topic_id"
+"""Header with Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
+
+
+@dataclass
+class TopicTarget:
+    """Writes a message a row in transactions of a producer that shuts out an older driver's."""
+
+    pipeline: Pipeline
+    output: Rows
+    to: KafkaTopic
+    lease: writers.Lease
+    _refused: list[Refused] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        options = {PRODUCER_OPTIONS[name]: value for name, value in self.to.options.items()}
+        self._most = int(options.get("message.max.bytes", _CLIENT_LIMIT))
+        self._producer = FencedProducer(
+            self.pipeline.name, self.output.name, lambda: writers.renew(self.lease), options
+        )
+
+    def send(self, rows: DataFrame, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
+        """Write the rows and return how many, and those that no broker would take.
+
+        Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
+        """
+        self._refused = []
+        limits = {topic: _Limits.of(topic, self._most) for topic in self.to.topics}
+        sent = self._producer.write(self._messages(rows, unsent, limits))
+        crash_point("output_sent")
+        return sent, self._refused
+
+    def _messages(self, rows: DataFrame, unsent: Unsent, limits: dict[str, _Limits]) -> Iterator[Message]:
+        messages = rows.select(*IDENTITY, *self._columns(rows))
+        for row in in_order(messages).toLocalIterator(prefetchPartitions=True):
+            *at, key, value, topic = row
+            names = [*zip(IDENTITY, at, strict=True), (TOPIC_ID, unsent.topic_ids[at[0]])]
+            if key is None and not self._has_key(rows):
+                key = json.dumps(dict(names)).encode()
+            message = (
+                str(topic),
+                None if key is None else bytes(key),
+                None if value is None else bytes(value),
+                {name: str(each).encode() for name, each in names},
+            )
+            if reason := _refusal(message, limits):
+                self._refused.append(Refused(at[0], at[1], at[2], at[3], *reason))
+                if len(self._refused) > MOST_REFUSED:
+                    raise too_many(self.pipeline.name, self.output.name, self._refused, 0)
+            else:
+                yield message
+
+    def _has_key(self, rows: DataFrame) -> bool:
+        return bool(self.to.key) or ("key" in rows.columns and bool(self.output.rows))
+
+    def _columns(self, rows: DataFrame) -> list[Column]:
+        """Return key, value and topic of the message of a row, the first two as bytes.
+
+        A transform may return columns of these names; of the archive's rows they are columns like others.
+        """
+        made = set(rows.columns) & {"key", "value", "topic"} if self.output.rows else set()
+        key = F.to_json(F.struct(*self.to.key), _JSON) if self.to.key else F.lit(None)
+        if not self.to.key and "key" in made:
+            key = F.col("key")
+        carried = [name for name in rows.columns if name not in {*IDENTITY, *made}]
+        value = F.col("value") if "value" in made else F.to_json(F.struct(*carried), _JSON)
+        topic = F.lit(self.to.topic) if self.to.topic else F.col("topic").cast("string")
+        return [key.cast("binary").alias("m_key"), value.cast("binary").alias("m_value"), topic.alias("m_topic")]
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What a topic takes."""
+
+    most: int
+    is_compacted: bool
+
+    @classmethod
+    def of(cls, topic: str, most: int) -> _Limits:
+        config = kafka.topic_config(topic)
+        return cls(min(most, int(config["max.message.bytes"])) - _OVERHEAD, "compact" in config["cleanup.policy"])
+
+
+def _refusal(message: Message, limits: dict[str, _Limits]) -> tuple[str, str] | None:
+    """Return reason and detail when no broker would take the message."""
+    topic, key, value, *headers = message
+    if topic not in limits:
+        return "undeclared_topic", f"the row names the topic {topic[:100]!r}, which its output does not declare"
+    if key is None and limits[topic].is_compacted:
+        return "no_key", f"the topic {topic} is compacted, and takes no message without a key"
+    size = (
+        len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in (headers[0] if headers else {}).items())
+    )
+    if size > limits[topic].most:
+        return "too_large", f"a message of {size} bytes; the topic {topic} takes {limits[topic].most}"
+    return None

@@ -1,0 +1,193 @@
+"""Sends committed rows to the pipeline's outputs, each in a thread of its own beside the queries.
+
+An output follows the ledger, so it sends what is archived: nothing that was not committed, and each row of it. One that
+cannot send (its database is away) waits and says so; archive and views go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from include.crash_points import crash_point
+from include.errors import AnotherWriter, TidemarkError
+from include.ledger.archive import row_outputs
+from include.ledger.archive.row_outputs import Refused, Unsent
+from include.ledger.streams import writers
+from include.offsets import Coordinates, OffsetRange
+from include.pipelines.spec import DatabaseTable, Pipeline, Rows
+from spark_jobs.decoding.poison import find_poison, thrown_by
+from spark_jobs.outputs.frames import output_rows, read_unsent
+from spark_jobs.outputs.table import TableTarget
+from spark_jobs.outputs.topic import TopicTarget
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
+from spark_jobs.spark.log import log_of
+
+EVERY = 5.0
+"""Seconds after which the ledger is asked although the archive query has committed nothing: for replays."""
+
+LAST = 20.0
+"""Seconds that the last look may take when the stream is stopped; the next driver sends what it leaves."""
+
+
+class Target(Protocol):
+    """Where an output's rows go."""
+
+    def send(self, rows: DataFrame, unsent: Unsent, /) -> tuple[int, Sequence[Refused]]:
+        """Write the rows, again when they were sent before; return how many, and those that cannot be sent."""
+
+
+def target_of(pipeline: Pipeline, output: Rows, lease: writers.Lease) -> Target:
+    """Return where the output's rows go."""
+    if isinstance(output.to, DatabaseTable):
+        return TableTarget(pipeline, output, output.to, lease)
+    return TopicTarget(pipeline, output, output.to, lease)
+
+
+class RowOutputs:
+    """The threads of a pipeline's outputs; none where it declares none."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, lease: writers.Lease) -> None:
+        self._senders = [_Sender(spark, pipeline, output, lease) for output in pipeline.outputs]
+
+    def start(self) -> None:
+        """Begin to send."""
+        for each in self._senders:
+            each.start()
+
+    def wake(self) -> None:
+        """Look at once: something was committed."""
+        for each in self._senders:
+            each.woken.set()
+
+    def end(self, patience: float | None) -> None:
+        """Send what is committed, within so many seconds, then end; None: until all is sent.
+
+        Raises what keeps an output from sending when all was to be sent.
+        """
+        for each in self._senders:
+            each.end(patience)
+        for each in self._senders:
+            each.join(None if patience is None else patience + 1)
+        if patience is None:
+            for each in self._senders:
+                if each.failure:
+                    raise each.failure
+
+
+class _Sender(threading.Thread):
+    """Sends to one output until ended."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, output: Rows, lease: writers.Lease) -> None:
+        super().__init__(name=f"output-{output.name}", daemon=True)
+        self.woken = threading.Event()
+        self.failure: Exception | None = None
+        """What keeps it from sending."""
+        self._spark, self._pipeline, self._output, self._lease = spark, pipeline, output, lease
+        self._target = target_of(pipeline, output, lease)
+        self._log = log_of(pipeline.name, output.name)
+        self._ended = False
+        self._until: float | None = None
+
+    def end(self, patience: float | None) -> None:
+        """Let it look once more and end, after so many seconds at the latest."""
+        self._until = None if patience is None else time.monotonic() + patience
+        self._ended = True
+        self.woken.set()
+
+    def run(self) -> None:
+        """Send until ended; end for good where another driver has taken over."""
+        while not self._ended:
+            self._look()
+            if isinstance(self.failure, AnotherWriter):
+                return
+            if not self._ended:
+                self.woken.wait(EVERY)
+                self.woken.clear()
+        self._look()
+
+    def _look(self) -> None:
+        try:
+            while self._is_in_time() and (unsent := row_outputs.next_unsent(self._pipeline.name, self._output.name)):
+                self._send(unsent)
+                self._went_on()
+            if self._is_in_time():
+                self.failure = None
+        except Exception as error:  # the thread's edge: whatever it is, the output waits and says so
+            self._waits(error)
+
+    def _is_in_time(self) -> bool:
+        return self._until is None or time.monotonic() < self._until
+
+    def _went_on(self) -> None:
+        if self.failure:
+            self._log.info("sends again")
+        self.failure = None
+
+    def _waits(self, error: Exception) -> None:
+        """Note what it waits for, once."""
+        known = error if isinstance(error, TidemarkError) else translate(error)
+        failure = known or TidemarkError(
+            f"the output {self._output.name} cannot send: {root_cause(error)}",
+            remedy="correct its declaration, or the place that it writes to",
+            pipeline=self._pipeline.name,
+        )
+        is_known, self.failure = str(failure) == str(self.failure), failure
+        if is_known or isinstance(failure, AnotherWriter):
+            return
+        self._log.warning("nothing is sent: %s", failure)
+        try:
+            row_outputs.note_waiting(self._pipeline.name, self._output.name, str(failure))
+        except TidemarkError as unnoted:
+            self._log.warning("that is not noted: %s", unnoted)
+
+    def _send(self, unsent: Unsent) -> None:
+        """Send the rows, then note it: in this order, so that a crash in between sends them again."""
+        started = time.monotonic()
+        writers.renew(self._lease)
+        sent, refused = self._sent(unsent) if unsent.rows else (0, [])
+        if len(refused) > row_outputs.MOST_REFUSED:
+            raise row_outputs.too_many(self._pipeline.name, self._output.name, refused, sent)
+        seconds = time.monotonic() - started
+        row_outputs.record_sent(self._lease, self._output.name, unsent, refused, rows=sent, seconds=seconds)
+        crash_point("output_noted")
+        for each in refused[:5]:
+            at = f"{each.topic}-{each.partition} offset {each.offset}"
+            self._log.warning("%s is not sent (%s): %s", at, each.reason, each.detail)
+        if sent or refused:
+            self._log.info("%s rows sent, %s refused, %.1f s", sent, len(refused), seconds)
+
+    def _sent(self, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
+        """Send the rows; those of records that make the transform throw are left out and refused."""
+        try:
+            return self._target.send(self._rows(read_unsent(self._spark, self._pipeline, unsent)), unsent)
+        except SPARK_FAILURES as error:
+            if translate(error) is not None or not self._output.rows or unsent.is_replay:
+                raise
+        poison = self._poison(unsent)
+        archived = read_unsent(self._spark, self._pipeline, unsent)
+        for topic, partition, offset in poison:
+            at = (F.col("kafka_topic") == topic) & (F.col("kafka_partition") == partition)
+            archived = archived.where(~(at & (F.col("kafka_offset") == offset)))
+        sent, refused = self._target.send(self._rows(archived), unsent)
+        return sent, [*refused, *(Refused(*at, -1, "throws", thrown) for at, thrown in sorted(poison.items()))]
+
+    def _rows(self, archived: DataFrame) -> DataFrame:
+        return output_rows(self._spark, self._pipeline, self._output, archived)
+
+    def _poison(self, unsent: Unsent) -> dict[Coordinates, str]:
+        """Return the records that make the transform throw. Raises TidemarkError when it is not a few of them."""
+
+        def archived(part: Sequence[OffsetRange]) -> DataFrame:
+            named = [replace(each, topic_id=unsent.topic_ids[each.topic_partition.topic]) for each in part]
+            return read_unsent(self._spark, self._pipeline, unsent, named)
+
+        return find_poison(
+            unsent.ranges, lambda part: thrown_by(self._rows(archived(part))), lambda part: thrown_by(archived(part))
+        )

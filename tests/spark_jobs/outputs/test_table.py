@@ -1,0 +1,267 @@
+"""An output's table in a real PostgreSQL and a real MariaDB: each row once, and what does not fit is refused alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from pyspark.sql import functions as F
+
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
+from include.ledger.archive.row_outputs import Unsent
+from include.ledger.streams import writers
+from include.outputs.connection import database_of
+from include.outputs.table import OutputTable
+from include.pipelines import load_pipeline
+from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
+from include.settings import settings
+from spark_jobs.outputs.table import TableTarget
+from spark_jobs.spark.frames import frame_of
+from tests.conftest import Home
+from tests.support import mariadb_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
+COLUMNS = (
+    "name STRING, ok BOOLEAN, small TINYINT, n INT, much BIGINT, price DECIMAL(12, 3), at TIMESTAMP, day DATE, "
+    "ratio DOUBLE, raw BINARY, tags ARRAY<STRING>, of STRUCT<a: INT, b: TIMESTAMP>"
+)
+SECRET = mariadb_server.SECRET
+
+
+@dataclass
+class Place:
+    """A database that outputs write, and how a client of its own asks it."""
+
+    kind: str
+    ask: Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture(scope="module", params=["postgresql", pytest.param("mariadb", marks=pytest.mark.slow)])
+def place(postgres: Home, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A database that the connection `shop` reaches."""
+    file = tmp_path_factory.mktemp("connections") / "jdbc.properties"
+
+    def connected(url: str, user: str, password: str) -> None:
+        file.write_text(f"shop.url={url}\nshop.user={user}\nshop.password={password}\n")
+        file.chmod(0o600)
+        settings.cache_clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
+        # Nothing renews it here.
+        patch.setenv("TIDEMARK_LEASE_SECONDS", "600")
+        if request.param == "mariadb":
+            with mariadb_server.serving() as server:
+                connected(server.url, "writer", SECRET)
+                yield Place("mariadb", server.ask)
+        else:
+            own = settings().database("serving")
+            connected(f"jdbc:postgresql://{own.host}:{own.port}/serving", str(own.username), str(own.password))
+            uri = own.set(drivername="postgresql").render_as_string(hide_password=False)
+
+            def ask(statement: str) -> list[tuple[Any, ...]]:
+                connection = psycopg2.connect(uri, options="-c timezone=UTC")
+                with connection, connection.cursor() as cursor:
+                    cursor.execute(statement)
+                    found = cursor.fetchall() if cursor.description else []
+                connection.close()
+                return found
+
+            yield Place("postgresql", ask)
+    settings.cache_clear()
+
+
+def declared(name: str, columns: str = COLUMNS, connection: str = "shop") -> Pipeline:
+    output = Rows(name, rows="made", columns=columns, to=DatabaseTable(connection))
+    return replace(load_pipeline("isp_hits"), name="sold", outputs=(output,))
+
+
+def target(pipeline: Pipeline, lease: writers.Lease) -> TableTarget:
+    (output,) = pipeline.outputs
+    assert isinstance(output.to, DatabaseTable)
+    return TableTarget(pipeline, output, output.to, lease)
+
+
+@pytest.fixture
+def lease(place: Place) -> Iterator[writers.Lease]:
+    held = writers.acquire("sold")
+    yield held
+    writers.release(held)
+
+
+def unsent(number: int) -> Unsent:
+    return Unsent(number, (), {"log": "id-of-log"}, 1)
+
+
+MOMENT = datetime(2026, 11, 20, 5, 0, 0, 123456)
+GOOD: dict[str, Any] = {
+    "name": "a",
+    "ok": True,
+    "small": 7,
+    "n": 7,
+    "much": 7,
+    "price": Decimal("1.250"),
+    "at": MOMENT,
+    "day": MOMENT.date(),
+    "ratio": 0.5,
+    "raw": (b"\x00\xff"),
+    "tags": ["x", None],
+    "of": {"a": 1, "b": MOMENT},
+}
+
+
+def frame(spark: Any, rows: Sequence[dict[str, Any]], first: int = 0) -> Any:
+    """Rows of an output, like `GOOD` but for what they say, at offsets that follow each other."""
+    values = [(*{**GOOD, **row}.values(), "log", 0, first + n, 0) for n, row in enumerate(rows)]
+    return frame_of(spark, values, f"{COLUMNS}, {COORDINATES}")
+
+
+def test_every_type_comes_back_from_the_table(spark: Any, place: Place, lease: writers.Lease) -> None:
+    names = ["a", "Zoë 😀", "", "o'clock \\ %s {} \n", None]
+    rows = [{"name": name} for name in names] + [dict.fromkeys(GOOD)]
+    assert target(declared("typed"), lease).send(frame(spark, rows), unsent(1)) == (len(rows), [])
+    found = place.ask("SELECT * FROM sold_typed ORDER BY kafka_offset")
+    assert [row[0] for row in found] == [*names, None]
+    assert found[-1][: len(GOOD)] == (None,) * len(GOOD)
+    _, is_ok, small, n, much, price, at, day, ratio, raw, tags, of, *key = found[0]
+    assert (bool(is_ok), small, n, much, price, day, ratio) == (True, 7, 7, 7, GOOD["price"], GOOD["day"], 0.5)
+    assert at.replace(tzinfo=None) == MOMENT
+    assert bytes(raw) == b"\x00\xff"
+    as_json = [json.loads(each) if isinstance(each, str) else each for each in (tags, of)]
+    assert as_json == [["x", None], {"a": 1, "b": "2026-11-20T05:00:00.123456Z"}]
+    assert key == ["log", "id-of-log", 0, 0, 0]
+
+
+def test_row_that_is_written_again_is_the_same_row_and_takes_its_newer_values(
+    spark: Any, place: Place, lease: writers.Lease
+) -> None:
+    pipeline = declared("again")
+    to = target(pipeline, lease)
+    assert to.send(frame(spark, [{"name": "a"}, {"name": "b"}]), unsent(1)) == (2, [])
+    assert to.send(frame(spark, [{"name": "b2"}, {"name": "c"}], first=1), unsent(2)) == (2, [])
+    assert place.ask("SELECT kafka_offset, name FROM sold_again ORDER BY 1") == [(0, "a"), (1, "b2"), (2, "c")]
+    marker = place.ask("SELECT token, micro_batch, replay FROM tidemark_outputs WHERE output = 'sold.again'")
+    assert marker == [(lease.token, 2, -1)]
+
+
+def test_two_rows_of_the_same_coordinates_stop_the_output(spark: Any, place: Place, lease: writers.Lease) -> None:
+    twice = frame(spark, [{"name": "a"}]).unionByName(frame(spark, [{"name": "b"}]))
+    with pytest.raises(UsageError, match="more than one row for log-0 offset 0 row 0"):
+        target(declared("twice"), lease).send(twice, unsent(1))
+    assert place.ask("SELECT count(*) FROM sold_twice") == [(0,)]
+
+
+def test_value_that_does_not_fit_is_refused_alone(spark: Any, place: Place, lease: writers.Lease) -> None:
+    pipeline = declared("narrow")
+    to = target(pipeline, lease)
+    assert to.send(frame(spark, [{}]), unsent(1)) == (1, [])
+    narrow = {
+        "postgresql": "ALTER TABLE sold_narrow ALTER COLUMN name TYPE varchar(5), ADD CHECK (n < 100)",
+        "mariadb": "ALTER TABLE sold_narrow MODIFY COLUMN name varchar(5), ADD CHECK (n < 100)",
+    }
+    place.ask(narrow[place.kind])
+    rows: list[dict[str, Any]] = [{"name": f"ok{number}"} for number in range(40)]
+    # A time that Python does not know reaches the database as a text.
+    rows[7], rows[23], rows[24] = {"name": "too long"}, {"n": 100}, {"of": {"a": 1, "b": None}}
+    far = F.when(F.col("kafka_offset") == 35, F.expr("make_timestamp(290000, 1, 1, 0, 0, 0)")).otherwise(F.col("at"))
+    written, refused = to.send(frame(spark, rows, first=1).withColumn("at", far), unsent(2))
+    wrong = [8, 24, 35]
+    assert sorted(each.offset for each in refused) == wrong
+    assert {each.reason for each in refused} == {"does_not_fit"}
+    assert written == 40 - len(wrong)
+    assert place.ask("SELECT count(*) FROM sold_narrow") == [(written + 1,)]
+
+
+def test_older_driver_writes_nothing_after_a_newer_one(spark: Any, place: Place, lease: writers.Lease) -> None:
+    pipeline = declared("fenced")
+    older = replace(lease, token=lease.token - 1)
+    target(pipeline, lease).send(frame(spark, [{"name": "newer"}]), unsent(2))
+    with pytest.raises(AnotherWriter, match="lease is over"):
+        target(pipeline, older).send(frame(spark, [{"name": "older"}]), unsent(1))
+    # A lease that is lost while the rows are written: nothing of them is committed.
+    (output,) = pipeline.outputs
+    assert isinstance(output.to, DatabaseTable)
+
+    def lost() -> None:
+        raise AnotherWriter("this driver's lease is over")
+
+    table = OutputTable(pipeline, output, output.to, lease, lost)
+    row = [*(None for _ in table.fields), "log", "id-of-log", 0, 9, 0]
+    with pytest.raises(AnotherWriter):
+        table.merge([row], unsent(3))
+    assert place.ask("SELECT name FROM sold_fenced") == [("newer",)]
+    # A ledger that was made anew has smaller tokens: that is said, and nothing is overwritten.
+    place.ask("UPDATE tidemark_outputs SET token = 1000000 WHERE output = 'sold.fenced'")
+    with pytest.raises(TidemarkError, match=r"DELETE FROM tidemark_outputs WHERE output = 'sold\.fenced'"):
+        target(pipeline, lease).send(frame(spark, [{"name": "new"}]), unsent(4))
+
+
+def test_table_of_somebody_else_is_left_alone(spark: Any, place: Place, lease: writers.Lease) -> None:
+    place.ask("CREATE TABLE sold_other (name varchar(20), kafka_offset bigint)")
+    with pytest.raises(TidemarkError, match=r"ALTER TABLE .sold_other. ADD COLUMN .ok. boolean"):
+        target(declared("other"), lease).send(frame(spark, [{}]), unsent(1))
+    kinds = "name varchar(20), kafka_topic varchar(20), kafka_topic_id varchar(40), kafka_partition int, "
+    place.ask(f"CREATE TABLE sold_keyed ({kinds} kafka_offset bigint PRIMARY KEY, kafka_element int)")
+    with pytest.raises(TidemarkError, match="another primary key than the coordinates"):
+        target(declared("keyed", "name STRING"), lease).send(frame(spark, [{}]).select("name", *IDENTITY), unsent(1))
+    assert place.ask("SELECT count(*) FROM sold_keyed") == [(0,)]
+
+
+def test_most_rows_that_do_not_fit_stop_the_output(spark: Any, place: Place, lease: writers.Lease) -> None:
+    pipeline = declared("broken", "name STRING")
+    (output,) = pipeline.outputs
+    assert isinstance(output.to, DatabaseTable)
+    table = OutputTable(pipeline, output, output.to, lease, lambda: None)
+    assert table.merge([["a", "log", "id-of-log", 0, 0, 0]], unsent(1)) == (1, [])
+    place.ask("ALTER TABLE sold_broken ADD CHECK (kafka_offset < 5)")
+    rows = [["a", "log", "id-of-log", 0, number, 0] for number in range(1, 1200)]
+    with pytest.raises(TidemarkError, match=r"cannot send 1\d\d\d of"):
+        table.merge(rows, unsent(2))
+    assert place.ask("SELECT count(*) FROM sold_broken") == [(1,)]
+
+
+def test_secret_is_not_told_when_the_database_refuses_or_is_away(
+    place: Place, lease: writers.Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[place.kind]
+    file = tmp_path / "jdbc.properties"
+    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
+    for url in (f"jdbc:{scheme}://127.0.0.1:9/hits", settings_url(place)):
+        file.write_text(f"shop.url={url}\nshop.user=nobody\nshop.password=told-{SECRET}\n")
+        file.chmod(0o600)
+        settings.cache_clear()
+        pipeline = declared("away", "name STRING")
+        (output,) = pipeline.outputs
+        assert isinstance(output.to, DatabaseTable)
+        with pytest.raises(TidemarkError) as raised:
+            OutputTable(pipeline, output, output.to, lease, lambda: None).merge([], unsent(1))
+        assert isinstance(raised.value, ServiceUnreachable) == (":9/" in url or place.kind == "postgresql")
+        assert SECRET not in str(raised.value)
+        assert SECRET not in repr(database_of("shop"))
+    file.write_text("shop.url=jdbc:oracle:thin:@db:1521/x\n")
+    settings.cache_clear()
+    with pytest.raises(UsageError, match="names no database that an output can write"):
+        database_of("shop")
+    file.write_text("shop.url=jdbc:postgresql://db/x?ssl=true\n")
+    settings.cache_clear()
+    with pytest.raises(UsageError, match="the parameter 'ssl'"):
+        database_of("shop")
+    file.write_text("")
+    settings.cache_clear()
+    with pytest.raises(UsageError, match=r"has no shop\.url"):
+        database_of("shop")
+
+
+def settings_url(place: Place) -> str:
+    """The URL of the place."""
+    database = database_of("shop")
+    return f"jdbc:{database.kind}://{database.host}:{database.port}/{database.name}"
