@@ -1,4 +1,4 @@
-"""One DAG that looks every five minutes whether intervals are overdue, and tells what is over."""
+"""One DAG that looks every five minutes whether intervals are overdue or totals have too many keys, and what is over."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ once when all are. It also tells that a stream works again, and what a receiver 
 | pipeline | an interval is registered by its end and |
 |---|---|
 {deadlines}
+
+A view without a window that has more keys than its `max_keys` is told, too: they are kept for ever.
 
 A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; one that was stalled, when the stalled query has
 committed since, too.

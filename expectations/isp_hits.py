@@ -23,5 +23,13 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectColumnValuesToBeBetween(column="hits", min_value=1),
         gxe.ExpectCompoundColumnsToBeUnique(column_list=["isp", "window_start"]),
     ],
+    "isp_hits_zip_totals": [
+        gxe.ExpectColumnValuesToBeUnique(column="zipcode"),
+        gxe.ExpectColumnValuesToBeBetween(column="hits", min_value=1),
+    ],
+    "isp_hits_isp_totals": [
+        gxe.ExpectColumnValuesToBeUnique(column="isp"),
+        gxe.ExpectColumnValuesToBeBetween(column="hits", min_value=1),
+    ],
 }
 """Expectations by table, as in expectations/nest_cameras.py."""

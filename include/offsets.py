@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -96,6 +96,21 @@ def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         else:
             joined.append(each)
     return joined
+
+
+def without(ranges: Iterable[OffsetRange], held: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """Yield what of the ranges the others do not contain, each in its own incarnation of the topic."""
+    by_place: dict[tuple[str, TopicPartition], list[OffsetRange]] = {}
+    for each in held:
+        by_place.setdefault((each.topic_id, each.topic_partition), []).append(each)
+    for each in ranges:
+        tp, at = each.topic_partition, each.from_offset
+        for one in merged(by_place.get((each.topic_id, tp), ())):
+            if at < min(one.from_offset, each.until_offset):
+                yield OffsetRange(tp, at, min(one.from_offset, each.until_offset), each.topic_id)
+            at = max(at, one.until_offset)
+        if at < each.until_offset:
+            yield OffsetRange(tp, at, each.until_offset, each.topic_id)
 
 
 class Fate(StrEnum):

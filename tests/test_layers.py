@@ -56,6 +56,7 @@ INCLUDE = (
     "include.doctor",
     "include.monitor.streams",
     "include.monitor.web",
+    "include.alerts.key_limits",
     "include.alerts.overdue",
     "include.airflow",
     "include.approvals",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from include import alerts
+from include.alerts import key_limits
 from include.intervals.telling.addresses import stream_page
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive.micro_batches import last_batch
@@ -50,7 +51,7 @@ def find_overdue(pipeline: Pipeline, now: datetime) -> Overdue | None:
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
-    """Tell of a pipeline's overdue intervals, and that they or its stream's failures are over; return the counts."""
+    """Tell of a pipeline's overdue intervals and views with too many keys, and what is over; return the counts."""
     now = now or datetime.now(UTC)
     key, overdue = f"overdue/{pipeline.name}", find_overdue(pipeline, now)
     recovered = 0
@@ -59,8 +60,14 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
     else:
         alerts.tell(_alert(key, pipeline, overdue))
     recovered += _recover_stream(pipeline.name, now)
-    # What a receiver missed while it was away.
-    return {"overdue": len(overdue.intervals) if overdue else 0, "recovered": recovered, "told": alerts.tell_untold()}
+    over_limit, below_again = key_limits.watch(pipeline)
+    return {
+        "overdue": len(overdue.intervals) if overdue else 0,
+        "over_limit": over_limit,
+        "recovered": recovered + below_again,
+        # What a receiver missed while it was away.
+        "told": alerts.tell_untold(),
+    }
 
 
 def _alert(key: str, pipeline: Pipeline, overdue: Overdue) -> Alert:

@@ -115,6 +115,19 @@ class MicroBatch(Base):
     )
 
 
+class ViewKeys(Base):
+    """How many keys a view without a window has."""
+
+    __tablename__ = "view_keys"
+    __table_args__ = {"comment": "How many keys each view without a window has, as its stream counted them last"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    view: Mapped[str] = mapped_column(primary_key=True, comment="Name of the view")
+    keys: Mapped[int] = mapped_column(comment="How many keys it has")
+    version: Mapped[int] = mapped_column(comment="The micro-batch after which they were counted")
+    counted_at: Mapped[datetime] = _now("When they were counted")
+
+
 class ProgressRow(Base):
     """What Spark told of a query at one moment."""
 

@@ -27,7 +27,7 @@ REGIONS = ("isp-hits-east", "isp-hits-west")
 
 PIPELINE = Pipeline(
     name="isp_hits",
-    description="Hits of internet providers' users, counted per zip code in sliding windows and per provider and day",
+    description="Hits of internet providers' users, counted per zip code and provider, in windows and in all",
     source=KafkaTopics(subscribe=("isp-hits",)),
     decoder=Json(schema=HIT),
     archive=Archive(
@@ -76,6 +76,31 @@ PIPELINE = Pipeline(
             mode="complete",
             sinks=(JdbcTable(), Console(rows=10)),
             description="hits per internet provider and day",
+        ),
+        AdditiveView(
+            name="zip_totals",
+            rows="counted_hits",
+            aggregate="total_by_zip",
+            key=("zipcode",),
+            measures=("hits",),
+            columns="zipcode STRING, hits BIGINT",
+            speed=CompactedTopic("isp-hits-zip-totals"),
+            max_keys=50_000,
+            sinks=(JdbcTable(),),
+            description="hits per zip code since the beginning",
+        ),
+        AdditiveView(
+            name="isp_totals",
+            rows="counted_hits",
+            aggregate="total_by_isp",
+            key=("isp",),
+            measures=("hits",),
+            columns="isp STRING, hits BIGINT",
+            speed=CompactedTopic("isp-hits-isp-totals"),
+            max_keys=5_000,
+            mode="complete",
+            sinks=(JdbcTable(),),
+            description="hits per internet provider since the beginning",
         ),
     ),
     reports=(

@@ -20,7 +20,7 @@ class Question:
 
     column: str
     key: str | None
-    """The value of the column; None: the windows that began within the span before the newest one."""
+    """The value of the column; None: the windows that began within the span before the newest one, all of a total."""
     span: timedelta
     rows: int
 
@@ -45,12 +45,16 @@ def serves(shape: Shape) -> bool:
 
 def ask(shape: Shape, question: Question) -> Told:
     """Return the newest windows' rows first, and the largest of a window by the first measure."""
-    where = f"{quoted(shape.start)} >= %s" if question.key is None else f"{quoted(question.column)} = %s"
-    values: list[object] = [question.key]
-    order = f"{quoted(shape.start)} DESC, {quoted(shape.measures[0].name)} DESC"
+    where, values = "TRUE", list[object]()
+    if question.key is not None:
+        where, values = f"{quoted(question.column)} = %s", [question.key]
+    elif not shape.is_total:
+        where = f"{quoted(shape.start)} >= %s"
+    largest = f"{quoted(shape.measures[0].name)} DESC"
+    order = largest if shape.is_total else f"{quoted(shape.start)} DESC, {largest}"
     with transaction("./tidemark doctor --repair") as asked:
         asked.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = '20s'")
-        if question.key is None:
+        if question.key is None and not shape.is_total:
             newest = "SELECT max(window_start) FROM proved.tidemark_windows WHERE table_name = %s"
             asked.execute(newest, [shape.table])
             (last,) = asked.fetchone() or (None,)

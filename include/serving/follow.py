@@ -16,10 +16,10 @@ from psycopg2.extras import execute_values
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger.completeness.served import ServedInterval, ServedState, files_of_revisions, served_state
+from include.ledger.completeness.served import ALL, ServedInterval, ServedState, files_of_revisions, served_state
 from include.pipelines.spec import Pipeline
 from include.serving import transaction
-from include.serving.live_rows import ROWS_A_STATEMENT, storable
+from include.serving.live_rows import ROWS_A_STATEMENT, note_windows, storable
 from include.serving.relations import both_layers, ensure, names, quoted
 from include.serving.shape import Shape, served_shapes
 
@@ -37,6 +37,8 @@ _POSITION = """
     ON CONFLICT (table_name) DO UPDATE
     SET (complete_until, offsets, followed_at) = (EXCLUDED.complete_until, EXCLUDED.offsets, now())
 """
+
+_SETTLED = "UPDATE proved.tidemark_positions SET settled_below = %s WHERE table_name = %s"
 
 _COVERED = """
     SELECT w.window_start AS tidemark_start, w.window_end AS tidemark_end FROM proved.tidemark_windows w
@@ -57,7 +59,7 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
         with transaction("mend the table, then ./tidemark doctor --repair") as asked:
             ensure(asked, shape)
             asked.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tidemark serves {shape.table}"])
-            state = served_state(pipeline.name, view, shape.table)
+            state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
             if counted and (wrong := _wrong_counts(asked, shape, state)):
                 where = "table_name = %s AND interval_id = ANY(%s)"
                 asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, wrong])
@@ -77,7 +79,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             asked.execute("SELECT to_regclass(%s)", [f"proved.{shape.table}"])
             if asked.fetchone() == (None,):
                 continue
-            state = served_state(pipeline.name, view, shape.table)
+            state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
             known = _known(asked, shape)
             wanted = {each.id: each for each in state.intervals}
             wrong = {*_wrong_counts(asked, shape, state), *(known.keys() - wanted.keys())}
@@ -115,11 +117,16 @@ def _follow(asked: cursor, shape: Shape, state: ServedState) -> int:
         (shape.table, each.id, each.from_time, each.to_time, each.covers, each.revision, each.rows) for each in noted
     ]
     execute_values(asked, _NOTE, rows, page_size=ROWS_A_STATEMENT)
-    _prove(asked, shape, state.unsettled)
+    if not shape.is_total:
+        _prove(asked, shape, state.unsettled)
     offsets: dict[str, dict[str, int]] = {}
     for tp, below in state.offsets:
         offsets.setdefault(tp.topic, {})[str(tp.partition)] = below
     asked.execute(_POSITION, [shape.table, state.complete_until, json.dumps(offsets)])
+    if shape.is_total:
+        # A total is of all that was ever archived: where some of it is in no interval, no key is proved.
+        settled_below = state.unsettled if state.is_whole else ALL
+        asked.execute(_SETTLED, [settled_below, shape.table])
     return len(noted) + len(gone)
 
 
@@ -144,12 +151,7 @@ def _load(asked: cursor, shape: Shape, new: list[ServedInterval], stale: list[in
                 f"{each.location} has {loaded} rows, {each.rows} when it was built: live.{shape.table} stays as it was",
                 remedy="./tidemark doctor --deep",
             )
-    asked.execute(
-        "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "
-        f"SELECT DISTINCT %s, {quoted(shape.start)}, {quoted(shape.end)} FROM {table} "
-        f"WHERE tidemark_interval = ANY(%s) AND {quoted(shape.start)} IS NOT NULL ORDER BY 2, 3 ON CONFLICT DO NOTHING",
-        [shape.table, [each.id for each in new]],
-    )
+    note_windows(asked, shape, table, [each.id for each in new])
 
 
 def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Iterator[tuple[object, ...]]:

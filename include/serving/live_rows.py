@@ -30,13 +30,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
         asked.execute(f"CREATE TEMP TABLE {staged} ON COMMIT DROP AS SELECT {columns} FROM {table} LIMIT 0")
         stored = ((*map(storable, row), version) for row in rows)
         execute_values(asked, f"INSERT INTO {staged} ({columns}) VALUES %s", stored, page_size=ROWS_A_STATEMENT)
-        # In order, so that one who notes the same windows is waited for, and not the other way round as well.
-        asked.execute(
-            "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "
-            f"SELECT DISTINCT %s, {quoted(shape.start)}, {quoted(shape.end)} FROM {staged} "
-            f"WHERE {quoted(shape.start)} IS NOT NULL ORDER BY 2, 3 ON CONFLICT DO NOTHING",
-            [shape.table],
-        )
+        note_windows(asked, shape, staged)
         if replace:
             asked.execute(f"DELETE FROM {table}")
         keys = names(each.name for each in shape.keys)
@@ -50,6 +44,20 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
         )
         crash_point("jdbc_staged")
     crash_point("jdbc_committed")
+
+
+def note_windows(asked: cursor, shape: Shape, table: str, intervals: Sequence[int] | None = None) -> None:
+    """Note the windows of a table's rows, those of some intervals or all; none of a view that has none."""
+    if shape.is_total:
+        return
+    chosen = "" if intervals is None else "tidemark_interval = ANY(%s) AND "
+    # In order, so that one who notes the same windows is waited for, and not the other way round as well.
+    asked.execute(
+        "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "
+        f"SELECT DISTINCT %s, {quoted(shape.start)}, {quoted(shape.end)} FROM {table} "
+        f"WHERE {chosen}{quoted(shape.start)} IS NOT NULL ORDER BY 2, 3 ON CONFLICT DO NOTHING",
+        [shape.table, *([] if intervals is None else [list(intervals)])],
+    )
 
 
 def _if_changed(shape: Shape) -> str:

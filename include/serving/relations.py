@@ -3,6 +3,8 @@
 A window of `live.<table>` is `proved` once `follow` has found it so, for good: the sum of the registered partial values
 then counts, and nothing else. Before, the layer that holds more rows counts whole, by the first measure, which counts
 rows: the two are never added up, so no row counts twice.
+
+A key of a total, which has no window, is `proved` as long as intervals have registered all that its live value counts.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable
 
 from psycopg2.extensions import cursor
 
+from include.ledger.completeness.served import ALL
 from include.serving.shape import Shape
 
 _STATES = """
@@ -32,6 +35,9 @@ _STATES = """
     CREATE TABLE IF NOT EXISTS proved.tidemark_positions (
         table_name text PRIMARY KEY, complete_until timestamptz, offsets jsonb NOT NULL,
         followed_at timestamptz NOT NULL DEFAULT now());
+    ALTER TABLE proved.tidemark_positions ADD COLUMN IF NOT EXISTS settled_below bigint;
+    COMMENT ON COLUMN proved.tidemark_positions.settled_below IS
+        'Of a total: live values of older versions hold registered records only';
     COMMENT ON TABLE proved.tidemark_positions IS 'Until when, and below which offsets, everything is registered'
 """
 
@@ -76,6 +82,8 @@ def _ensure_live(asked: cursor, shape: Shape, primary_key: str | None) -> None:
     keys = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.keys)
     measures = ", ".join(f"{quoted(each.name)} {each.kind} NOT NULL" for each in shape.measures)
     asked.execute(f"CREATE TABLE IF NOT EXISTS {table} ({keys}, {measures}, version bigint NOT NULL, {unique})")
+    if shape.is_total:
+        return
     index = quoted(f"{shape.table}_by_window"[-63:])
     asked.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {table} ({quoted(shape.start)})")
 
@@ -90,7 +98,9 @@ def _make_proved(asked: cursor, shape: Shape, digest: str) -> None:
     # A question names a key, with or without its window; a look at windows names these.
     first = sorted(plain, key=lambda name: name == shape.start)
     asked.execute(f"DROP TABLE IF EXISTS {table} CASCADE; CREATE TABLE {table} ({_proved(shape)})")
-    asked.execute(f"CREATE INDEX ON {table} ({names(first)}); CREATE INDEX ON {table} ({quoted(shape.start)})")
+    asked.execute(f"CREATE INDEX ON {table} ({names(first)})")
+    if not shape.is_total:
+        asked.execute(f"CREATE INDEX ON {table} ({quoted(shape.start)})")
     asked.execute(f"CREATE INDEX ON {table} (tidemark_interval)")
     for state in ("intervals", "windows", "positions"):
         asked.execute(f"DELETE FROM proved.tidemark_{state} WHERE table_name = %s", [shape.table])
@@ -134,7 +144,8 @@ def answer(shape: Shape) -> str:
     """Return the query that `live.<table>` stands for."""
     rows = f"each_key.{quoted('p_' + shape.measures[0].name)} > each_key.{quoted('l_' + shape.measures[0].name)}"
     missing = f"each_key.{quoted('l_' + shape.measures[0].name)} IS NULL"
-    counts = f"w.proved_at IS NOT NULL OR {missing} OR ({rows})"
+    proved = _is_settled(shape) if shape.is_total else "w.proved_at IS NOT NULL"
+    counts = f"{proved} OR {missing} OR ({rows})"
     own = {name: quoted(shape.own(name)) for name in ("state", "intervals", "version", "proved_until", "proved_below")}
     values = [
         f"CASE WHEN {counts} THEN each_key.{quoted('p_' + each.name)} ELSE each_key.{quoted('l_' + each.name)} END "
@@ -148,16 +159,29 @@ def answer(shape: Shape) -> str:
     ]
     return (
         f"SELECT {', '.join(f'each_key.{quoted(each.name)}' for each in shape.keys)}, {', '.join(values)}, "
-        f"CASE WHEN w.proved_at IS NOT NULL THEN 'proved' WHEN each_key.intervals = 0 THEN 'live' ELSE 'both' END "
+        f"CASE WHEN {proved} THEN 'proved' WHEN each_key.intervals = 0 THEN 'live' ELSE 'both' END "
         f"AS {own['state']}, {', '.join(sides)}, each_key.intervals AS {own['intervals']}, "
         f"each_key.version AS {own['version']}, at.complete_until AS {own['proved_until']}, "
         f"at.offsets AS {own['proved_below']} FROM ({both_layers(shape)}) AS each_key "
-        f"LEFT JOIN proved.tidemark_windows w ON w.table_name = '{shape.table}' "
-        f"AND w.window_start = each_key.{quoted(shape.start)} AND w.window_end = each_key.{quoted(shape.end)} "
+        f"{'' if shape.is_total else _windows(shape)}"
         f"LEFT JOIN proved.tidemark_positions at ON at.table_name = '{shape.table}' "
         # What only the speed view has of a proved window is not registered yet, or not any more.
-        f"WHERE w.proved_at IS NULL OR each_key.intervals > 0"
+        f"{'' if shape.is_total else 'WHERE w.proved_at IS NULL OR each_key.intervals > 0'}"
     )
+
+
+def _windows(shape: Shape) -> str:
+    return (
+        f"LEFT JOIN proved.tidemark_windows w ON w.table_name = '{shape.table}' "
+        f"AND w.window_start = each_key.{quoted(shape.start)} AND w.window_end = each_key.{quoted(shape.end)} "
+    )
+
+
+def _is_settled(shape: Shape) -> str:
+    """Return the condition that intervals have registered all that a total's live value counts."""
+    if not shape.has_live:
+        return "FALSE"
+    return f"(each_key.intervals > 0 AND coalesce(each_key.version, {ALL} + 1) < coalesce(at.settled_below, {ALL}))"
 
 
 def _digest(definition: str) -> str:

@@ -53,7 +53,7 @@ class Shape:
     """A struct of the key, such as the window, as a column for each of its parts."""
     measures: tuple[Column, ...]
     start: str
-    """The column of the window's start."""
+    """The column of the window's start; empty without a window."""
     end: str
     has_live: bool
     """Whether the stream keeps the speed view's values in a table."""
@@ -62,6 +62,11 @@ class Shape:
     def columns(self) -> tuple[Column, ...]:
         """Keys and measures."""
         return (*self.keys, *self.measures)
+
+    @property
+    def is_total(self) -> bool:
+        """Whether the view has no window."""
+        return not self.start
 
     def own(self, name: str) -> str:
         """Return the name of a column that Tidemark adds; another one where the view has a column of that name."""
@@ -84,8 +89,8 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
         pipeline.view_table(view),
         tuple(keys),
         tuple(Column(name, _kind(declared[name], name, pipeline, view), (name,)) for name in view.measures),
-        f"{view.window}_start",
-        f"{view.window}_end",
+        f"{view.window}_start" if view.window else "",
+        f"{view.window}_end" if view.window else "",
         any(isinstance(sink, JdbcTable) for sink in view.sinks),
     )
 

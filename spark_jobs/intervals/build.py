@@ -35,6 +35,7 @@ from spark_jobs.reconciliation.counted import CountedRows, count_fates, hashed, 
 from spark_jobs.reconciliation.flags import reconcile_flags
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.outages import reconcile_outages
+from spark_jobs.reconciliation.totals import reconcile_total
 from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.references.take import with_content
 from spark_jobs.views.aggregate import aggregate_view
@@ -95,7 +96,8 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
     for view in pipeline.views:
         with watch.part(f"view {view.name}"):
             batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
-            reconciliation += reconcile_view(run, view, batch_view, replayed)
+            reconcile = reconcile_total if view.is_total else reconcile_view
+            reconciliation += reconcile(run, view, batch_view, replayed)
             built += write_revisions(batch_view, view_layout(pipeline, view, hashed_by), pinned.interval, revision)
     if pipeline.flags:
         with watch.part("flags"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,8 @@ def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]
             sections.append(_noted_listing(run, report, rows))
         else:
             sections.append(section_of(spark, pipeline, report, views, rows, _INTERVAL))
-    chart = _chart(pipeline.views[0], views[pipeline.views[0].name]) if pipeline.views else {}
+    charted = next((view for view in pipeline.views if not view.is_total), None)
+    chart = _chart(charted, views[charted.name]) if charted else {}
     return {"sections": sections, "chart": chart}
 
 
@@ -100,25 +102,32 @@ def _threshold(
     """Keys above the limit in the batch view or in the speed view, with both values."""
     view, measure = next(view for view in pipeline.views if view.name == report.view), report.measure
     batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
-    window = F.col(view.window)
-    first, last = rows.agg(F.min(window["start"]), F.max(window["end"])).collect()[0]
-    since = written_since(pipeline, view, [(utc(first), utc(last))]) if first else None
+    since = _written_since(pipeline, view, rows)
     speed = speed_values(spark, view, 2**62, since).select("key", F.col(measure).alias("speed_view"))
     key = F.from_json("key", ", ".join(f"{name} STRING" for name in view.key))
     both = batch.join(speed, "key", "left").where(
         (F.col("batch_view") > report.above) | (F.col("speed_view") > report.above)
     )
-    plain = [name for name in view.key if name != view.window]
+    plain = view.plain_key
+    ends = {} if view.is_total else {"from": "$.start", "to": "$.end"}
     shown = both.select(
         *(key[name].alias(name) for name in plain),
-        F.get_json_object(key[view.window], "$.start").alias("from"),
-        F.get_json_object(key[view.window], "$.end").alias("to"),
+        *(F.get_json_object(key[view.window], path).alias(name) for name, path in ends.items()),
         "batch_view",
         "speed_view",
     ).orderBy(F.desc("batch_view"), *plain)
     topic = view.speed.topic
     note = f"{view.description}, above {report.above}: the batch view of {scope} beside the last value of {topic}"
     return _section(report.title, note, shown)
+
+
+def _written_since(pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> datetime | None:
+    """Return since when the speed view may have written about the rows' windows; None when that is unknown."""
+    if view.is_total:
+        return None
+    window = F.col(view.window)
+    first, last = rows.agg(F.min(window["start"]), F.max(window["end"])).collect()[0]
+    return written_since(pipeline, view, [(utc(first), utc(last))]) if first else None
 
 
 def _top(report: Top, rows: DataFrame) -> DataFrame:
@@ -138,7 +147,7 @@ def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
     """The largest keys per window: x are windows, a series per key."""
-    plain = [name for name in view.key if name != view.window]
+    plain = view.plain_key
     measure = view.measures[0]
     # A flag is named where it is set, e.g. `ArchiverBot bot`.
     texts = [

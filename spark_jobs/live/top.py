@@ -62,7 +62,7 @@ class LiveTop:
             if newest is None:
                 return
             last = max([utc(newest), *(start for start, _ in self.counts)])
-            oldest = last - timedelta(seconds=self.view.windows.slide_seconds * (self.windows - 1))
+            oldest = last - timedelta(seconds=self.view.time_windows.slide_seconds * (self.windows - 1))
             for row in changed.where(F.col(window)["start"] >= F.lit(oldest)).collect():
                 at = (utc(row[window]["start"]), utc(row[window]["end"]))
                 self.counts.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
@@ -71,9 +71,9 @@ class LiveTop:
             changed.unpersist()
 
     @property
-    def plain(self) -> list[str]:
+    def plain(self) -> tuple[str, ...]:
         """The view's key without its window."""
-        return [name for name in self.view.key if name != self.view.window]
+        return self.view.plain_key
 
     def note(self, query: StreamingQuery) -> bool:
         """Note the progress of the query's micro-batches. Return whether there was any since the last call."""

@@ -108,5 +108,7 @@ def named_for_suite(pipeline: Pipeline, table: str, rows: DataFrame) -> DataFram
     if table == pipeline.table:
         return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
     view = next(view for view in pipeline.views if pipeline.view_table(view) == table)
+    if view.is_total:
+        return rows
     window = F.col(view.window)
     return rows.withColumn("window_start", window["start"]).withColumn("window_end", window["end"])

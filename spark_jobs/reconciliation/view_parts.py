@@ -90,7 +90,7 @@ class Meeting:
         Where windows overlap, a row is late for one and not for another: each series of windows that do not
         overlap is parted on its own.
         """
-        rows, series = self._reached_rows(windows), self.view.windows.tumbling()
+        rows, series = self._reached_rows(windows), self.view.time_windows.tumbling()
         parted = [(each, self._parted(rows, each, windows)) for each in series]
         impossible = {"beyond"} if self._all_reached else set()
 

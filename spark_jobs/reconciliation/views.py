@@ -48,7 +48,7 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     """
     spark, pipeline = run.spark, run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
-    archive_is_behind = _await_archive(pipeline.name, position)
+    archive_is_behind = await_archive(pipeline.name, position)
     meeting = Meeting(run, view, position, replayed)
     batch = batch_view.select(key_json(view).alias("key"), f"{view.window}.*", *view.measures)
     windows = meeting.windows(batch)
@@ -69,7 +69,7 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     return reconciliation
 
 
-def _await_archive(pipeline: str, position: SpeedPosition) -> bool:
+def await_archive(pipeline: str, position: SpeedPosition) -> bool:
     """Give the archive a moment to reach what the speed view has counted; whether it stays behind."""
 
     def is_behind() -> bool:
@@ -121,28 +121,39 @@ def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame], windows: D
 
     Columns: key, start, end, other_code, and `<side>_<measure>` (0 where there is nothing).
     """
-    every = reduce(DataFrame.unionByName, (frame.withColumn("side", F.lit(name)) for name, frame in sides.items()))
-    summed = [
+    framed = all_sides(sides).join(windows, ["start", "end"])
+    return framed.groupBy("key", "start", "end", "other_code").agg(*summed_by_side(view, sides))
+
+
+def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of all sides, with the column `side`."""
+    return reduce(DataFrame.unionByName, (frame.withColumn("side", F.lit(name)) for name, frame in sides.items()))
+
+
+def summed_by_side(view: AdditiveView, sides: Iterable[str]) -> list[Column]:
+    """Return the sums `<side>_<measure>` of `all_sides`, 0 where there is nothing."""
+    return [
         F.coalesce(F.sum(F.when(F.col("side") == side, F.col(measure))), F.lit(0)).alias(f"{side}_{measure}")
         for side in sides
         for measure in view.measures
     ]
-    return every.join(windows, ["start", "end"]).groupBy("key", "start", "end", "other_code").agg(*summed)
 
 
-def _sum(parts: Iterable[str], measure: str) -> Column:
+def sum_of(parts: Iterable[str], measure: str) -> Column:
+    """Return the sum of a measure over sides."""
     return reduce(add, (F.col(f"{part}_{measure}") for part in parts))
 
 
-def _every(view: AdditiveView, condition: Callable[[str], Column]) -> Column:
+def every_measure(view: AdditiveView, condition: Callable[[str], Column]) -> Column:
+    """Return whether a condition holds of every measure."""
     return reduce(and_, (condition(measure) for measure in view.measures))
 
 
 def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Reconciliation:
     """Count the keys of each class, and name the first ones with what all sides hold."""
     holds = {
-        "speed_holds": _every(view, lambda m: F.col(f"speed_{m}") == _sum(SPEED_HOLDS, m)),
-        "batch_holds": _every(view, lambda m: F.col(f"batch_{m}") == _sum(BATCH_HOLDS, m)),
+        "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == sum_of(SPEED_HOLDS, m)),
+        "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == sum_of(BATCH_HOLDS, m)),
     }
     # Of an additive view the first measure is what counts rows.
     weight = F.when(F.col("class") == DifferenceClass.LATE, F.col(f"late_{view.measures[0]}")).otherwise(1)
@@ -161,11 +172,13 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
 def _class(view: AdditiveView, context: _Context) -> Column:
     """The class of a key, or `matched`, or `elsewhere`; of a frame with speed_holds and batch_holds."""
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
-    ahead = _every(view, lambda m: F.col(f"speed_{m}") >= _sum(SPEED_HOLDS, m))
-    has_late = ~_every(view, lambda m: F.col(f"late_{m}") == 0)
-    is_ours = ~_every(view, lambda m: (F.col(f"batch_{m}") == 0) & (_sum(BATCH_HOLDS, m) == 0))
-    has_replayed = ~_every(view, lambda m: F.col(f"replayed_{m}") == 0)
-    without_replayed = _every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}") - F.col(f"replayed_{m}"))
+    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= sum_of(SPEED_HOLDS, m))
+    has_late = ~every_measure(view, lambda m: F.col(f"late_{m}") == 0)
+    is_ours = ~every_measure(view, lambda m: (F.col(f"batch_{m}") == 0) & (sum_of(BATCH_HOLDS, m) == 0))
+    has_replayed = ~every_measure(view, lambda m: F.col(f"replayed_{m}") == 0)
+    without_replayed = every_measure(
+        view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}") - F.col(f"replayed_{m}")
+    )
     return (
         F.when(F.col("other_code") & ~(batch_holds & speed_holds), DifferenceClass.CODE)
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)
@@ -175,7 +188,7 @@ def _class(view: AdditiveView, context: _Context) -> Column:
         .when(~is_ours, "elsewhere")
         .when(has_late, DifferenceClass.LATE)
         .when(has_replayed & without_replayed, DifferenceClass.QUARANTINED)
-        .when(~_every(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}")), DifferenceClass.PENDING)
+        .when(~every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}")), DifferenceClass.PENDING)
         .otherwise(MATCHED)
     )
 
@@ -184,7 +197,8 @@ Explanation = tuple[str, str, str]
 """What, where and the evidence of a key that is not matched."""
 
 
-def _against_topic(view: AdditiveView) -> str:
+def against_topic(view: AdditiveView) -> str:
+    """Return what is compared."""
     return f"{view.name} against {view.speed.topic}"
 
 
@@ -193,13 +207,13 @@ def _late(row: Row, view: AdditiveView, context: _Context) -> Explanation:
     by = format_time(first) if first == last else f"{format_time(first)} to {format_time(last)}"
     held = "; ".join(f"{m}: {row[f'late_{m}']} of {row[f'batch_{m}']} in the batch view" for m in view.measures)
     evidence = f"late rows are in the batch view only, dropped by the watermark {by}: {held}"
-    return _against_topic(view), row["key"], evidence
+    return against_topic(view), row["key"], evidence
 
 
 def _quarantined(row: Row, view: AdditiveView, context: _Context) -> Explanation:
     held = "; ".join(f"{m}: {row[f'replayed_{m}']} of {row[f'batch_{m}']}" for m in view.measures)
     text = f"rows replayed from quarantine are in the batch view only: {held}; "
-    return _against_topic(view), row["key"], f"{text}first record: {context.first_replayed}"
+    return against_topic(view), row["key"], f"{text}first record: {context.first_replayed}"
 
 
 def _code(row: Row, view: AdditiveView, context: _Context) -> Explanation:
@@ -208,7 +222,7 @@ def _code(row: Row, view: AdditiveView, context: _Context) -> Explanation:
         f"batch view {row[f'batch_{m}']}"
         for m in view.measures
     )
-    return _against_topic(view), row["key"], f"computed by other code: {held}"
+    return against_topic(view), row["key"], f"computed by other code: {held}"
 
 
 def _pending(row: Row, view: AdditiveView, context: _Context) -> Explanation:
@@ -221,7 +235,7 @@ def _pending(row: Row, view: AdditiveView, context: _Context) -> Explanation:
         )
     if not row["speed_holds"] and context.archive_is_behind:
         texts.append("the archive is behind the speed view: run it again when the stream runs")
-    return _against_topic(view), row["key"], "; ".join(texts)
+    return against_topic(view), row["key"], "; ".join(texts)
 
 
 def _unexplained(row: Row, view: AdditiveView, context: _Context) -> Explanation:
@@ -239,7 +253,7 @@ def _unexplained(row: Row, view: AdditiveView, context: _Context) -> Explanation
                 f"{side['inside'] + side['late'] + side['beyond']} ({side['inside']} counted by the speed view, "
                 f"{side['late']} late, {side['beyond']} not yet reached)"
             )
-    against = f"{view.name} against the archive" if row["speed_holds"] else _against_topic(view)
+    against = f"{view.name} against the archive" if row["speed_holds"] else against_topic(view)
     return against, row["key"], "; ".join(texts)
 
 

@@ -28,6 +28,7 @@ from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
 from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
 from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
+from spark_jobs.sinks.key_count import KeyCountTarget
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.views.stored_base import DAY, StoredBase, day_of
 from spark_jobs.views.values import key_json
@@ -44,7 +45,10 @@ class Target(Protocol):
 
 
 def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> list[Target]:
-    """Return where the view goes: its compacted topic, then its further sinks. Its topics share one producer."""
+    """Return where the view goes: its compacted topic, then its further sinks. Its topics share one producer.
+
+    The keys of a view without a window are counted besides.
+    """
     producer = FencedProducer(pipeline.name, view.name, lambda: writers.renew(lease))
     targets: list[Target] = [CompactedTopicTarget(view, producer)]
     for sink in view.sinks:
@@ -55,6 +59,9 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
                 targets.append(JdbcTableTarget(pipeline, view))
             case Console():
                 targets.append(ConsoleTarget(pipeline, view, sink))
+    if view.is_total:
+        # Last: it asks the topic, which has the micro-batch by then.
+        targets.append(KeyCountTarget(pipeline, view))
     return targets
 
 

@@ -78,7 +78,8 @@ def _views(spark: SparkSession, pipeline: Pipeline, rows: DataFrame) -> list[Bui
     built: list[BuiltRevision] = []
     for view in pipeline.views:
         aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
-        batch = aggregated.select(key_json(view).alias("key"), *view.measures, view.window)
+        windows = [view.window] if view.window else []
+        batch = aggregated.select(key_json(view).alias("key"), *view.measures, *windows)
         speed = batch.select("key", value_json(view, 1).alias("value"))
         last = speed.groupBy("key").agg(F.max_by(F.struct("value"), "key")["value"].alias("value"))
         batch.unionByName(batch).join(F.broadcast(last), "key", "left").distinct().collect()

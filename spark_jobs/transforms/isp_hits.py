@@ -32,6 +32,16 @@ def hits_by_isp(hits: DataFrame, window: Column) -> DataFrame:
     return hits.groupBy("isp", window).agg(F.count(F.lit(1)).alias("hits")).select("isp", "window", "hits")
 
 
+def total_by_zip(hits: DataFrame) -> DataFrame:
+    """Count hits per zip code. Columns: zipcode string, hits bigint."""
+    return hits.groupBy("zipcode").agg(F.count(F.lit(1)).alias("hits")).select("zipcode", "hits")
+
+
+def total_by_isp(hits: DataFrame) -> DataFrame:
+    """Count hits per internet provider. Columns: isp string, hits bigint."""
+    return hits.groupBy("isp").agg(F.count(F.lit(1)).alias("hits")).select("isp", "hits")
+
+
 def regional_messages(counts: DataFrame) -> DataFrame:
     """Return the counts as messages for the topic of their half of the country. Columns: key, value, topic string.
 

@@ -20,11 +20,16 @@ def aggregate_view(
     `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives.
     """
     counted = transform(pipeline, view.rows)(rows, references)
-    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, window_column(view))
+    windows = [window_column(view)] if view.windows else []
+    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
     return aggregated
 
 
 def aggregate_stream(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:
-    """Return the view of a stream of archive rows; it drops late rows, unless its mode is complete."""
-    timed = rows.withWatermark("event_time", in_words(view.speed.watermark)) if view.mode == "update" else rows
+    """Return the view of a stream of archive rows; it drops late rows, unless its mode is complete or it has no window.
+
+    Without a window its state keeps all keys, in either mode.
+    """
+    drops = view.mode == "update" and not view.is_total
+    timed = rows.withWatermark("event_time", in_words(view.speed.watermark)) if drops else rows
     return aggregate_view(pipeline, view, timed, load_references(spark, pipeline))

@@ -22,7 +22,12 @@ _NO_DAY = "none"
 
 
 def day_of(view: AdditiveView) -> Column:
-    """Return the day, in UTC, in which the window of a row of the view begins, e.g. `2026-11-20`."""
+    """Return the day, in UTC, in which the window of a row of the view begins, e.g. `2026-11-20`.
+
+    Without a window all is of one day, `none`: as many rows as the view has keys.
+    """
+    if view.is_total:
+        return F.lit(_NO_DAY).alias(DAY)
     return F.coalesce(F.date_format(F.col(view.window)["start"], "yyyy-MM-dd"), F.lit(_NO_DAY)).alias(DAY)
 
 

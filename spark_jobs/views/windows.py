@@ -15,8 +15,8 @@ Window = tuple[datetime, datetime]
 
 
 def window_column(view: AdditiveView) -> Column:
-    """Return the view's windows of a row, under the name that the view declares."""
-    return window_of(view.windows).alias(view.window)
+    """Return the view's windows of a row, under the name that the view, which has windows, declares."""
+    return window_of(view.time_windows).alias(view.window)
 
 
 def window_of(windows: TimeWindow) -> Column:

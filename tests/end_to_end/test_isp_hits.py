@@ -170,7 +170,23 @@ def test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed: Home, ve
         names = {name: name.replace("\0", "\N{SYMBOL FOR NULL}") for name, _ in told}
         assert served(streamed, table, key) == {(names[name], start): count for (name, start), count in told.items()}
     versions = dict(query(streamed, "SELECT table_name, version FROM tidemark_versions"))
-    assert set(versions) == {"isp_hits_by_zip", "isp_hits_by_isp"}
+    views = ("by_zip", "by_isp", "zip_totals", "isp_totals")
+    assert set(versions) == {f"isp_hits_{view}" for view in views}
+
+
+def test_totals_hold_all_hits_since_the_beginning(streamed: Home, verdict: dict[str, Any]) -> None:
+    rows = archived(streamed, "isp_hits")
+    for view, key in (("zip_totals", "zipcode"), ("isp_totals", "isp")):
+        expected = Counter(row[key] for row in rows)
+        told = audit.last_values(streamed.kafka, f"isp-hits-{view.replace('_', '-')}")
+        assert {json.loads(text)[key]: value["hits"] for text, value in told.items()} == expected
+        answers = query(streamed, f"SELECT {key}, hits, state FROM live.isp_hits_{view}")
+        symbols = {name.replace("\0", "\N{SYMBOL FOR NULL}"): count for name, count in expected.items()}
+        assert {name: hits for name, hits, _ in answers} == symbols
+        # The archive begins before this interval: nothing is proved yet.
+        assert {state for _, _, state in answers} <= {"live", "both"}
+        built = next(each for each in verdict["registered"] if each["table"] == f"isp_hits_{view}")
+        assert 0 < audit.read_parquet([built["location"]])["hits"].to_pandas().sum() < sum(expected.values())
 
 
 def test_topics_of_the_regions_are_named_by_the_rows_and_a_declared_topic_goes_before(

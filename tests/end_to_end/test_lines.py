@@ -61,7 +61,7 @@ def test_ledger_says_that_there_are_no_offsets(from_files: tuple[Home, Path]) ->
     spans = "SELECT query, max(until_file), min(after_file) FROM line_spans s JOIN micro_batches b"
     found = ledger(home, f"{spans} ON b.id = s.micro_batch_id GROUP BY query ORDER BY query")
     last = ledger(home, "SELECT max(id) FROM line_files")[0][0]
-    assert found == [(query, last, 0) for query in ("archive", "by_isp", "by_zip")]
+    assert found == [(query, last, 0) for query in ("archive", "by_isp", "by_zip", "isp_totals", "zip_totals")]
     assert ledger(home, "SELECT count(*) FROM line_files") == [(4,)]
 
 

@@ -13,6 +13,7 @@ from include.offsets import (
     offsets_json,
     parse_offsets_json,
     ranges_between,
+    without,
 )
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -46,3 +47,14 @@ def test_ranges_join_when_they_touch_and_are_cut_when_they_overlap() -> None:
     assert intersection(span(0, 5), span(3, 9)) == span(3, 5)
     assert intersection(span(0, 5), span(5, 9)) is None
     assert intersection(span(0, 5), OffsetRange(A1, 0, 5)) is None
+
+
+def test_what_others_do_not_hold_is_left_in_each_incarnation_of_the_topic() -> None:
+    def span(begin: int, until: int, topic_id: str = "now") -> OffsetRange:
+        return OffsetRange(A0, begin, until, topic_id)
+
+    held = [span(3, 5), span(5, 6), span(8, 20), span(0, 4, "gone")]
+    left = list(without([span(0, 10), span(2, 9, "gone"), OffsetRange(A1, 1, 2, "now")], held))
+    assert left == [span(0, 3), span(6, 8), span(4, 9), OffsetRange(A1, 1, 2)]
+    assert [each.topic_id for each in left] == ["now", "now", "gone", "now"]
+    assert not list(without([span(9, 12), span(4, 4)], held))

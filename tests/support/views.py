@@ -14,4 +14,5 @@ def aggregated(name: str, view: str, counted: Any) -> Any:
 
     pipeline = load_pipeline(name)
     declared = next(each for each in pipeline.views if each.name == view)
-    return transform(pipeline, declared.aggregate)(counted, window_column(declared))
+    windows = [] if declared.is_total else [window_column(declared)]
+    return transform(pipeline, declared.aggregate)(counted, *windows)

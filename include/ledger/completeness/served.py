@@ -8,7 +8,9 @@ from datetime import datetime
 
 from psycopg2.extensions import cursor
 
+from include.ledger.archive.committed import first_offsets
 from include.ledger.completeness import completeness, partition_completeness
+from include.ledger.completeness.partials import closed_extents
 from include.ledger.connection import reading
 from include.offsets import TopicPartition
 
@@ -41,6 +43,8 @@ class ServedState:
     """Of each topic partition, the offset below which everything is registered."""
     unsettled: int
     """From this version on, a value of the speed view may hold records that are not registered."""
+    is_whole: bool = False
+    """Of a total: whether registered intervals hold all that was archived below the offsets, from its beginning."""
 
 
 _INTERVALS = """
@@ -79,15 +83,42 @@ _UNSETTLED = """
 """
 
 
-def served_state(pipeline: str, view: str, table: str) -> ServedState:
+_PINNED = """
+    SELECT r.topic, r.topic_partition, r.topic_id, min(r.from_offset)
+    FROM interval_ranges r JOIN intervals i ON i.id = r.interval_id
+    WHERE i.pipeline = %s GROUP BY r.topic, r.topic_partition, r.topic_id
+"""
+
+_WITHOUT_PART = """
+    SELECT EXISTS (
+        SELECT FROM intervals i JOIN interval_ranges r ON r.interval_id = i.id
+        WHERE i.pipeline = %(pipeline)s AND i.state = 'registered' AND r.archived > 0 AND NOT EXISTS (
+            SELECT FROM revisions v
+            WHERE v.interval_id = i.id AND v.table_name = %(table)s AND v.state = 'registered'))
+"""
+
+
+def served_state(pipeline: str, view: str, table: str, *, is_total: bool = False) -> ServedState:
     """Return what is registered of a view's table, in one snapshot."""
     with reading() as ledger:
         ledger.execute(_INTERVALS, {"pipeline": pipeline, "table": table})
         intervals = tuple(ServedInterval(*row) for row in ledger.fetchall())
         offsets = tuple((each.topic_partition, each.complete_offset) for each in partition_completeness(pipeline))
-        return ServedState(
-            intervals, completeness(pipeline).complete_until, offsets, _unsettled(ledger, pipeline, view)
-        )
+        complete_until, unsettled = completeness(pipeline).complete_until, _unsettled(ledger, pipeline, view)
+        is_whole = is_total and _is_whole(ledger, pipeline, table)
+        return ServedState(intervals, complete_until, offsets, unsettled, is_whole)
+
+
+def _is_whole(ledger: cursor, pipeline: str, table: str) -> bool:
+    """Return whether intervals begin where the archive does, and none with records was registered without a part."""
+    first = first_offsets(ledger, pipeline)
+    for each in closed_extents(pipeline):
+        first[each.topic_partition, each.topic_id] = each.from_offset
+    ledger.execute(_PINNED, [pipeline])
+    pinned = {(TopicPartition(topic, number), topic_id): low for topic, number, topic_id, low in ledger.fetchall()}
+    ledger.execute(_WITHOUT_PART, {"pipeline": pipeline, "table": table})
+    (is_without,) = ledger.fetchone() or (True,)
+    return not is_without and all(key in pinned and pinned[key] <= offset for key, offset in first.items())
 
 
 def _unsettled(ledger: cursor, pipeline: str, view: str) -> int:

@@ -21,6 +21,7 @@ from include.ledger.quarantine.replays import (
     record_replay,
     replayed_into,
     replayed_within,
+    replays_into,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "record_replay",
     "replayed_into",
     "replayed_within",
+    "replays_into",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select, update
@@ -128,9 +128,14 @@ class ReplayedInto:
 
 def replayed_into(interval_id: int) -> ReplayedInto:
     """Return the replayed records that an interval delivers. All rows of a replay belong to one interval."""
+    return replays_into([interval_id])
+
+
+def replays_into(intervals: Collection[int]) -> ReplayedInto:
+    """Return the replayed records that several intervals deliver."""
     with session() as ledger:
         replays = ledger.scalars(
-            select(Replay).where(Replay.interval_id == interval_id, Replay.fate == Fate.ARCHIVED)
+            select(Replay).where(Replay.interval_id.in_(intervals), Replay.fate == Fate.ARCHIVED)
         ).all()
         paths = select(LandingFileRow.path).where(
             LandingFileRow.micro_batch_id.in_({row.micro_batch_id for row in replays}),

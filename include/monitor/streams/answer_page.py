@@ -42,6 +42,8 @@ class AnswerPage:
     by: tuple[str, ...]
     measures: tuple[str, ...]
     is_served: bool
+    is_total: bool = False
+    """Whether it has no window."""
     rows: tuple[AnswerRow, ...] = ()
     is_cut: bool = False
     """Whether more keys are served than are shown."""
@@ -57,19 +59,19 @@ class AnswerPage:
 def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: str | None = None) -> AnswerPage:
     """Return the page: of a value of a key's column, else of the newest windows. Raises UsageError for no value."""
     shape = served_shapes(pipeline).get(view.name)
-    by = tuple(name for name in view.key if name != view.window)
+    by = view.plain_key
     if shape is None or not serves(shape):
         return AnswerPage(pipeline.name, view.name, view.description, by, view.measures, is_served=False)
     plain = [each.name for each in shape.keys if each.name not in (shape.start, shape.end)]
     if key is not None and column not in plain:
         raise UsageError(f"the view {view.name} has no key column {column!r}", remedy=f"one of {', '.join(plain)}")
-    span = timedelta(seconds=WINDOWS * view.windows.slide_seconds)
+    span = timedelta(seconds=WINDOWS * view.windows.slide_seconds) if view.windows else timedelta()
     told = ask(shape, Question(column, key, span, ROWS))
     rows = tuple(
         AnswerRow(
             tuple(cell(each[name]) for name in plain),
-            each[shape.start],
-            each[shape.end],
+            None if shape.is_total else each[shape.start],
+            None if shape.is_total else each[shape.end],
             tuple(_words(each[name]) for name in view.measures),
             each[shape.own("state")],
             tuple(
@@ -87,6 +89,7 @@ def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: s
         tuple(plain),
         view.measures,
         True,
+        view.is_total,
         rows[:ROWS],
         told.is_cut,
         column,

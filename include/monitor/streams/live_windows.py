@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +24,9 @@ WIDTH = 600
 
 Window = tuple[datetime, datetime]
 Key = tuple[Any, ...]
+
+EVER: Window = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+"""The only window of a view without one."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,22 @@ class LiveWindows:
     @property
     def by(self) -> tuple[str, ...]:
         """The view's key without its window."""
-        return tuple(name for name in self.view.key if name != self.view.window)
+        return self.view.plain_key
 
     @property
-    def span(self) -> timedelta:
-        """How far back the windows that are kept begin."""
-        return timedelta(seconds=(WINDOWS - 1) * self.view.windows.slide_seconds + self.view.windows.length_seconds)
+    def span(self) -> timedelta | None:
+        """How far back the windows that are kept begin; None: since the beginning."""
+        windows = self.view.windows
+        if windows is None:
+            return None
+        return timedelta(seconds=(WINDOWS - 1) * windows.slide_seconds + windows.length_seconds)
 
     def note(self, key: bytes | None, value: bytes | None) -> None:
         """Take a message. Of a key that lies in two topic partitions the higher version counts; null deletes it."""
         told = json.loads(key or b"{}", parse_float=Decimal)
-        times = told.get(self.view.window)
-        if not times:
+        window = EVER if self.view.is_total else _window(told.get(self.view.window))
+        if window is None:
             return
-        window = (parse_time(times["start"]), parse_time(times["end"]))
         plain = tuple(told.get(name) for name in self.by)
         if value is None:
             self.values.get(window, {}).pop(plain, None)
@@ -112,6 +117,10 @@ class LiveWindows:
             _bar(window, total, len(self.values[window]), at * width, width, _length(total) / most)
             for at, (window, total) in enumerate(zip(windows, totals, strict=True))
         )
+
+
+def _window(times: Mapping[str, str] | None) -> Window | None:
+    return (parse_time(times["start"]), parse_time(times["end"])) if times else None
 
 
 def _bar(window: Window, total: Any, keys: int, x: float, width: float, share: float) -> WindowBar:

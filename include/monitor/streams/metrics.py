@@ -22,10 +22,11 @@ from include.ledger.streams import progress
 from include.ledger.streams.overview import ReasonCount, quarantined_by_reason
 from include.ledger.streams.progress import QueryProgress
 from include.ledger.streams.restarts import failures_in_a_row
-from include.ledger.totals import IntervalCount, interval_counts, ledger_bytes
+from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
 from include.monitor.lag import Lag
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.monitor.streams.broker import broker_watch
+from include.monitor.streams.gauges import KEYS, OFFSETS, QUERY, STREAM, Samples, gauges
 from include.monitor.streams.state import StreamState, stream_state
 from include.pipelines.spec import Pipeline
 
@@ -35,38 +36,6 @@ ALERTS = "tidemark-alerts"
 _AN_HOUR = timedelta(hours=1)
 
 _STATES = ("good", "open", "bad")
-
-STREAM = {
-    "tidemark_stream_live": "1: a driver holds the lease",
-    "tidemark_stream_fencing_token": "Fencing token of the last driver",
-    "tidemark_stream_generation": "Generation of the stream",
-    "tidemark_stream_failures_in_a_row": "Starts by Airflow that failed within an hour, one after the other",
-    "tidemark_last_commit_timestamp_seconds": "When the archive's last micro-batch was committed",
-    "tidemark_lag_seconds": "How long the longest waiting record waits for the archive; 0 when none waits",
-    "tidemark_broker_up": "1: the broker can be seen",
-    "tidemark_broker_seen_timestamp_seconds": "When the broker was last seen",
-    "tidemark_records_last_hour": "Records committed in the last hour",
-    "tidemark_quarantined_last_hour": "Records that came into quarantine in the last hour",
-}
-"""Gauges with the label `pipeline`."""
-
-QUERY = {
-    "tidemark_query_input_rows_per_second": "Records that arrived per second",
-    "tidemark_query_processed_rows_per_second": "Records that were worked off per second",
-    "tidemark_query_batch_seconds": "Duration of the last micro-batch",
-    "tidemark_query_watermark_delay_seconds": "From the watermark to the last micro-batch",
-    "tidemark_query_state_rows": "Rows in the state store",
-    "tidemark_query_state_bytes": "Memory that these take",
-    "tidemark_query_progress_timestamp_seconds": "When the query last told of itself",
-}
-"""Gauges with the labels `pipeline` and `query`."""
-
-OFFSETS = {
-    "tidemark_committed_offset": "Next offset to be committed",
-    "tidemark_end_offset": "End offset of the topic partition",
-    "tidemark_lag_offsets": "Offsets that are not committed yet",
-}
-"""Gauges with the labels `pipeline`, `query`, `topic` and `partition`."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +51,8 @@ class Observed:
     missing: MissingSummary
     complete: Completeness
     partitions: Sequence[PartitionCompleteness]
+    keys: Mapping[str, tuple[int, int]]
+    """Of views without a window: their keys, and the limit."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +103,14 @@ def _observe(pipeline: Pipeline) -> Observed:
         summarize_missing(pipeline),
         completeness(pipeline.name),
         partition_completeness(pipeline.name),
+        _keys(pipeline),
     )
+
+
+def _keys(pipeline: Pipeline) -> dict[str, tuple[int, int]]:
+    limits = {view.name: view.max_keys for view in pipeline.views if view.is_total}
+    counts = key_counts(pipeline.name) if limits else {}
+    return {name: (counts[name], limit) for name, limit in limits.items() if name in counts}
 
 
 def _alerts(observed: Sequence[Observed]) -> int | None:
@@ -166,36 +144,32 @@ class _Families(Collector):
         if scrape.alerts is not None:
             alerts.add_metric([], scrape.alerts)
         yield alerts
-        yield from _gauges(STREAM, ("pipeline",), (_of_stream(each) for each in scrape.pipelines))
-        yield from _gauges(
+        yield from gauges(STREAM, ("pipeline",), (_of_stream(each) for each in scrape.pipelines))
+        yield from gauges(
             OFFSETS,
             ("pipeline", "query", "topic", "partition"),
             (_of_lag(lag) for each in scrape.pipelines for lag in each.lags),
         )
-        yield from _gauges(
+        yield from gauges(
             QUERY,
             ("pipeline", "query"),
             (_of_query(each.state.pipeline, told) for each in scrape.pipelines for told in each.queries.values()),
+        )
+        yield from gauges(
+            KEYS,
+            ("pipeline", "view"),
+            (
+                ((each.state.pipeline, view), dict(zip(KEYS, counted, strict=True)))
+                for each in scrape.pipelines
+                for view, counted in each.keys.items()
+            ),
         )
         yield from _by_kind(scrape)
         yield from _of_intervals(scrape)
         yield from _of_completeness(scrape)
 
 
-_Samples = tuple[Sequence[str], Mapping[str, float | None]]
-"""Values of the labels, and of the gauges by their names; None: no sample."""
-
-
-def _gauges(described: Mapping[str, str], labels: Sequence[str], samples: Iterable[_Samples]) -> Iterator[Metric]:
-    families = {name: GaugeMetricFamily(name, text, labels=labels) for name, text in described.items()}
-    for values, measured in samples:
-        for name, value in measured.items():
-            if value is not None:
-                families[name].add_metric(values, value)
-    yield from families.values()
-
-
-def _of_stream(each: Observed) -> _Samples:
+def _of_stream(each: Observed) -> Samples:
     state = each.state
     # Nothing waits: 0. The broker was never seen: unknown.
     behind = 0.0 if state.lag.offsets == 0 and not state.lag.error else state.lag.seconds
@@ -214,12 +188,12 @@ def _of_stream(each: Observed) -> _Samples:
     return (state.pipeline,), dict(zip(STREAM, values, strict=True))
 
 
-def _of_lag(lag: Lag) -> _Samples:
+def _of_lag(lag: Lag) -> Samples:
     labels = (lag.pipeline, lag.query, lag.topic, str(lag.partition))
     return labels, dict(zip(OFFSETS, (lag.committed, lag.end, lag.lag), strict=True))
 
 
-def _of_query(pipeline: str, told: QueryProgress) -> _Samples:
+def _of_query(pipeline: str, told: QueryProgress) -> Samples:
     values = (
         told.input_rate,
         told.processing_rate,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from include.ledger.streams import progress
+from include.ledger.totals import key_counts
 from include.monitor.streams.live_windows import TopRow, WindowBar
 from include.monitor.streams.rates import QueryRates, query_rates
 from include.monitor.streams.view_watch import view_watch
@@ -38,6 +39,10 @@ class ViewPage:
     """Whether more was written than is read back."""
     error: str
     topic: str
+    keys: int | None = None
+    """Of a view without a window: how many keys it has; None before its stream has counted them."""
+    max_keys: int = 0
+    """How many are declared at most; 0 for a view with windows."""
     picked: datetime | None = None
     """Start of the window that was asked for; None: the page follows the newest one."""
 
@@ -65,15 +70,17 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         windows.by,
         measure,
         view.measures,
-        shown[0] if shown else None,
-        shown[1] if shown else None,
+        shown[0] if shown and not view.is_total else None,
+        shown[1] if shown and not view.is_total else None,
         bool(shown and shown[1] > now),
         rows,
-        distribution,
+        () if view.is_total else distribution,
         query_rates(view.name, told) if told else None,
         followed.read_at,
         followed.is_cut,
         followed.error,
         view.speed.topic,
+        key_counts(pipeline.name).get(view.name) if view.is_total else None,
+        view.max_keys,
         start,
     )

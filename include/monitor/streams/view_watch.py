@@ -134,12 +134,13 @@ def _starts(known: Following) -> dict[TopicPartition, int]:
     """Return where the windows that are shown may begin, by the time of their messages; empty without a topic."""
     topics = kafka.describe_topics([known.view.speed.topic])
     bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()))
-    since = datetime.now(UTC) - known.windows.span - timedelta(hours=1)
-    by_time = kafka.offsets_at(since, bounds)
+    span = known.windows.span
+    by_time = kafka.offsets_at(datetime.now(UTC) - span - timedelta(hours=1), bounds) if span else {}
     starts = {}
     known.is_cut = False
     for tp, (low, end) in bounds.items():
-        wanted = end if (at := by_time[tp]) is None else max(low, at)
+        # Of a view without a window everything counts.
+        wanted = end if (at := by_time.get(tp, low)) is None else max(low, at)
         starts[tp] = max(wanted, end - MOST // len(bounds))
         known.is_cut |= starts[tp] > wanted
     return starts

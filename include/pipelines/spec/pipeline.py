@@ -67,13 +67,7 @@ class Pipeline:
                 _check_grid(report, self.archive)
             if isinstance(report, Top):
                 view = next(view for view in self.views if view.name == report.view)
-                plain = set(view.key) - {view.window}
-                if not report.by or not set(report.by) <= plain or report.measure not in view.measures:
-                    raise UsageError(
-                        f"report {report.title!r} does not fit the view {view.name!r}",
-                        remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
-                        pipeline=self.name,
-                    )
+                _check_top(report, view, self.name)
 
     @property
     def code(self) -> str:
@@ -169,6 +163,20 @@ def _check_output(output: Rows, pipeline: Pipeline) -> None:
                 remedy=f"they have {', '.join(sorted(names))}",
                 pipeline=pipeline.name,
             )
+
+
+def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:
+    if view.is_total:
+        raise UsageError(
+            f"report {report.title!r} shows windows, and the view {view.name!r} has none", pipeline=pipeline
+        )
+    plain = set(view.plain_key)
+    if not report.by or not set(report.by) <= plain or report.measure not in view.measures:
+        raise UsageError(
+            f"report {report.title!r} does not fit the view {view.name!r}",
+            remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
+            pipeline=pipeline,
+        )
 
 
 def _check_kept(archive: Archive) -> None:

@@ -32,12 +32,13 @@ class CompactedTopic:
     """A speed view's topic: the last value of each key counts."""
 
     topic: str
-    watermark: str
-    """How long the stream waits for late rows, e.g. `1h`."""
+    watermark: str = ""
+    """How long the stream waits for late rows, e.g. `1h`; none of a view without a window, in which no row is late."""
     topic_partitions: int = 2
 
     def __post_init__(self) -> None:
-        parse_duration(self.watermark)
+        if self.watermark:
+            parse_duration(self.watermark)
 
 
 @dataclass(frozen=True)
@@ -134,22 +135,21 @@ def _seconds(duration: str) -> int:
 
 @dataclass(frozen=True)
 class AdditiveView:
-    """Aggregates whose measures add up: kept live in a topic and recomputed per interval."""
+    """Aggregates whose measures add up: kept live in a topic and recomputed per interval.
+
+    Without a window the speed view keeps a running total per key since the beginning, and intervals their parts of it.
+    """
 
     name: str
     rows: str
     """Name of the transform that selects what is counted: archive rows (and references) to rows."""
     aggregate: str
-    """Name of the transform: those rows, and the column of their windows, to one row per key."""
+    """Name of the transform: those rows, and the column of their windows if it has any, to one row per key."""
     key: tuple[str, ...]
     measures: tuple[str, ...]
     """Whole numbers or decimals: the sum of others depends on the order in which they are added."""
     columns: str
     """DDL of key and measures."""
-    window: str
-    """The key column that is a window struct<start, end>."""
-    windows: TimeWindow
-    """Its windows; the transform gets them as a column of that name."""
     speed: CompactedTopic
     mode: Literal["update", "complete"] = "update"
     """Emitted with each micro-batch: the keys that changed, or all of them. With `complete` no row is too late
@@ -157,10 +157,33 @@ class AdditiveView:
     sinks: tuple[Sink, ...] = ()
     """Where each micro-batch goes besides, out of the same read."""
     description: str = ""
+    window: str = field(default="", kw_only=True)
+    """The key column that is a window struct<start, end>; empty: a running total since the beginning."""
+    windows: TimeWindow | None = field(default=None, kw_only=True)
+    """Its windows; the transform gets them as a column of that name."""
+    max_keys: int = field(default=0, kw_only=True)
+    """Of a view without a window: so many keys are expected at most. More are counted too, and alerted."""
     iceberg: bool = field(default=False, kw_only=True)
     """Also an Iceberg table `lake.<pipeline>_<name>` over the registered files of its table."""
 
+    @property
+    def is_total(self) -> bool:
+        """Whether it has no window: a running total per key."""
+        return self.windows is None
+
+    @property
+    def time_windows(self) -> TimeWindow:
+        """The windows of a view that has them."""
+        assert self.windows is not None
+        return self.windows
+
+    @property
+    def plain_key(self) -> tuple[str, ...]:
+        """The key's columns without the window."""
+        return tuple(name for name in self.key if name != self.window)
+
     def __post_init__(self) -> None:
+        _check_windows(self)
         if self.iceberg:
             check_iceberg("parquet", self.columns)
         kinds = {field.name: field.kind for field in fields_of(self.columns)}
@@ -176,3 +199,26 @@ class AdditiveView:
                     "stream and interval add in different orders, and would not agree to the last digit",
                     remedy=f"declare it as DECIMAL or BIGINT, and let {self.aggregate} cast before it sums",
                 )
+
+
+def _check_windows(view: AdditiveView) -> None:
+    """Raise UsageError unless a view has a window with all that belongs to it, or none of that and a limit of keys."""
+    if view.windows is None:
+        if view.window:
+            raise UsageError(f"the view {view.name} has the window {view.window}", remedy="declare its windows")
+        if view.speed.watermark:
+            raise UsageError(
+                f"the view {view.name} has no window, so no row of it is late", remedy="leave out the watermark"
+            )
+        if view.max_keys < 1:
+            raise UsageError(
+                f"the view {view.name} has no window, so its keys are kept for ever",
+                remedy="declare max_keys, how many are expected at most",
+            )
+        return
+    if view.window not in view.key:
+        raise UsageError(f"the window {view.window!r} of the view {view.name} is not in its key", remedy="add it")
+    if not view.speed.watermark:
+        raise UsageError(f"the view {view.name} has windows", remedy="declare how long its stream waits: watermark")
+    if view.max_keys:
+        raise UsageError(f"the view {view.name} has windows, which end", remedy="leave out max_keys")

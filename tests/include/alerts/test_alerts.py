@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,13 @@ import pytest
 from include import alerts
 from include.airflow.backoff import StreamBackoff
 from include.airflow.notifier import send_alert
+from include.alerts import key_limits
 from include.alerts.overdue import find_overdue, watch
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import launches, writers
+from include.ledger.totals import note_keys
 from include.pipelines import load_pipeline
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
@@ -118,7 +121,7 @@ def test_intervals_that_are_not_registered_by_their_deadline_are_told_once_and_s
     failed = begin_attempt("isp_hits", hour(1))
     built = note_build(failed)
     minute = timedelta(minutes=1)
-    assert watch(pipeline, START + 139 * minute) == {"overdue": 0, "recovered": 0, "told": 0}
+    assert watch(pipeline, START + 139 * minute) == {"overdue": 0, "over_limit": 0, "recovered": 0, "told": 0}
     assert watch(pipeline, START + 141 * minute)["overdue"] == 1
     assert watch(pipeline, START + 146 * minute)["overdue"] == 1
     [told] = receivers.posts
@@ -127,7 +130,26 @@ def test_intervals_that_are_not_registered_by_their_deadline_are_told_once_and_s
     command = "./tidemark interval isp_hits --from 2026-11-20T06:00:00Z --to 2026-11-20T07:00:00Z"
     assert str(told["todo"]).endswith(command)
     register(failed, built)
-    assert watch(pipeline, START + 150 * minute) == {"overdue": 0, "recovered": 1, "told": 0}
+    assert watch(pipeline, START + 150 * minute) == {"overdue": 0, "over_limit": 0, "recovered": 1, "told": 0}
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
+
+
+def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(receivers: Received) -> None:
+    declared = load_pipeline("isp_hits")
+    pipeline = replace(declared, name="isp_keys")
+    (limit,) = (view.max_keys for view in declared.views if view.name == "isp_totals")
+    assert key_limits.watch(pipeline) == (0, 0)
+    note_keys("isp_keys", "isp_totals", limit + 1, version=5)
+    # Of a driver that stood still: it counted before.
+    note_keys("isp_keys", "isp_totals", 3, version=4)
+    assert [key_limits.watch(pipeline) for _ in range(2)] == [(1, 0), (1, 0)]
+    [told] = receivers.posts
+    assert str(told["what"]).startswith("the view isp_totals has 5,001 keys, 5,000 are declared at most")
+    assert "max_keys" in str(told["todo"])
+    assert (told["keys"], told["max_keys"]) == (limit + 1, limit)
+    # A new generation with another rule.
+    note_keys("isp_keys", "isp_totals", limit, version=2**40)
+    assert key_limits.watch(pipeline) == (0, 1)
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
 
 

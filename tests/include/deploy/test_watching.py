@@ -52,7 +52,9 @@ def exported() -> dict[str, set[str]]:
     missing = MissingSummary("nest_cameras", 1, None, None, 2)
     complete = Completeness("nest_cameras", NOW - timedelta(hours=1), NOW)
     parts = [PartitionCompleteness(TopicPartition("nest-logs", 0), "id", NOW, 5)]
-    observed = Observed(state, [lag], {"archive": told}, [ReasonCount("malformed", 3)], 0, missing, complete, parts)
+    observed = Observed(
+        state, [lag], {"archive": told}, [ReasonCount("malformed", 3)], 0, missing, complete, parts, {"totals": (7, 5)}
+    )
     intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(as_text(Scrape([observed], intervals, 1000, 2)).decode()):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView, CompactedTopic, Top
 
 VIEW = load_pipeline("nest_cameras").views[0]
 
@@ -27,3 +29,31 @@ def test_measure_that_no_column_declares_is_refused() -> None:
 def test_measure_that_is_summed_exactly_is_accepted(kind: str) -> None:
     declared = replace(VIEW, columns=VIEW.columns.replace("count BIGINT", f"count {kind}"))
     assert declared.measures == ("count",)
+
+
+TOTAL = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
+WINDOWED = load_pipeline("isp_hits").views[0]
+
+
+@pytest.mark.parametrize(
+    ("view", "changes", "said"),
+    [
+        (TOTAL, {"max_keys": 0}, "its keys are kept for ever"),
+        (TOTAL, {"speed": CompactedTopic("a-topic", watermark="1h")}, "no row of it is late"),
+        (TOTAL, {"window": "window"}, "has the window window"),
+        (WINDOWED, {"max_keys": 5}, "has windows, which end"),
+        (WINDOWED, {"speed": CompactedTopic("a-topic")}, "has windows"),
+        (WINDOWED, {"window": "span"}, "is not in its key"),
+    ],
+)
+def test_total_has_a_limit_of_keys_and_a_window_has_a_watermark(
+    view: AdditiveView, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        replace(view, **changes)
+
+
+def test_top_report_of_a_view_without_windows_is_refused() -> None:
+    top = Top("Largest", view="zip_totals", by=("zipcode",), measure="hits")
+    with pytest.raises(UsageError, match="shows windows, and the view 'zip_totals' has none"):
+        replace(load_pipeline("isp_hits"), reports=(top,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from include.monitor.streams.live_windows import WIDTH, WINDOWS, LiveWindows
+from include.monitor.streams.live_windows import EVER, WIDTH, WINDOWS, LiveWindows
 from include.pipelines import load_pipeline
 from include.times import format_time
 
@@ -51,6 +51,19 @@ def test_each_window_has_its_sum_and_only_the_newest_ones_stay() -> None:
     last = BEGIN + (WINDOWS + 2) * timedelta(minutes=5)
     assert live.newest_full(last + timedelta(minutes=6)) == (last - timedelta(minutes=5), last + timedelta(minutes=5))
     assert live.newest_full(BEGIN) == (last, last + timedelta(minutes=10))
+
+
+def test_view_without_a_window_has_one_that_holds_all_its_keys_for_ever() -> None:
+    declared = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
+    live = LiveWindows(declared)
+    for number in range(WINDOWS + 3):
+        live.note(json.dumps({"zipcode": f"{number:05}"}).encode(), value(1, hits=number))
+        live.forget_old()
+    shown = live.newest_full(BEGIN)
+    assert shown == EVER
+    assert live.span is None
+    assert [row.key for row in live.top(EVER, "hits")[:2]] == [("00026",), ("00025",)]
+    assert len(live.values[EVER]) == WINDOWS + 3
 
 
 def test_decimals_are_summed_exactly_and_hostile_keys_are_cleaned() -> None:

@@ -57,6 +57,27 @@ def test_page_of_a_key_tells_all_of_its_windows(client: httpx.Client) -> None:
     assert "No window holds such a key" in nothing.text
 
 
+def test_page_of_a_total_tells_its_largest_keys_without_a_window(client: httpx.Client) -> None:
+    pipeline = load_pipeline("isp_hits")
+    view = next(each for each in pipeline.views if each.name == "zip_totals")
+    page = PAGE.replace("by_zip", view.name)
+    merge(shape_of(pipeline, view), [("94103", 5), (HOSTILE, 7), (None, 1)], 3)
+    told = client.get(page, params={"format": "json"}).json()
+    assert [(row["key"], row["values"], row["state"], row["start"]) for row in told["rows"]] == [
+        ([HOSTILE], ["7"], "live", None),
+        (["94103"], ["5"], "live", None),
+        (["–"], ["1"], "live", None),
+    ]
+    # The same micro-batch once more, then one that changes a key.
+    merge(shape_of(pipeline, view), [("94103", 99)], 3)
+    merge(shape_of(pipeline, view), [("94103", 8)], 4)
+    one = client.get(page, params={"format": "json", "column": "zipcode", "key": "94103"}).json()
+    assert [(row["values"], row["version"]) for row in one["rows"]] == [(["8"], 4)]
+    text = client.get(page).text
+    assert HOSTILE not in text
+    assert '<th scope="col">window</th>' not in text
+
+
 def test_page_refuses_what_it_does_not_have(client: httpx.Client) -> None:
     assert client.get(PAGE, params={"column": "hits; DROP TABLE x", "key": "1"}).status_code == 422
     assert client.get("/pipelines/isp_hits/views/none/answer").status_code == 404

@@ -8,6 +8,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from include.ledger.totals import note_keys
 from include.monitor.streams.view_watch import view_watch
 from include.pipelines import load_pipeline
 from include.times import format_time
@@ -45,3 +46,21 @@ def test_what_is_no_view_or_no_window_is_refused(client: httpx.Client) -> None:
     assert client.get("/pipelines/isp_hits/views/nothing").status_code == 404
     assert client.get(PLACE, params={"window": "yesterday"}).status_code == 422
     assert client.get("/pipelines/isp_hits").text.count(f'href="{PLACE}"') == 1
+
+
+def test_page_of_a_total_tells_its_keys_against_their_limit(client: httpx.Client) -> None:
+    pipeline = load_pipeline("isp_hits")
+    view = next(each for each in pipeline.views if each.name == "isp_totals")
+    place = PLACE.replace("by_zip", view.name)
+    assert "its keys are not counted yet" in client.get(place).text
+    view_watch().follow(pipeline, view).windows.note(b'{"isp": "Northwind Cable"}', b'{"hits": 7, "version": 1}')
+    note_keys(pipeline.name, view.name, view.max_keys + 1, 1)
+    told = client.get(place, params={"format": "json"}).json()
+    assert [(row["key"], row["value"]) for row in told["rows"]] == [(["Northwind Cable"], "7")]
+    assert (told["keys"], told["max_keys"], told["windows"], told["start"]) == (5001, 5000, [], None)
+    page = client.get(place).text
+    assert "5,001 keys, 5,000 are declared at most: raise" in page
+    assert "hits per window" not in page
+    metrics = client.get("/metrics").text
+    assert 'tidemark_view_keys{pipeline="isp_hits",view="isp_totals"} 5001.0' in metrics
+    assert 'tidemark_view_keys_limit{pipeline="isp_hits",view="isp_totals"} 5000.0' in metrics

@@ -1,0 +1,45 @@
+"""Views without a window that have more keys than they are declared to: told once, and once more when it is over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from include import alerts
+from include.intervals.telling.addresses import stream_page
+from include.ledger.alerts import Alert
+from include.ledger.totals import key_counts
+from include.pipelines.spec import AdditiveView, Pipeline
+
+
+def watch(pipeline: Pipeline) -> tuple[int, int]:
+    """Tell of the pipeline's views over their limit; return how many there are, and how many are not any more."""
+    totals = [view for view in pipeline.views if view.is_total]
+    if not totals:
+        return 0, 0
+    counts = key_counts(pipeline.name)
+    over = {view.name for view in totals if counts.get(view.name, 0) > view.max_keys}
+    recovered = 0
+    for view in totals:
+        if view.name in over:
+            alerts.tell(_alert(pipeline, view, counts[view.name]))
+        else:
+            recovered += alerts.recover(_key(pipeline, view))
+    return len(over), recovered
+
+
+def _key(pipeline: Pipeline, view: AdditiveView) -> str:
+    return f"keys/{pipeline.name}/{view.name}"
+
+
+def _alert(pipeline: Pipeline, view: AdditiveView, keys: int) -> Alert:
+    return Alert(
+        _key(pipeline, view),
+        pipeline.name,
+        f"the view {view.name} has {keys:,} keys, {view.max_keys:,} are declared at most: its state, its topic and its "
+        "tables keep all of them for ever",
+        f"the stream of {pipeline.name}, {view.speed.topic}",
+        datetime.now(UTC),
+        f"look at the keys, {stream_page(pipeline.name)}: raise max_keys if they are right; else quarantine such rows "
+        "by a rule or choose another key, and ./tidemark new-generation",
+        {"keys": keys, "max_keys": view.max_keys},
+    )

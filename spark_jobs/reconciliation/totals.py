@@ -1,0 +1,277 @@
+"""Batch view against speed view where there is no window: a running total against the sum of the intervals' parts.
+
+The speed view holds, per key, all that lies below its position. Registered intervals that lie wholly below it hold
+their parts of that; what else lies below is read from the archive. For every key, in every measure:
+
+    speed view = proved + older - delivered + rest + inside          batch view = inside + beyond + replayed
+
+proved      what other registered intervals hold that the speed view has read whole, built by the current code
+older       the same, built by other code
+delivered   of these two, rows that replays put there; the speed view never saw them
+rest        rows that the speed view has read and no such interval holds: the newest ones, those of intervals that were
+            never built or are pinned again, those that were built before the view was declared or rows were erased
+inside      rows of this interval that the speed view has read
+beyond      rows of this interval that it has not
+replayed    rows that replays put into this interval
+
+What breaks either is unexplained, of whichever interval the key is (include/decisions/020-totals-are-sums-of-parts.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from include.errors import TidemarkError
+from include.lake.revision_files import damaged_files
+from include.ledger.archive import micro_batches
+from include.ledger.archive.decoders import counted_otherwise, decoded_otherwise
+from include.ledger.completeness.partials import Partial, closed_extents, registered_partials
+from include.ledger.intervals import evidence
+from include.ledger.intervals.evidence import SpeedPosition
+from include.ledger.quarantine import replays_into
+from include.ledger.streams.incarnations import closed
+from include.offsets import OffsetRange, without
+from include.pipelines.spec import AdditiveView
+from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation
+from include.versions import code_version, decoder_version, view_version
+from spark_jobs.archive.files import read_files, within
+from spark_jobs.archive.reader import read_archived, read_replayed
+from spark_jobs.archive.replayed import Replayed
+from spark_jobs.decoding.records import load_references
+from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.reconciliation.views import (
+    Explanation,
+    against_topic,
+    all_sides,
+    await_archive,
+    every_measure,
+    sum_of,
+    summed_by_side,
+)
+from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.schemas import struct_of
+from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.speed_topic import speed_values
+from spark_jobs.views.values import key_json
+
+SIDES = ("speed", "batch", "proved", "older", "delivered", "rest", "inside", "beyond", "replayed")
+
+_BATCH_HOLDS = ("inside", "beyond", "replayed")
+
+
+def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, replayed: Replayed) -> Reconciliation:
+    """Compare the batch view of a pinned interval, and the parts of all others, with the speed view's totals.
+
+    All keys of the view are compared; of those without a row in this interval only what is unexplained is told.
+    Raises TidemarkError when the files of a registered part are not there.
+    """
+    pipeline = run.pipeline
+    position = evidence.speed_position(pipeline.name, view.name)
+    archive_is_behind = await_archive(pipeline.name, position)
+    meeting = _Meeting(run, view, position, frozenset(closed(pipeline.name)))
+    compared = _side_by_side(view, meeting.sides(batch_view, replayed)).persist()
+    context = Context(archive_is_behind, meeting.counted_by_other_code(), replayed.first)
+    reconciliation = classify(compared, view, context)
+    compared.unpersist()
+    return reconciliation
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """Where the running total and the intervals' parts meet."""
+
+    run: IntervalRun
+    view: AdditiveView
+    position: SpeedPosition
+    closed: frozenset[str]
+    """Ids of topics that are no more: the speed view's base has read them whole."""
+
+    def sides(self, batch_view: DataFrame, replayed: Replayed) -> dict[str, DataFrame]:
+        """Return what each side holds. Columns: key, the measures."""
+        run, view = self.run, self.view
+        own = read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged)
+        reached = within(self._reached(run.pinned.ranges))
+        parts = [each for each in self._partials() if all(map(self._is_read, each.ranges))]
+        code = code_version(run.pipeline.name, run.versioned_references)
+        delivered = replays_into([each.interval_id for each in parts])
+        return {
+            "speed": speed_values(run.spark, view, self.position.batch_id),
+            "batch": self._keyed(batch_view),
+            "proved": self._keyed(self._rows([each for each in parts if each.code_version == code])),
+            "older": self._keyed(self._rows([each for each in parts if each.code_version != code])),
+            "delivered": self._aggregate(read_replayed(run.spark, run.pipeline, delivered.paths)),
+            "rest": self._rest(parts),
+            "inside": self._aggregate(own.where(reached)),
+            "beyond": self._aggregate(own.where(~reached)),
+            "replayed": self._aggregate(replayed.rows),
+        }
+
+    def counted_by_other_code(self) -> bool:
+        """Return whether the speed view was counted, or this interval landed, by other code than the current one."""
+        name, run = self.run.pipeline.name, self.run
+        version = view_version(name, self.view.name, run.versioned_references)
+        return counted_otherwise(self.position.query_id, version) or bool(
+            decoded_otherwise(name, run.pinned.ranges, decoder_version(name))
+        )
+
+    def _partials(self) -> list[Partial]:
+        pipeline = self.run.pipeline
+        return registered_partials(pipeline.name, pipeline.view_table(self.view), but=self.run.pinned.id)
+
+    def _is_read(self, each: OffsetRange) -> bool:
+        """Return whether the speed view has read the whole range."""
+        return each.topic_id in self.closed or self.position.offsets.get(each.topic_partition, 0) >= each.until_offset
+
+    def _reached(self, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+        """Yield the parts of the ranges that the speed view has read."""
+        for each in ranges:
+            at = self.position.offsets.get(each.topic_partition, 0)
+            until = each.until_offset if each.topic_id in self.closed else min(each.until_offset, at)
+            yield OffsetRange(each.topic_partition, each.from_offset, max(each.from_offset, until), each.topic_id)
+
+    def _rows(self, parts: Sequence[Partial]) -> DataFrame:
+        for each in parts:
+            if damage := next(damaged_files(each.location, each.files, deep=False), None):
+                raise TidemarkError(
+                    f"a registered part of the total {self.view.name} is damaged: {each.location}: {damage}",
+                    remedy="./tidemark doctor; run its interval again",
+                    pipeline=self.run.pipeline.name,
+                )
+        paths = [f"{each.location}/{name}" for each in parts for name in sorted(each.files)]
+        return read_files(self.run.spark, paths, struct_of(self.view.columns))
+
+    def _rest(self, parts: Sequence[Partial]) -> DataFrame:
+        """Return what the speed view has read and neither these intervals nor this one hold."""
+        run = self.run
+        current = micro_batches.stored_topics(run.pipeline.name)
+        read = [OffsetRange(tp, 0, at, current.get(tp.topic, "")) for tp, at in self.position.offsets.items()]
+        read += closed_extents(run.pipeline.name)
+        held = [*run.pinned.ranges, *(each for part in parts for each in part.ranges)]
+        # Each incarnation of a topic by itself: their offsets are the same numbers.
+        by_topic: dict[str, list[OffsetRange]] = defaultdict(list)
+        for each in without(read, held):
+            by_topic[each.topic_id if each.topic_id in self.closed else ""].append(each)
+        rows = [read_archived(run.spark, run.pipeline, ranges, run.damaged) for ranges in by_topic.values()]
+        if not rows:
+            return empty_frame(run.spark, self._aggregate(read_replayed(run.spark, run.pipeline, [])).schema)
+        return self._aggregate(reduce(DataFrame.unionByName, rows))
+
+    def _aggregate(self, rows: DataFrame) -> DataFrame:
+        references = load_references(self.run.spark, self.run.pipeline)
+        return self._keyed(aggregate_view(self.run.pipeline, self.view, rows, references))
+
+    def _keyed(self, rows: DataFrame) -> DataFrame:
+        return rows.select(key_json(self.view).alias("key"), *self.view.measures)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What explains differences beside the sums themselves."""
+
+    archive_is_behind: bool
+    other_code: bool
+    """Whether other code counted the speed view, or landed this interval."""
+    first_replayed: str
+    """Coordinates of the first record that replays put into this interval."""
+
+
+def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame]) -> DataFrame:
+    """Return a row per key. Columns: key, and `<side>_<measure>`, 0 where there is nothing."""
+    return all_sides(sides).groupBy("key").agg(*summed_by_side(view, SIDES))
+
+
+def _below(measure: str) -> Column:
+    """Return what must be in the running total."""
+    return sum_of(("proved", "older", "rest", "inside"), measure) - F.col(f"delivered_{measure}")
+
+
+def classify(compared: DataFrame, view: AdditiveView, context: Context) -> Reconciliation:
+    """Count the keys of each class, and name the first ones with what all sides hold."""
+    holds = {
+        "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == _below(m)),
+        "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == sum_of(_BATCH_HOLDS, m)),
+    }
+    classed = compared.withColumns(holds).withColumn("class", _class(view, context)).persist()
+    counts = {row["class"]: int(row["count"]) for row in classed.groupBy("class").count().collect()}
+    named = [
+        Difference(cls, *explain(row, view, context))
+        for cls, explain in _EXPLANATIONS.items()
+        if cls in counts
+        for row in classed.where(F.col("class") == cls).orderBy("key").limit(EXAMPLES).collect()
+    ]
+    classed.unpersist()
+    return Reconciliation.of(named, counts)
+
+
+def _class(view: AdditiveView, context: Context) -> Column:
+    """Return the class of a key, or `matched`, or `elsewhere`."""
+
+    def has(*sides: str) -> Column:
+        return ~every_measure(view, lambda m: reduce(Column.__and__, (F.col(f"{side}_{m}") == 0 for side in sides)))
+
+    speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
+    other_code = F.lit(context.other_code) | has("older")
+    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= _below(m))
+    return (
+        F.when(other_code & ~(speed_holds & batch_holds), DifferenceClass.CODE)
+        .when(~batch_holds, DifferenceClass.UNEXPLAINED)
+        .when(~speed_holds & ahead & F.lit(context.archive_is_behind), DifferenceClass.PENDING)
+        .when(~speed_holds, DifferenceClass.UNEXPLAINED)
+        .when(~has("batch", *_BATCH_HOLDS), "elsewhere")
+        .when(has("rest", "beyond"), DifferenceClass.PENDING)
+        .when(has("replayed", "delivered"), DifferenceClass.QUARANTINED)
+        .otherwise(MATCHED)
+    )
+
+
+def _held(row: Row, view: AdditiveView) -> str:
+    """Return what all sides hold of a key, by measure."""
+    texts = []
+    for m in view.measures:
+        side = {name: row[f"{name}_{m}"] for name in SIDES}
+        texts.append(
+            f"{m}: speed view {side['speed']}; other registered intervals {side['proved'] + side['older']}, of which "
+            f"{side['delivered']} by replays, this interval {side['batch']} ({side['inside']} read by the speed view, "
+            f"{side['beyond']} not yet, {side['replayed']} by replays), rows of no such interval {side['rest']}"
+        )
+    return "; ".join(texts)
+
+
+def _told(prefix: str) -> Callable[[Row, AdditiveView, Context], Explanation]:
+    def explain(row: Row, view: AdditiveView, context: Context) -> Explanation:
+        return against_topic(view), row["key"], f"{prefix}{_held(row, view)}"
+
+    return explain
+
+
+def _unexplained(row: Row, view: AdditiveView, context: Context) -> Explanation:
+    against = against_topic(view) if row["batch_holds"] else f"{view.name} against the archive"
+    return against, row["key"], _held(row, view)
+
+
+def _quarantined(row: Row, view: AdditiveView, context: Context) -> Explanation:
+    first = f"; first record of this interval: {context.first_replayed}" if context.first_replayed != "None" else ""
+    text = f"rows replayed from quarantine are in the intervals only: {_held(row, view)}{first}"
+    return against_topic(view), row["key"], text
+
+
+def _pending(row: Row, view: AdditiveView, context: Context) -> Explanation:
+    text = _held(row, view)
+    if not row["speed_holds"]:
+        text += "; the archive is behind the speed view: run it again when the stream runs"
+    return against_topic(view), row["key"], text
+
+
+_EXPLANATIONS: Mapping[DifferenceClass, Callable[[Row, AdditiveView, Context], Explanation]] = {
+    DifferenceClass.UNEXPLAINED: _unexplained,
+    DifferenceClass.QUARANTINED: _quarantined,
+    DifferenceClass.CODE: _told("computed by other code: "),
+    DifferenceClass.PENDING: _pending,
+}
+"""By class, in the order in which keys are named."""
