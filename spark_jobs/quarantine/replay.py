@@ -19,6 +19,7 @@ from include import lake, quarantine
 from include.crash_points import crash_point
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.quarantine import LandedReplay, RecordKey
+from include.ledger.streams import incarnations
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.quarantine import Quarantined, Selection
@@ -46,30 +47,45 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
     nothing of it is part of the archive, and the unique key of `replays` lets a record through once. The next interval
     to be pinned delivers the rows (`include/ledger/quarantine/replays.py`). Raises AnotherWriter.
     """
-    started = time.monotonic()
     with ledger_quarantine.deciding(pipeline.name):
         decided = ledger_quarantine.decisions(pipeline.name)
         chosen = quarantine.select(pipeline.name, selection)
         tried = quarantine.pending(chosen, decided, selection)
         counts = quarantine.initial_counts(chosen, decided, len(tried))
-        if not tried:
-            return counts
-        number = ledger_quarantine.next_replay(pipeline.name)
-        folder = lake.uri("landing", pipeline.name, f"replay-{number:09d}-{uuid4().hex[:8]}")
-        version = decoder_version(pipeline.name)
-        try:
-            landed = _land(spark, pipeline, tried, folder)
-        except BaseException:
-            lake.delete(folder)
-            raise
-        crash_point("replay_landed")
-        # From here on the folder stays: a commit that is not confirmed may have been made.
-        seconds = time.monotonic() - started
-        ledger_quarantine.record_replay(pipeline.name, number, landed, by=by, decoder_version=version, seconds=seconds)
+        for alike in _without_namesakes(pipeline, tried):
+            landed = _replay(spark, pipeline, alike, by)
+            for fate in landed.fates.values():
+                counts["replayed" if fate == Fate.ARCHIVED else "empty"] += 1
+            counts["still_failing"] += len(landed.failures)
+    return counts
+
+
+def _without_namesakes(pipeline: Pipeline, tried: Sequence[Quarantined]) -> list[list[Quarantined]]:
+    """Part the records so that coordinates name one each: a topic that was created again has others at its offsets."""
+    by_topic: dict[object, list[Quarantined]] = defaultdict(list)
+    were_recreated = bool(incarnations.closed(pipeline.name))
+    for each in tried:
+        by_topic[(each.key.topic, each.key.topic_id) if were_recreated else None].append(each)
+    return list(by_topic.values())
+
+
+def _replay(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], by: str) -> LandedReplay:
+    """Land and commit a replay of records, of which no two have the same coordinates."""
+    started = time.monotonic()
+    number = ledger_quarantine.next_replay(pipeline.name)
+    folder = lake.uri("landing", pipeline.name, f"replay-{number:09d}-{uuid4().hex[:8]}")
+    version = decoder_version(pipeline.name)
+    try:
+        landed = _land(spark, pipeline, tried, folder)
+    except BaseException:
+        lake.delete(folder)
+        raise
+    crash_point("replay_landed")
+    # From here on the folder stays: a commit that is not confirmed may have been made.
+    seconds = time.monotonic() - started
+    ledger_quarantine.record_replay(pipeline.name, number, landed, by=by, decoder_version=version, seconds=seconds)
     crash_point("replay_committed")
-    for fate in landed.fates.values():
-        counts["replayed" if fate == Fate.ARCHIVED else "empty"] += 1
-    return {**counts, "still_failing": len(landed.failures)}
+    return landed
 
 
 def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], folder: str) -> LandedReplay:

@@ -1,0 +1,105 @@
+"""Replays of quarantined records on real Spark, with their files and rows of the ledger written by hand."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include import lake
+from include.ledger import quarantine as ledger_quarantine
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic
+from include.ledger.streams import incarnations
+from include.pipelines import load_pipeline
+from include.quarantine import Selection
+from include.topics import TopicIdentity
+from spark_jobs.quarantine.replay import replay
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+TOPIC = "isp-hits"
+ARRIVED = datetime(2026, 11, 20, 5, tzinfo=UTC)
+FILE = pa.schema(
+    {
+        "kafka_topic": pa.string(),
+        "kafka_partition": pa.int32(),
+        "kafka_offset": pa.int64(),
+        "kafka_timestamp": pa.timestamp("us", "UTC"),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "reason": pa.string(),
+        "detail": pa.string(),
+    }
+)
+
+
+def quarantined(topic_id: str, batch: int, offsets: list[int]) -> None:
+    """A micro-batch whose records older code could not decode; each has its topic's id as user."""
+    hit = {"zipcode": "10001", "hittime": "2026-11-20T05:00:00Z", "isp": "one", "user": topic_id}
+    rows = [
+        {
+            "kafka_topic": TOPIC,
+            "kafka_partition": 0,
+            "kafka_offset": offset,
+            "kafka_timestamp": ARRIVED,
+            "value": json.dumps(hit).encode(),
+            "reason": "malformed_json",
+        }
+        for offset in offsets
+    ]
+    path = f"quarantine/isp_hits/{topic_id}-{batch:09d}.parquet"
+    lake.make_parents(lake.uri(path))
+    pq.write_table(pa.Table.from_pylist(rows, FILE), lake.filesystem(lake.uri(path))[1])
+    with session() as ledger:
+        row = MicroBatch(pipeline="isp_hits", query="archive", query_id=topic_id, batch_id=batch, token=1)
+        ledger.add(row)
+        ledger.flush()
+        ledger.add(
+            MicroBatchRange(
+                micro_batch_id=row.id,
+                topic=TOPIC,
+                topic_partition=0,
+                topic_id=topic_id,
+                from_offset=0,
+                until_offset=10,
+            )
+        )
+        ledger.add(LandingFileRow(micro_batch_id=row.id, fate="quarantined", path=path, rows=len(rows), bytes=1))
+
+
+def landed() -> list[tuple[int, str]]:
+    """Offset and user of all rows that replays have landed, as the ledger names their files."""
+    with session() as ledger:
+        paths = [row.path for row in ledger.query(LandingFileRow).filter_by(fate="archived").all()]
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        with lake.open_parquet(lake.uri(path)) as file:
+            rows += file.read(columns=["kafka_offset", "user"]).to_pylist()
+    return sorted((row["kafka_offset"], row["user"]) for row in rows)
+
+
+def test_each_record_is_delivered_once_when_a_topic_that_was_recreated_has_another_at_the_same_offset(
+    postgres: Home, spark: Any
+) -> None:
+    with session() as ledger:
+        ledger.add(Topic(pipeline="isp_hits", topic=TOPIC, topic_id="older", topic_partitions=1))
+    quarantined("older", 0, [3, 5])
+    with session() as ledger:
+        incarnations.succeed(ledger, "isp_hits", TopicIdentity(TOPIC, "newer", 1), "test", "test")
+    quarantined("newer", 1, [5, 7])
+    pipeline = load_pipeline("isp_hits")
+    counts = replay(spark, pipeline, Selection(), by="test")
+    expected = [(3, "older"), (5, "newer"), (5, "older"), (7, "newer")]
+    assert landed() == expected
+    assert counts == {"selected": 4, "replayed": 4, "empty": 0, "still_failing": 0, "already_replayed": 0}
+    delivered = {(key.topic_id, key.offset) for key in ledger_quarantine.decisions("isp_hits").replays}
+    assert delivered == {("older", 3), ("older", 5), ("newer", 5), ("newer", 7)}
+    assert replay(spark, pipeline, Selection(), by="test")["already_replayed"] == 4
+    assert landed() == expected
