@@ -67,6 +67,16 @@ class Settings:
         None, "Confluent-compatible schema registry: https://[user:password@]host[:port][/path]", http_url, secret=True
     )
     spark_master: str = setting("local[*]", "Spark master URL")
+    spark_deploy_mode: Literal["client", "cluster"] = setting(
+        "client",
+        "where drivers of streams and intervals run on YARN: here, or on the cluster",
+        one_of("client", "cluster"),
+    )
+    spark_executors: int = setting(2, "executors of an application on YARN", whole_at_least(1))
+    executor_memory: str = setting("1g", "heap of an executor on YARN")
+    secrets: Path | None = setting(
+        None, "0600 file with the settings that are secret, TIDEMARK_…=value a line", absolute_path
+    )
     spark_submit: Path | None = setting(None, "the spark-submit to use; default: PySpark's own", program)
     driver_memory: str = setting("1g", "heap of a Spark driver")
     spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
@@ -227,14 +237,31 @@ def jdbc_options(connection: str) -> dict[str, str]:
 def settings() -> Settings:
     """Return the settings of this process. Raise UsageError naming the variable that is wrong."""
     values = {}
+    secrets = _read_secrets(os.environ.get("TIDEMARK_SECRETS"))
     for name, each in Settings.declared().items():
         variable = f"TIDEMARK_{name.upper()}"
-        if (text := os.environ.get(variable)) is not None:
+        if (text := os.environ.get(variable, secrets.get(variable))) is not None:
             try:
                 values[name] = each.metadata["of"](text)
             except ValueError as error:
                 raise UsageError(f"{variable}: {error}", remedy=f"correct or unset {variable}") from None
     return Settings(**values)
+
+
+def secret_variables() -> set[str]:
+    """Return the variables of the settings that are secret."""
+    return {f"TIDEMARK_{name.upper()}" for name, each in Settings.declared().items() if each.metadata["secret"]}
+
+
+def _read_secrets(path: str | None) -> dict[str, str]:
+    """Return the secret settings of a file. Raise UsageError as `read_properties`, and for any other name in it."""
+    found = read_properties(Path(path) if path else None, "TIDEMARK_SECRETS")
+    if unknown := found.keys() - secret_variables():
+        raise UsageError(
+            f"TIDEMARK_SECRETS: {path}: {min(unknown)} is no setting that is secret",
+            remedy=f"it may have {', '.join(sorted(secret_variables()))}",
+        )
+    return found
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:

@@ -55,8 +55,9 @@ def launch_driver(pipeline: str) -> launches.Launch:
     launches.note_intent(launch, pipeline, this_host(), str(log))
     declared = load_pipeline(pipeline)
     delta = delta_tables.has_delta_table(declared)
-    arguments = ("--pipeline", pipeline)
-    resolved = submission("stream", *arguments, name=f"stream {pipeline}", delta=delta, decoder=declared.decoder)
+    arguments, decoder = ("--pipeline", pipeline), declared.decoder
+    # A process that can be watched, whatever mode the commands use.
+    resolved = submission("stream", *arguments, name=f"stream {pipeline}", delta=delta, decoder=decoder, mode="client")
     with log.open("ab") as output:
         process = subprocess.Popen(
             resolved.command(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -17,8 +17,7 @@ from include.airflow.tasks import task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.pipelines import load_pipeline
-from include.settings import Settings
-from include.spark import driver_folders
+from include.spark.cluster import without_secrets
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SPARK_POOL, SparkSubmission
 
@@ -51,7 +50,8 @@ class JobOperator(SparkSubmitOperator):
 
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
-        self.take(submit(self.job, self.pipeline, int(self.attempt)))
+        # It waits for the driver, which runs beside it: on YARN, too, and whatever mode the commands use.
+        self.take(submit(self.job, self.pipeline, int(self.attempt), "client"))
         try:
             super().execute(context)
         except AirflowException as error:
@@ -97,17 +97,6 @@ class _OwnLines:
         """Log a message of the hook, or a line of the driver."""
         message = text % arguments if arguments else text
         (self._log.info if self._lines.passes(message) else self._log.debug)("%s", message)
-
-
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of Tidemark that are secret, or not known.
-
-    On YARN and Kubernetes the stock hook turns each variable into an argument, and logs it. A driver on this host
-    inherits the secrets from the worker that starts it; one elsewhere gets them as the cluster hands out secrets.
-    """
-    shown = {f"TIDEMARK_{name.upper()}" for name, each in Settings.declared().items() if not each.metadata["secret"]}
-    shown.add(driver_folders.VARIABLE)
-    return {name: value for name, value in environment.items() if not name.startswith("TIDEMARK_") or name in shown}
 
 
 def _validation(attempt: int) -> str:

@@ -6,6 +6,7 @@ import json
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,8 +80,8 @@ def stream(
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
     delta = delta_tables.has_delta_table(declared)
     job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta, decoder=declared.decoder)
-    if not until_caught_up or line_source is not None:
-        raise typer.Exit(run_stream_job(job))
+    if not until_caught_up or line_source is not None or job.mode == "cluster":
+        raise typer.Exit(run_stream_job(job, partial(writers.request_stop, name)))
     code = _catch_up(declared, job)
     if code == 0:
         suggest(f"./tidemark interval {name} --from TIME --to TIME")

@@ -29,6 +29,7 @@ from include.monitor.history.remedies import approve_command
 from include.pipelines import load_pipeline
 from include.proof.write import prove_registered
 from include.reconciliation import DifferenceClass
+from include.spark.cluster import DeployMode
 from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import Interval
 from include.versions import code_version
@@ -64,14 +65,14 @@ def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
     return Source.ARCHIVE if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
 
 
-def submit(job: AttemptJob, pipeline: str, attempt: int) -> SparkSubmission:
+def submit(job: AttemptJob, pipeline: str, attempt: int, mode: DeployMode | None = None) -> SparkSubmission:
     """The Spark application of a step.
 
     `build_interval` builds the attempt's revisions and reconciles; `publish` validates them and registers
     what passed.
     """
     delta = job == "publish" and delta_tables.has_delta_table(load_pipeline(pipeline))
-    return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta)
+    return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta, mode=mode)
 
 
 def submit_both(pipeline: str, attempt: int, *, new_references: bool = False) -> SparkSubmission:
@@ -81,11 +82,13 @@ def submit_both(pipeline: str, attempt: int, *, new_references: bool = False) ->
     return _submission("build_interval", pipeline, attempt, *options, name=f"interval {pipeline}", delta=delta)
 
 
-def _submission(job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool) -> SparkSubmission:
+def _submission(
+    job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool, mode: DeployMode | None = None
+) -> SparkSubmission:
     offsets = sum(len(r) for r in attempts.load_attempt(attempt).pinned.ranges)
     arguments = ("--pipeline", pipeline, "--attempt", str(attempt), *options)
     decoder = load_pipeline(pipeline).decoder
-    return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta, decoder=decoder)
+    return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta, decoder=decoder, mode=mode)
 
 
 def is_unexplained(attempt: int) -> bool:

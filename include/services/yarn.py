@@ -114,9 +114,7 @@ def _write_configuration(ports: dict[str, int]) -> None:
         "yarn.resourcemanager.am.max-attempts": "1",
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "500",
         # A node that was killed is lost after this time, not after ten minutes.
-        "yarn.nm.liveness-monitor.expiry-interval-ms": "20000",
-        "yarn.am.liveness-monitor.expiry-interval-ms": "20000",
-        "yarn.resourcemanager.rm.container-allocation.expiry-interval-ms": "60000",
+        "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
         "yarn.nodemanager.hostname": "127.0.0.1",
         "yarn.nodemanager.bind-host": "127.0.0.1",
         "yarn.nodemanager.resource.memory-mb": str(NODE_MEMORY),
@@ -186,7 +184,7 @@ def status() -> ServiceStatus:
 
 
 def down() -> None:
-    """Stop node managers, what is left of their containers, and the resource manager; logs of containers stay."""
+    """Stop node managers, what is left of their containers, and the resource manager."""
     for name in NODES:
         _stop(name)
     for container in containers():

@@ -14,6 +14,7 @@ from types import FrameType
 import psutil
 
 from include.spark import driver_folders
+from include.spark.cluster_run import run_on_cluster, run_stream_on_cluster
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission
 
@@ -52,6 +53,8 @@ def _pass_on(process: subprocess.Popen[str], lines: DriverLines) -> None:
 
 def run_job(job: SparkSubmission) -> int:
     """Run a Spark application to its end and return its exit code. Its messages go to standard error."""
+    if job.mode == "cluster":
+        return run_on_cluster(job)
     process, lines = _start(job), DriverLines()
     try:
         _pass_on(process, lines)
@@ -102,8 +105,13 @@ class _StopOnSignal:
         return 0 if self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
 
 
-def run_stream_job(job: SparkSubmission) -> int:
-    """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after the micro-batch."""
+def run_stream_job(job: SparkSubmission, ask_to_stop: Callable[[], bool] = lambda: False) -> int:
+    """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after the micro-batch.
+
+    `ask_to_stop` does so where no signal reaches it, on the cluster; false while there is no driver yet.
+    """
+    if job.mode == "cluster":
+        return run_stream_on_cluster(job, ask_to_stop)
     process = _start(job)
     stop = _StopOnSignal(process)
     _pass_on(process, DriverLines(shows_warnings=True))

@@ -15,7 +15,8 @@ from pathlib import Path
 from include.lake import object_store
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
-from include.spark import class_archive, driver_folders
+from include.spark import class_archive, cluster, driver_folders
+from include.spark.cluster import DeployMode
 from include.spark.decoder_jars import decoder_jars
 from include.spark.jars import classpath, ensure_fetched, pyspark_home
 
@@ -65,6 +66,8 @@ class SparkSubmission:
     name: str
     conf: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    """Of the driver; where that runs elsewhere, what of it is no secret."""
+    mode: DeployMode = "client"
 
     @property
     def application(self) -> str:
@@ -73,8 +76,14 @@ class SparkSubmission:
 
     def command(self) -> list[str]:
         """Return the command line; it holds no secret."""
-        conf = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
-        master = ["--master", settings().spark_master, "--name", self.name]
+        options = dict(self.conf)
+        master = ["--master", settings().spark_master]
+        if self.mode == "cluster":
+            passed_on = cluster.driver_environment(self.env)
+            options |= {f"spark.yarn.appMasterEnv.{name}": value for name, value in passed_on.items()}
+            master = ["--master", "yarn", "--deploy-mode", "cluster"]
+        conf = [part for key, value in sorted(options.items()) for part in ("--conf", f"{key}={value}")]
+        master += ["--name", self.name]
         return [spark_submit_binary(), *master, *conf, self.application, *self.arguments]
 
     def attached(self) -> tuple[list[str], dict[str, str]]:
@@ -109,46 +118,68 @@ def spark_submit_binary() -> str:
 
 
 def submission(
-    job: str, *arguments: str, name: str, short: bool = False, delta: bool = False, decoder: Decoder | None = None
+    job: str,
+    *arguments: str,
+    name: str,
+    short: bool = False,
+    delta: bool = False,
+    decoder: Decoder | None = None,
+    mode: DeployMode | None = None,
 ) -> SparkSubmission:
     """Return what starts the job with this process's settings; `delta`: it reads or writes Delta tables.
 
     `decoder`: that of the records which it reads. Raises UsageError when its jar is missing.
 
     A `short` job ends before the JVM's second compiler pays for itself; without it, it takes half the CPU time.
-    Dead drivers' folders are removed, and the job's driver gets a folder of its own.
+    Dead drivers' folders are removed, and the job's driver gets a folder of its own. `mode`: in place of the settings'.
     """
     current = settings()
-    driver_folders.sweep()
-    folder = driver_folders.make(job)
-    jars = classpath("spark") + (classpath("delta") if delta else []) + decoder_jars(decoder)
-    if object_store.is_bucket_uri(current.lake_uri):
-        ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
-        jars += classpath("s3")
-    options = " ".join(
-        (
-            f"-Duser.timezone=UTC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
-            f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS} {_ROOM_FOR_CLASSES}",
-            # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
-            f'"-Djava.io.tmpdir={folder}"',
-            *class_archive.options(),
-            *([FIRST_COMPILER] if short else []),
-            *_young_generation(current.driver_memory),
-            os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
-        )
-    )
+    on_cluster = (mode or cluster.deploy_mode(job, current)) == "cluster"
+    jars, own, folder = _jars(decoder, delta=delta), dict[str, str](), None
+    if not on_cluster:
+        driver_folders.sweep()
+        folder = driver_folders.make(job)
+        own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
     conf = {
         **(DELTA if delta else {}),
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
-        "spark.driver.extraJavaOptions": options.strip(),
+        "spark.driver.extraJavaOptions": _driver_options(current, folder, short=short),
         "spark.driver.memory": current.driver_memory,
-        # Of workers, where the master is a cluster's: they need the code at the same place, as the containers have it.
+        # Of executors that a cluster starts: they need the code at the same place, as the containers have it.
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+        **(cluster.yarn_options(current, jars) if on_cluster or current.spark_master == "yarn" else {}),
     }
-    own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
-    return SparkSubmission(job, arguments, name, conf, {**spark_environment(current), **own})
+    if on_cluster:
+        cluster.check_secrets(current)
+        conf |= cluster.CLUSTER_OPTIONS
+        own = {**cluster.client_environment(), **cluster.DRIVER_ENVIRONMENT}
+    environment = {**spark_environment(current), **own}
+    return SparkSubmission(job, arguments, name, conf, environment, "cluster" if on_cluster else "client")
+
+
+def _jars(decoder: Decoder | None, *, delta: bool) -> list[Path]:
+    jars = classpath("spark") + (classpath("delta") if delta else []) + decoder_jars(decoder)
+    if object_store.is_bucket_uri(settings().lake_uri):
+        ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
+        jars += classpath("s3")
+    return jars
+
+
+def _driver_options(current: Settings, folder: Path | None, *, short: bool) -> str:
+    """Return the options of a driver's JVM; without a folder it runs in a container, which has one of its own."""
+    # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
+    here = (f'"-Djava.io.tmpdir={folder}"', *class_archive.options()) if folder is not None else ()
+    options = (
+        f"-Duser.timezone=UTC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS} {_ROOM_FOR_CLASSES}",
+        *here,
+        *([FIRST_COMPILER] if short else []),
+        *_young_generation(current.driver_memory),
+        os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
+    )
+    return " ".join(options).strip()
 
 
 def spark_environment(current: Settings) -> dict[str, str]:
@@ -164,6 +195,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
+        **(cluster.client_environment() if current.spark_master == "yarn" else {}),
         # spark-submit starts a JVM of its own to find out how to start the driver's.
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "TZ": "UTC",

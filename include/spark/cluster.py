@@ -1,0 +1,93 @@
+"""What an application on YARN needs: deploy mode, jars, executors, and an environment without secrets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from include.errors import UsageError
+from include.settings import Settings, read_properties, secret_variables
+from include.spark import driver_folders, yarn
+from include.spark.jars import pyspark_home
+
+DeployMode = Literal["client", "cluster"]
+
+CLUSTER_JOBS = ("stream", "build_interval", "publish")
+"""Entries whose driver may run on the cluster; what the others give back is a file on this machine."""
+
+CLUSTER_OPTIONS = {
+    # A driver that died ends the command, which says so; YARN would start another unseen.
+    "spark.yarn.maxAppAttempts": "1",
+    # The application is followed by its id: whoever submitted it need not live as long.
+    "spark.yarn.submit.waitAppCompletion": "false",
+}
+"""Spark's options of an application whose driver runs on the cluster."""
+
+DRIVER_ENVIRONMENT = {
+    "TIDEMARK_SPARK_MASTER": "yarn",
+    # Of its container, which is removed with it.
+    "TMPDIR": "./tmp",
+}
+"""Variables of a driver on the cluster."""
+
+_OWN = ("SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Of `spark-submit` here, and not of a driver elsewhere."""
+
+
+def deploy_mode(job: str, current: Settings) -> DeployMode:
+    """Return where the job's driver runs. Raise UsageError for cluster mode where the master is not YARN."""
+    if current.spark_deploy_mode == "client":
+        return "client"
+    if current.spark_master != "yarn":
+        raise UsageError(
+            f"TIDEMARK_SPARK_DEPLOY_MODE=cluster with the master {current.spark_master}",
+            remedy="set TIDEMARK_SPARK_MASTER=yarn; Spark's standalone master takes no Python in cluster mode",
+        )
+    return "cluster" if job in CLUSTER_JOBS else "client"
+
+
+def yarn_options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
+    """Return Spark's options of an application on YARN: all jars lie on each node already, as the code does."""
+    local = {"SPARK_LOCAL_IP": "127.0.0.1"} if yarn.is_embedded() else {}
+    return {
+        "spark.jars": ",".join(f"local:{jar}" for jar in jars),
+        "spark.yarn.jars": f"local:{pyspark_home() / 'jars'}/*",
+        "spark.executor.instances": str(current.spark_executors),
+        "spark.executor.memory": current.executor_memory,
+        **{f"spark.executorEnv.{name}": value for name, value in local.items()},
+    }
+
+
+def client_environment() -> dict[str, str]:
+    """Return what tells Spark where YARN is; of the embedded one, which is on loopback, that drivers are, too."""
+    folder = str(yarn.configuration())
+    local = {"SPARK_LOCAL_IP": "127.0.0.1"} if yarn.is_embedded() else {}
+    return {"HADOOP_CONF_DIR": folder, "YARN_CONF_DIR": folder, **local}
+
+
+def driver_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of an environment a driver on the cluster gets: no secrets, and nothing of `spark-submit` itself."""
+    return {name: value for name, value in without_secrets(environment).items() if name not in _OWN}
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of Tidemark that are secret, or not known.
+
+    On YARN and Kubernetes the stock hook turns each variable into an argument, and logs it. A driver on this host
+    inherits the secrets from the worker that starts it; one elsewhere reads them from a file (`check_secrets`).
+    """
+    shown = {f"TIDEMARK_{name.upper()}" for name in Settings.declared()} - secret_variables()
+    shown |= {driver_folders.VARIABLE, "TIDEMARK_LAUNCH", "TIDEMARK_DEBUG"}
+    return {name: value for name, value in environment.items() if not name.startswith("TIDEMARK_") or name in shown}
+
+
+def check_secrets(current: Settings) -> None:
+    """Raise UsageError when a secret is in this process's environment alone: no driver elsewhere would have it."""
+    alone = sorted(secret_variables().intersection(os.environ) - read_properties(current.secrets).keys())
+    if alone:
+        raise UsageError(
+            f"{', '.join(alone)}: secrets of the environment do not reach a driver on the cluster",
+            remedy="write them to a 0600 file at the same path on each node, and name it by TIDEMARK_SECRETS",
+        )

@@ -1,0 +1,202 @@
+"""Applications on YARN: where the cluster is, how an application is, its driver's log and its end.
+
+Asked of the resource manager and of the driver's node by their REST interfaces, without Kerberos.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.settings import settings
+
+_ENDED = ("FINISHED", "FAILED", "KILLED")
+_WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+_OWN_CODE = re.compile(r"User application exited with status (\d+)")
+"""What Spark's application master tells YARN of a driver that ended by itself."""
+_SUBMITTED = re.compile(r"\bapplication_\d+_\d+\b")
+
+_LOG_HEAD = re.compile(rb"LogLength:(\d+)\s*\nLogContents:\n")
+
+DriverFile = Literal["stdout", "stderr"]
+"""What the driver's Python says is in `stdout`; what its JVM logs, in `stderr`."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """An application as the resource manager knows it."""
+
+    id: str
+    state: str
+    final_status: str
+    diagnostics: str
+    log: str
+    """URL of the logs of its driver's container; empty before that started."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.state in _ENDED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the cluster has no room for its driver yet."""
+        return self.state in _WAITING
+
+    @property
+    def own_exit_code(self) -> int | None:
+        """The driver's exit code where it ended by itself; None for one that runs, was killed, or died."""
+        if not self.has_ended:
+            return None
+        if self.final_status == "SUCCEEDED":
+            return 0
+        return told_exit_code(self.diagnostics)
+
+    @property
+    def end(self) -> str:
+        """How it ended, in a line."""
+        told = next((line.strip() for line in self.diagnostics.splitlines() if line.strip()), "")
+        return f"{self.id}: {self.state.lower()}" + (f", {told[:300]}" if told else "")
+
+
+def told_exit_code(diagnostics: str) -> int | None:
+    """Return the exit code of a driver that ended by itself, as YARN's diagnostics tell it; None where they do not."""
+    told = _OWN_CODE.search(diagnostics)
+    # Above that, a signal killed the driver's Python.
+    return int(told[1]) if told and int(told[1]) < 128 else None
+
+
+def configuration() -> Path:
+    """Return the folder of Hadoop's configuration: YARN_CONF_DIR, HADOOP_CONF_DIR, else of the embedded YARN.
+
+    Raise ServiceUnreachable when there is none.
+    """
+    given = os.environ.get("YARN_CONF_DIR") or os.environ.get("HADOOP_CONF_DIR")
+    if given:
+        return Path(given)
+    if is_embedded():
+        return Path(settings().service_state("yarn")["configuration"])
+    raise ServiceUnreachable(
+        f"the embedded yarn was never started in {settings().home}",
+        remedy="./tidemark up yarn; or name the folder of your cluster's configuration by HADOOP_CONF_DIR",
+    )
+
+
+def is_embedded() -> bool:
+    """Whether applications go to the embedded YARN."""
+    named = os.environ.get("YARN_CONF_DIR") or os.environ.get("HADOOP_CONF_DIR")
+    embedded = settings().service_state("yarn").get("configuration")
+    return bool(embedded) and named in (None, "", embedded)
+
+
+def resource_manager() -> str:
+    """Return the URL of the resource manager's REST interface.
+
+    Raise UsageError when the configuration does not tell it, and as `configuration`.
+    """
+    file = configuration() / "yarn-site.xml"
+    try:
+        root = ElementTree.parse(file).getroot()  # noqa: S314 (the operator's own configuration)
+    except (OSError, ElementTree.ParseError) as error:
+        raise UsageError(f"{file}: {error}", remedy="name the folder with yarn-site.xml by HADOOP_CONF_DIR") from None
+    options = {each.findtext("name", ""): each.findtext("value", "").strip() for each in root.iter("property")}
+    address = options.get("yarn.resourcemanager.webapp.address", "")
+    if not address and (host := options.get("yarn.resourcemanager.hostname")):
+        address = f"{host}:8088"
+    if not address or "$" in address:
+        raise UsageError(
+            f"{file} does not tell the resource manager's address",
+            remedy="set yarn.resourcemanager.webapp.address, host:port, there",
+        )
+    return f"http://{address}"
+
+
+def submitted_id(output: str) -> str:
+    """Return the application's id that `spark-submit` printed. Raise TidemarkError when it printed none."""
+    found = _SUBMITTED.search(output)
+    if found is None:
+        lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
+        raise TidemarkError(
+            f"spark-submit handed nothing over to YARN: {lines[0][:300] if lines else 'it named no application'}",
+            remedy="./tidemark status tells whether YARN runs; its page shows what it has room for",
+        )
+    return found[0]
+
+
+def find(manager: str, application: str) -> Application | None:
+    """Return an application; None where the resource manager does not know it. Raise ServiceUnreachable."""
+    answer = _ask("GET", manager, f"/ws/v1/cluster/apps/{application}")
+    if answer is None:
+        return None
+    app = answer["app"]
+    return Application(
+        id=app["id"],
+        state=app["state"],
+        final_status=app["finalStatus"],
+        diagnostics=app.get("diagnostics") or "",
+        log=app.get("amContainerLogs") or "",
+    )
+
+
+def kill(manager: str, application: str) -> None:
+    """Ask the resource manager to kill an application; without effect on one that ended. Raise ServiceUnreachable."""
+    _ask("PUT", manager, f"/ws/v1/cluster/apps/{application}/state", {"state": "KILLED"})
+
+
+def _ask(method: str, manager: str, path: str, body: dict[str, str] | None = None) -> Any:
+    import httpx
+
+    try:
+        answer = httpx.request(
+            method, f"{manager}{path}", json=body, timeout=10, headers={"Accept": "application/json"}
+        )
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return None
+        return answer.raise_for_status().json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise ServiceUnreachable(
+            f"YARN's resource manager at {manager}: {error or type(error).__name__}", remedy="./tidemark status"
+        ) from None
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """The end of a driver's log."""
+
+    begin: int = 0
+    """Where in the log it begins."""
+    content: bytes = b""
+
+    @property
+    def lines(self) -> list[str]:
+        """Its lines; the first may lack its beginning."""
+        return self.content.decode(errors="replace").splitlines()
+
+
+def read_log(application: Application, file: DriverFile = "stdout", last: int = 65_536) -> LogEnd:
+    """Return the `last` bytes of a driver's log; nothing where its node does not answer, or has none yet."""
+    import httpx
+
+    if not application.log:
+        return LogEnd()
+    parts = urlsplit(application.log)
+    # .../node/containerlogs/CONTAINER/USER
+    container = parts.path.rstrip("/").split("/")[-2]
+    url = f"{parts.scheme}://{parts.netloc}/ws/v1/node/containers/{container}/logs/{file}"
+    try:
+        answer = httpx.get(url, params={"size": -last}, timeout=10)
+    except httpx.HTTPError:
+        return LogEnd()
+    # The node tells the log's length before its content, and adds a line of its own behind it.
+    head = _LOG_HEAD.search(answer.content)
+    if answer.status_code != httpx.codes.OK or head is None:
+        return LogEnd()
+    length = int(head[1])
+    shown = min(last, length)
+    return LogEnd(length - shown, answer.content[head.end() : head.end() + shown])

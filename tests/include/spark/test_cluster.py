@@ -1,0 +1,159 @@
+"""Applications on YARN: what is handed over, that no secret is in it, and what its end means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.settings import settings
+from include.spark import yarn
+from include.spark.submission import submission
+
+CANARY = "canary-51ac"
+URL = f"postgresql://tidemark:{CANARY}@127.0.0.1:5432"
+SITE = "<configuration><property><name>{}</name><value>{}</value></property></configuration>"
+
+
+@pytest.fixture(autouse=True)
+def on_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a cluster's configuration, to which the settings submit in cluster mode."""
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    (folder / "yarn-site.xml").write_text(SITE.format("yarn.resourcemanager.webapp.address", "rm.example.net:8088"))
+    names = {
+        "TIDEMARK_HOME": str(tmp_path),
+        "TIDEMARK_LAKE": "file:///srv/lake",
+        "TIDEMARK_SPARK_MASTER": "yarn",
+        "TIDEMARK_SPARK_DEPLOY_MODE": "cluster",
+        "HADOOP_CONF_DIR": str(folder),
+    }
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    settings.cache_clear()
+    yield folder
+    settings.cache_clear()
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A private file with the database's address."""
+    file = tmp_path / "secrets.properties"
+    file.write_text(f"# of the cluster\nTIDEMARK_DATABASE_URL={URL}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("TIDEMARK_SECRETS", str(file))
+    settings.cache_clear()
+    return file
+
+
+def test_driver_gets_the_path_of_the_secrets_and_no_secret_when_it_runs_on_the_cluster(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", URL)
+    monkeypatch.setenv("TIDEMARK_SOMETHING", CANARY)
+    settings.cache_clear()
+    assert settings().database("ledger").password == CANARY
+    job = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits")
+    command = job.command()
+    assert CANARY not in "\n".join(command)
+    assert CANARY not in json.dumps(job.conf)
+    assert command[1:5] == ["--master", "yarn", "--deploy-mode", "cluster"]
+    for name, value in {"TIDEMARK_SECRETS": str(secrets), "TIDEMARK_LAKE": "file:///srv/lake"}.items():
+        assert f"spark.yarn.appMasterEnv.{name}={value}" in command
+    assert not [part for part in command if "tmpdir" in part.lower() and "./tmp" not in part]
+
+
+def test_secret_of_the_environment_is_refused_when_no_file_takes_it_to_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", URL)
+    settings.cache_clear()
+    with pytest.raises(UsageError, match=r"TIDEMARK_DATABASE_URL: .*TIDEMARK_SECRETS") as refused:
+        submission("stream", name="stream")
+    assert CANARY not in str(refused.value)
+    file = tmp_path / "secrets"
+    file.write_text("")
+    file.chmod(0o600)
+    monkeypatch.setenv("TIDEMARK_SECRETS", str(file))
+    settings.cache_clear()
+    with pytest.raises(UsageError, match="TIDEMARK_DATABASE_URL"):
+        submission("stream", name="stream")
+
+
+@pytest.mark.parametrize(
+    ("line", "mode", "says"),
+    [
+        ("TIDEMARK_LAKE=file:///srv", 0o600, "TIDEMARK_LAKE is no setting that is secret"),
+        ("TIDEMARK_DATABASE_URL=mysql://a", 0o600, "TIDEMARK_DATABASE_URL: only PostgreSQL"),
+        ("TIDEMARK_DATABASE_URL", 0o600, "not key=value"),
+        (f"TIDEMARK_DATABASE_URL={URL}", 0o640, "TIDEMARK_SECRETS: .* is readable by others"),
+    ],
+)
+def test_file_of_secrets_is_refused_when_it_is_open_or_holds_something_else(
+    secrets: Path, line: str, mode: int, says: str
+) -> None:
+    secrets.write_text(line + "\n")
+    secrets.chmod(mode)
+    with pytest.raises(UsageError, match=says):
+        settings()
+
+
+def test_jobs_whose_result_is_a_file_here_have_their_driver_here() -> None:
+    assert submission("publish", name="publish").mode == "cluster"
+    job = submission("run_sql", name="sql")
+    assert job.mode == "client"
+    assert job.conf["spark.yarn.jars"].startswith("local:")
+    assert job.env["HADOOP_CONF_DIR"] == str(yarn.configuration())
+
+
+def test_cluster_mode_is_refused_where_the_master_is_not_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
+    settings.cache_clear()
+    with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_DEPLOY_MODE=cluster.*TIDEMARK_SPARK_MASTER=yarn"):
+        submission("stream", name="stream")
+
+
+def test_resource_manager_is_where_the_configuration_says(on_yarn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert yarn.resource_manager() == "http://rm.example.net:8088"
+    site = on_yarn / "yarn-site.xml"
+    site.write_text(SITE.format("yarn.resourcemanager.hostname", "rm2.example.net"))
+    assert yarn.resource_manager() == "http://rm2.example.net:8088"
+    for wrong in (
+        SITE.format("yarn.resourcemanager.hostname", "${host}"),
+        SITE.format("other", "1"),
+        "<configuration>",
+    ):
+        site.write_text(wrong)
+        with pytest.raises(UsageError, match=r"yarn-site\.xml"):
+            yarn.resource_manager()
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    with pytest.raises(ServiceUnreachable, match=r"\./tidemark up yarn"):
+        yarn.configuration()
+
+
+@pytest.mark.parametrize(
+    ("state", "final", "diagnostics", "code"),
+    [
+        ("RUNNING", "UNDEFINED", "", None),
+        ("FINISHED", "SUCCEEDED", "", 0),
+        ("FINISHED", "FAILED", "User application exited with status 64", 64),
+        ("FINISHED", "FAILED", "User application exited with status 137", None),
+        ("FAILED", "FAILED", "AM Container for appattempt_1 exited with  exitCode: 137", None),
+        ("KILLED", "KILLED", "Application application_1_1 was killed by user root", None),
+    ],
+)
+def test_exit_code_is_the_driver_s_own_only_where_it_ended_by_itself(
+    state: str, final: str, diagnostics: str, code: int | None
+) -> None:
+    assert yarn.Application("application_1_1", state, final, diagnostics, "").own_exit_code == code
+
+
+def test_submission_that_yarn_did_not_take_names_the_reason() -> None:
+    printed = "INFO Client: Submitted application application_17_0003\nINFO Client: tracking\n"
+    assert yarn.submitted_id(printed) == "application_17_0003"
+    with pytest.raises(TidemarkError, match="ConnectException: Connection refused"):
+        yarn.submitted_id("INFO RetryInvocationHandler\njava.net.ConnectException: Connection refused\n")
