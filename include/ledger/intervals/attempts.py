@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter, TidemarkError
 from include.ledger.database import session
 from include.ledger.held_locks import held_lock
-from include.ledger.intervals.findings import Findings, IcebergSnapshot, findings_of
+from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
-from include.ledger.models import Attempt, Build, IntervalRow, Revision
+from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Revision
+from include.offsets import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,15 @@ def note_iceberg(build: int, snapshots: Iterable[IcebergSnapshot]) -> None:
         row.findings = replace(findings_of(row.findings), iceberg=tuple(snapshots)).as_json()
         if (latest := latest_build(ledger, attempt.id)) is not None and latest.id == row.id:
             attempt.verdict = row.findings
+
+
+def note_fates(ledger: Session, interval_id: int, fates: Mapping[TopicPartition, FateCounts]) -> None:
+    """Write the fate of every offset of an interval beside its ranges, within a transaction."""
+    for row in ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == interval_id)):
+        counts = fates.get(TopicPartition(row.topic, row.topic_partition))
+        if counts is not None:
+            row.archived, row.empty, row.quarantined = counts.archived, counts.empty, counts.quarantined
+            row.gaps, row.erased = counts.gaps, counts.erased
 
 
 def attempt_times(attempt: int) -> tuple[datetime, datetime]:

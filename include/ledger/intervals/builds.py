@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session, object_session
 from include.errors import AnotherWriter
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import check_noted, check_registered
-from include.ledger.intervals.attempts import AttemptSpec, latest_build
+from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import BuiltRevision, as_built, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
-from include.ledger.models import Attempt, Build, ExpectationRow, IntervalRange, IntervalRow, Repin, Revision
+from include.ledger.models import Attempt, Build, Erasure, ExpectationRow, IntervalRow, Repin, Revision
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,11 @@ def note_build(attempt: AttemptSpec, built: Iterable[BuiltRevision], findings: B
         _keep(row, build, Findings(findings))
         for each in built:
             ledger.add(_row(attempt, build.id, each))
-        if not findings.reconciliation.unexplained:
-            # Later attempts are held against these.
-            _note_fates(ledger, attempt.pinned, findings)
+        # Shared with those that only refer to it: another attempt's build, noted at once, waits for this one.
+        interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update={"key_share": True})
+        if not findings.reconciliation.unexplained and interval.state != IntervalState.REGISTERED:
+            # Later attempts are held against these; what is registered keeps its own until another is (`finish`).
+            note_fates(ledger, interval.id, findings.fates)
         return build.id
 
 
@@ -88,14 +90,6 @@ def _row(attempt: AttemptSpec, build: int, built: BuiltRevision) -> Revision:
         state=RevisionState.BUILT,
         files=built.files,
     )
-
-
-def _note_fates(ledger: Session, pinned: PinnedInterval, findings: BuildFindings) -> None:
-    """Write the fate of every offset of an interval beside its ranges."""
-    for tp, counts in findings.fates.items():
-        row = ledger.get_one(IntervalRange, (pinned.id, tp.topic, tp.partition))
-        row.archived, row.empty, row.quarantined = counts.archived, counts.empty, counts.quarantined
-        row.gaps, row.erased = counts.gaps, counts.erased
 
 
 def _keep(attempt: Attempt, build: Build, findings: Findings) -> None:
@@ -249,6 +243,8 @@ def finish(ledger: Session, registration: Registration) -> None:
     build.published_at = func.now()
     if not _is_pinned_again(ledger, build):
         ledger.get_one(IntervalRow, build.interval_id).state = IntervalState.REGISTERED
+        if (findings := findings_of(build.findings).build) is not None and not _is_erased_since(ledger, build):
+            note_fates(ledger, build.interval_id, findings.fates)
 
 
 def _locked(ledger: Session, revision: BuiltRevision) -> Revision:
@@ -268,6 +264,12 @@ def _registered_at(ledger: Session, built: BuiltRevision) -> Sequence[Revision]:
 def _is_pinned_again(ledger: Session, build: Build) -> bool:
     later = (Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
     return ledger.scalar(select(Repin.id).where(*later).limit(1)) is not None
+
+
+def _is_erased_since(ledger: Session, build: Build) -> bool:
+    """Return whether records of the interval were erased since: their fates were counted anew then."""
+    later = (Erasure.intervals.contains([build.interval_id]), Erasure.last_build >= build.id)
+    return ledger.scalar(select(Erasure.id).where(*later).limit(1)) is not None
 
 
 def _as_json(changes: Changes) -> dict[str, Any]:

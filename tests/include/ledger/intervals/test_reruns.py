@@ -1,0 +1,105 @@
+"""What a later attempt of a registered interval leaves alone, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from include.ledger.database import session
+from include.ledger.intervals import attempts, builds, pins, revisions
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.days import day_totals
+from include.ledger.intervals.evidence import recorded_fates
+from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.intervals.states import RevisionState
+from include.ledger.models import Erasure
+from include.offsets import Fates
+from include.reconciliation import ReconciliationCounts
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+
+def build_otherwise(attempt: int) -> BuiltRevision:
+    """What a build leaves whose code puts ten more records of each topic partition into quarantine."""
+    built = note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    findings = spec.findings.build
+    assert findings is not None
+    fates = {tp: FateCounts(85, 2, 13, 0) for tp in findings.fates}
+    again = replace(built, revision=f"{built.revision}-again")
+    builds.note_build(spec, [again], replace(findings, fates=fates))
+    return again
+
+
+def fates_told(pipeline: str) -> tuple[list[Fates], int]:
+    """The fates that an attempt from the archive is held against, and the archived records of the day."""
+    pinned = pins.find_interval(pipeline, hour().from_time)
+    assert pinned is not None
+    day = hour().from_time.replace(hour=0)
+    archived = day_totals(pipeline, day, day + timedelta(days=1)).records["archived"]
+    return [each.fates for each in recorded_fates(pinned)], archived
+
+
+def test_fates_stay_those_of_what_is_registered_when_a_later_attempt_is_rejected_or_only_rebuilds(
+    pipeline: str,
+) -> None:
+    first = begin_attempt(pipeline)
+    register(first, note_build(first))
+    registered = ([Fates(95, 2, 3)] * 2, 190)
+    assert fates_told(pipeline) == registered
+    rejected = begin_attempt(pipeline)
+    build_otherwise(rejected)
+    builds.reject(attempts.load_attempt(rejected), Validation(False, pipeline))
+    assert fates_told(pipeline) == registered
+    rebuilt = build_otherwise(begin_attempt(pipeline))
+    revisions.set_state([rebuilt], RevisionState.DISCARDED)
+    assert fates_told(pipeline) == registered
+    # The one that is registered tells.
+    last = begin_attempt(pipeline)
+    register(last, build_otherwise(last))
+    assert fates_told(pipeline) == ([Fates(85, 2, 13)] * 2, 170)
+
+
+def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begun_before_is_finished(
+    pipeline: str,
+) -> None:
+    first = begin_attempt(pipeline)
+    built = note_build(first)
+    spec = attempts.load_attempt(first)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    told = {
+        "columns": ["device_id"],
+        "reason": "test",
+        "begun_by": "test",
+        "salt": "00",
+        "key_hashes": [],
+        "counts": {},
+    }
+    with session() as ledger:
+        ledger.add(Erasure(pipeline=pipeline, intervals=[spec.pinned.id], last_build=begun.build, **told))
+        erased = {each.topic_partition: FateCounts(94, 2, 3, 0, 1) for each in spec.pinned.ranges}
+        attempts.note_fates(ledger, spec.pinned.id, erased)
+    builds.finish_registration(begun)
+    assert fates_told(pipeline)[1] == 188
+
+
+def test_builds_of_several_attempts_are_noted_when_they_end_at_once(pipeline: str) -> None:
+    """Each refers to the interval before it locks it: two of them must not wait for each other."""
+    numbers = [begin_attempt(pipeline) for _ in range(4)]
+    for _ in range(5):
+        with ThreadPoolExecutor(len(numbers)) as threads:
+            assert len(list(threads.map(note_build_again, numbers))) == len(numbers)
+
+
+def note_build_again(attempt: int) -> int:
+    spec = attempts.load_attempt(attempt)
+    ranges = spec.pinned.ranges
+    findings = BuildFindings(
+        ranges, {each.topic_partition: FateCounts(95, 2, 3) for each in ranges}, RecordCounts(), ReconciliationCounts()
+    )
+    return builds.note_build(spec, [], findings)
