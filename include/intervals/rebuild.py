@@ -86,7 +86,7 @@ def _build_again(
     """Build the interval in an attempt of its own, discard it, and return what it built of the partition."""
     with locks.attempt_under_way(pinned.pipeline, pinned.interval):
         attempt = attempts.begin_attempt(
-            pinned, run_by="rebuild", code_version=code_version(pinned.pipeline), source=source
+            pinned, run_by=attempts.REBUILD, code_version=code_version(pinned.pipeline), source=source
         )
         code = run(submit("build_interval", pinned.pipeline, attempt))
     build = attempts.load_attempt(attempt).build

@@ -10,6 +10,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
+from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.revisions import BuiltRevision, move
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
 from include.ledger.models import Approval, Attempt, Build, IntervalRange, IntervalRow, Revision
@@ -85,7 +86,8 @@ def _waits_for_a_person() -> Select:
     later = aliased(Build)
     built_again = (
         select(later.id)
-        .where(later.interval_id == Revision.interval_id, later.id > Revision.build_id)
+        .join(Attempt, Attempt.id == later.attempt_id)
+        .where(later.interval_id == Revision.interval_id, later.id > Revision.build_id, Attempt.run_by != REBUILD)
         .correlate(Revision)
     )
     return select(Approval.id).where(

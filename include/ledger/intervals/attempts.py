@@ -20,6 +20,9 @@ from include.ledger.intervals.states import IntervalState, RevisionState, Source
 from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Revision
 from include.offsets import TopicPartition
 
+REBUILD = "rebuild"
+"""Who runs an attempt that builds what is registered again, to be compared: what it built is discarded."""
+
 
 @dataclass(frozen=True)
 class AttemptSpec:

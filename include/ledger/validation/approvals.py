@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from include.errors import UsageError
 from include.ledger.database import session
+from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
-from include.ledger.models import Approval, Build, IntervalRow
+from include.ledger.models import Approval, Attempt, Build, IntervalRow
 from include.times import Interval, format_time
 
 
@@ -82,9 +83,17 @@ def last_of_build(build: int | None) -> Question | None:
 
 
 def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
-    """Return what was asked last about an interval; None when nothing was, or it was built again since."""
+    """Return what was asked last about an interval; None when nothing was, or it was built again since.
+
+    What was only built to be compared does not count.
+    """
     of_interval = (IntervalRow.pipeline == pipeline, IntervalRow.from_time == interval.from_time)
-    latest = select(func.max(Build.id)).join(IntervalRow, IntervalRow.id == Build.interval_id).where(*of_interval)
+    latest = (
+        select(func.max(Build.id))
+        .join(IntervalRow, IntervalRow.id == Build.interval_id)
+        .join(Attempt, Attempt.id == Build.attempt_id)
+        .where(*of_interval, Attempt.run_by != REBUILD)
+    )
     with session() as ledger:
         return _first(ledger, _of_build(latest.scalar_subquery()))
 

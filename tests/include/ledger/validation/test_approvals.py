@@ -13,7 +13,8 @@ import pytest
 from include.errors import UsageError
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
-from include.ledger.intervals.revisions import registered_of_interval
+from include.ledger.intervals.revisions import registered_of_interval, set_state
+from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import mark_revisions_removed, revisions_no_longer_needed
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision, Question
@@ -159,6 +160,18 @@ def test_nothing_is_asked_about_an_interval_that_was_built_again(pipeline: str) 
     note_build(begin_attempt(pipeline))
     assert approvals.last_of_interval(pipeline, hour()) is None
     assert approvals.last_of_build(question.build) == question
+
+
+def test_question_and_its_files_stay_when_what_is_registered_is_built_again_to_be_compared(pipeline: str) -> None:
+    first = begin_attempt(pipeline)
+    register(first, note_build(first))
+    question = ask(pipeline)
+    pinned = attempts.load_attempt(question.attempt).pinned
+    rebuilt = attempts.begin_attempt(pinned, run_by=attempts.REBUILD, code_version="1a2b3c", source="kafka")
+    set_state([note_build(rebuilt)], RevisionState.DISCARDED)
+    assert approvals.last_of_interval(pipeline, hour()) == question
+    due = revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650))
+    assert [each.attempt for each in due] == [rebuilt]
 
 
 def test_what_is_registered_stays_while_a_later_build_waits(pipeline: str) -> None:
