@@ -112,16 +112,17 @@ class Verdict:
 def assemble_verdict(spec: AttemptSpec, registered: Sequence[BuiltRevision]) -> Verdict:
     """Return the verdict of an attempt from what its latest build and its publication found.
 
-    What is registered of the interval is listed when the attempt passed.
+    What is registered of the interval is listed when the attempt passed. The ranges are those that were built, also
+    when the interval was pinned again since.
     """
-    pinned, validation = spec.pinned, spec.findings.validation
+    pinned, validation, build = spec.pinned, spec.findings.validation, spec.findings.build
     interval = {"from": format_time(pinned.interval.from_time), "to": format_time(pinned.interval.to_time)}
     return Verdict(
         pinned.pipeline,
         interval,
         spec.code_version,
         spec.source.value,
-        [_range(each, spec.findings.build) for each in pinned.ranges],
+        [_range(each, build) for each in (build.ranges if build and build.ranges else pinned.ranges)],
         spec.findings,
         [each.as_registered() for each in registered] if validation is not None and validation.success else [],
         odd_timestamps=odd_timestamps.as_json(pinned.odd_timestamps),

@@ -15,7 +15,7 @@ from include.ledger.intervals.findings import Findings, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import BuiltRevision, as_built
 from include.ledger.intervals.states import IntervalState, RevisionState
-from include.ledger.models import Attempt, Build, IntervalRow, ProofRow, Revision
+from include.ledger.models import Attempt, Build, IntervalRow, ProofRow, Repin, Revision
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,15 @@ def unproved(pipeline: str, limit: int | None = None) -> list[int]:
 
 
 def _made_it() -> Select[int | None]:
-    """The last build that pointed the catalog elsewhere; of an interval without a row, the first that passed."""
+    """The last build that pointed the catalog elsewhere; of an interval without a row, the first that passed.
+
+    Of an interval that was pinned again, those since: what was built before tells nothing of its ranges.
+    """
+    pinned_again = select(Repin.id).where(Repin.interval_id == Build.interval_id, Repin.repinned_at > Build.noted_at)
     changed = [func.jsonb_array_length(Build.changes[part]) > 0 for part in ("points", "drops")]
     made = func.coalesce(func.max(Build.id).filter(or_(*changed)), func.min(Build.id))
     return select(made.label("build")).where(
-        Build.published_at.is_not(None), Build.passed.is_(True), Build.changes.is_not(None)
+        Build.published_at.is_not(None), Build.passed.is_(True), Build.changes.is_not(None), ~pinned_again.exists()
     )
 
 

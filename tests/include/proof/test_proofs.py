@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from include.doctor.examine import unproved
 from include.errors import UsageError
 from include.intervals import steps
+from include.ledger.intervals import pins
 from include.pipelines import load_pipeline
 from include.proof import signing, verify
 from include.proof.check import check_proof
 from include.proof.write import prove_registered
 from include.settings import settings
 from tests.conftest import REPOSITORY, Home, settings_of
+from tests.support.attempts import hour
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = [pytest.mark.services]
@@ -327,6 +330,38 @@ def postgres_value(home: Home, question: str, value: int) -> Any:
     with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
         cursor.execute(question, [value])
         return cursor.fetchall()[0][0]
+
+
+def pin_again(number: int) -> None:
+    """Pin the last hour again, ten offsets longer in each topic partition."""
+    known = pins.find_interval(PIPELINE, hour(number).from_time)
+    assert known is not None
+    longer = [replace(each, until_offset=each.until_offset + 10) for each in known.ranges]
+    assert pins.replace_ranges(known, longer, repinned_by="test") is not None
+
+
+def test_nothing_is_proved_of_ranges_that_were_not_built_when_an_interval_was_pinned_again_before_its_announcement(
+    postgres: Home, signed: list[Path]
+) -> None:
+    interval = register_hour(60)
+    pin_again(60)
+    verdict = steps.announce(last_attempt(postgres, interval)).as_json()
+    assert sum(each["until_offset"] - each["from_offset"] for each in verdict["ranges"]) == 200
+    assert [each["proof"] for each in verdict["registered"]] == [None]
+
+
+def test_new_ranges_are_proved_when_an_interval_that_was_pinned_again_delivers_the_same_rows(
+    signed: list[Path],
+) -> None:
+    interval = register_hour(62)
+    first = prove(interval)
+    pin_again(62)
+    # All that is new was empty.
+    register_hour(62, unchanged=True)
+    second = prove(interval)
+    assert second != first
+    ranges = [(each["from_offset"], each["until_offset"]) for each in json.loads(second.read_text())["ranges"]]
+    assert ranges == [(6200, 6310)] * 2
 
 
 def test_file_without_a_note_is_written_again(postgres: Home, signed: list[Path]) -> None:
