@@ -126,8 +126,8 @@ def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> N
         if any(damages):
             progress(f"{pipeline}: micro-batch {batch} is left: {next(filter(None, damages))}")
             continue
-        removal.mark_removed([batch])
-        progress(f"{pipeline}: the rows of micro-batch {batch} are read from the registered revisions now")
+        if removal.mark_removed(pipeline, [batch]):
+            progress(f"{pipeline}: the rows of micro-batch {batch} are read from the registered revisions now")
 
 
 def _restore_open_tables(pipeline: str, progress: Progress) -> None:

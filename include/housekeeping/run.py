@@ -83,7 +83,7 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     files = landing_files.files_of(batches, (Fate.ARCHIVED,))
     done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
     if batches and not done.dry_run:
-        removal.mark_removed(batches)
+        removal.mark_removed(pipeline.name, batches)
 
 
 def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:

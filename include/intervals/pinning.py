@@ -187,6 +187,7 @@ def _pin_again(log: SourceLog, known: PinnedInterval, pinned_by: str, patience: 
         odd_timestamps=together([*known.odd_timestamps, *odd_timestamps_of(ends)]),
     )
     if replaced is None:
+        check_repin(log.pipeline, known)
         raise UsageError(
             f"{known.interval} was pinned again, or the one after it was pinned, meanwhile; nothing was changed",
             remedy="run it again without --repin",

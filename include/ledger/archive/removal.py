@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.holdings import registered_around
 from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import session
+from include.ledger.intervals import pins
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import Fate, OffsetRange, TopicPartition, intersection, merged
 
@@ -38,11 +39,16 @@ def settled_batches(pipeline: str, until: datetime, fates: Sequence[Fate]) -> di
                 LandingFileRow.compacted_at.is_(None),
             )
         )
-        batches: dict[int, list[tuple[str, OffsetRange]]] = defaultdict(list)
-        for r in ledger.scalars(select(MicroBatchRange).where(MicroBatchRange.micro_batch_id.in_(loose))):
-            tp = TopicPartition(r.topic, r.topic_partition)
-            batches[r.micro_batch_id].append((r.topic_id, OffsetRange(tp, r.from_offset, r.until_offset)))
-        registered = _registered(ledger, pipeline, [each for parts in batches.values() for _, each in parts])
+        return _settled(ledger, pipeline, MicroBatchRange.micro_batch_id.in_(loose))
+
+
+def _settled(ledger: Session, pipeline: str, which: ColumnElement[bool]) -> dict[int, list[OffsetRange]]:
+    """Return those of the micro-batches that lie wholly in registered intervals, with their ranges."""
+    batches: dict[int, list[tuple[str, OffsetRange]]] = defaultdict(list)
+    for r in ledger.scalars(select(MicroBatchRange).where(which)):
+        tp = TopicPartition(r.topic, r.topic_partition)
+        batches[r.micro_batch_id].append((r.topic_id, OffsetRange(tp, r.from_offset, r.until_offset)))
+    registered = _registered(ledger, pipeline, [each for parts in batches.values() for _, each in parts])
     return {
         key: [each for _, each in parts]
         for key, parts in batches.items()
@@ -65,18 +71,24 @@ def _lies_in(wanted: OffsetRange, wholes: Sequence[OffsetRange]) -> bool:
     return not len(wanted) or any(intersection(wanted, whole) == wanted for whole in wholes)
 
 
-def mark_removed(batches: Iterable[int]) -> None:
-    """Record that the archived files of the micro-batches are no longer read."""
+def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
+    """Record that the archived files of the micro-batches are no longer read, and return of which.
+
+    One of an interval that was pinned again meanwhile keeps its files: nothing else holds its rows for sure.
+    """
     with session() as ledger:
+        pins.lock_pinning(ledger, pipeline)
+        settled = _settled(ledger, pipeline, MicroBatchRange.micro_batch_id.in_(set(batches))).keys()
         ledger.execute(
             update(LandingFileRow)
             .where(
-                LandingFileRow.micro_batch_id.in_(set(batches)),
+                LandingFileRow.micro_batch_id.in_(settled),
                 LandingFileRow.fate == Fate.ARCHIVED,
                 LandingFileRow.removed_at.is_(None),
             )
             .values(removed_at=func.now())
         )
+        return set(settled)
 
 
 def removed_ranges(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -10,15 +10,12 @@ from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
+from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import lock, session
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pinned import Neighbours as Neighbours
 from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
-from include.ledger.models import (
-    IntervalRange,
-    IntervalRow,
-    Repin,
-)
+from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, Repin
 from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
@@ -223,13 +220,15 @@ def replace_ranges(
 ) -> PinnedInterval | None:
     """Give the last pinned interval other ranges, on record with the old ones; None when it changed meanwhile.
 
+    It has changed, too, when landing files of its offsets were removed: its revisions are the only copy then.
+
     What is registered of it stays registered, and is replaced by the run that follows, like after any rerun;
     until that has succeeded the interval counts as pinned only.
     """
     with session() as ledger:
         lock_pinning(ledger, pinned.pipeline)
         last = _first_of(ledger, _of_pipeline(pinned.pipeline).order_by(IntervalRow.from_time.desc()))
-        if last != pinned:
+        if last != pinned or any(_is_landing_removed(ledger, pinned.pipeline, each) for each in pinned.ranges):
             return None
         row = ledger.get_one(IntervalRow, pinned.id, with_for_update=True)
         ledger.execute(delete(IntervalRange).where(IntervalRange.interval_id == pinned.id))
@@ -245,6 +244,23 @@ def replace_ranges(
             )
         )
         return replaced
+
+
+def _is_landing_removed(ledger: Session, pipeline: str, each: OffsetRange) -> bool:
+    wanted = (
+        select(LandingFileRow.id)
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+        .where(
+            MicroBatch.pipeline == pipeline,
+            MicroBatch.query == ARCHIVE,
+            LandingFileRow.removed_at.is_not(None),
+            MicroBatchRange.topic == each.topic_partition.topic,
+            MicroBatchRange.topic_partition == each.topic_partition.partition,
+            overlaps(MicroBatchRange, each),
+        )
+    )
+    return len(each) > 0 and ledger.scalar(wanted.limit(1)) is not None
 
 
 def _as_json(each: OffsetRange) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_removed_offsets_are_read_from_intervals_and_no_file_of_theirs_is_named(
     batches += [commit(pipeline, 2, 6, 12, archived=2)]
     commit(pipeline, 3, 12, 20, archived=2)
     assert removal.removed_ranges(pipeline, [span(0, 20)]) == []
-    removal.mark_removed([batches[0], batches[2]])
+    removal.mark_removed(pipeline, [batches[0], batches[2]])
     # The batch without archived rows lies between two removed ones: one range.
     assert removal.removed_ranges(pipeline, [span(0, 20)]) == [span(0, 12)]
     assert removal.removed_ranges(pipeline, [span(2, 8)]) == [span(2, 8)]
@@ -58,12 +58,35 @@ def test_removed_offsets_outside_of_registered_intervals_are_an_error(pipeline: 
 
 def test_interval_is_not_pinned_again_when_its_landing_was_removed(pipeline: str) -> None:
     register(pipeline, 0, 0, 10)
-    removal.mark_removed([commit(pipeline, 0, 0, 10, archived=2)])
+    removal.mark_removed(pipeline, [commit(pipeline, 0, 0, 10, archived=2)])
     pinned = pins.find_interval(pipeline, DAY)
     assert pinned is not None
     assert pinned.interval == Interval(DAY, DAY + timedelta(hours=1))
     with pytest.raises(UsageError, match="were removed"):
         check_repin(replace(load_pipeline("nest_cameras"), name=pipeline), pinned)
+
+
+def test_landing_stays_when_its_interval_is_pinned_again_before_it_is_removed(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    batch = commit(pipeline, 0, 0, 10, archived=2)
+    settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
+    pinned = pins.find_interval(pipeline, DAY)
+    assert pinned is not None
+    assert pins.replace_ranges(pinned, [span(0, 12)], repinned_by="test") is not None
+    assert settled.keys() == {batch}
+    assert removal.mark_removed(pipeline, settled) == set()
+    assert removal.removed_ranges(pipeline, [span(0, 10)]) == []
+
+
+def test_interval_stays_as_it_is_when_its_landing_is_removed_before_it_is_pinned_again(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    batch = commit(pipeline, 0, 0, 10, archived=2)
+    pinned = pins.find_interval(pipeline, DAY)
+    assert pinned is not None
+    check_repin(replace(load_pipeline("nest_cameras"), name=pipeline), pinned)
+    assert removal.mark_removed(pipeline, [batch]) == {batch}
+    assert pins.replace_ranges(pinned, [span(0, 12)], repinned_by="test") is None
+    assert pins.find_interval(pipeline, DAY) == pinned
 
 
 def test_files_of_old_offsets_are_found_by_the_index_when_much_came_after(pipeline: str) -> None:

@@ -27,10 +27,10 @@ def remove_between(monkeypatch: pytest.MonkeyPatch, batches: Iterable[int]) -> l
     removals: list[int] = []
 
     def removing_first(asked: Callable[..., list[OffsetRange]]) -> Callable[..., list[OffsetRange]]:
-        def ask(ledger: Session, *arguments: Any) -> list[OffsetRange]:
-            removal.mark_removed(batches)
+        def ask(ledger: Session, pipeline: str, *arguments: Any) -> list[OffsetRange]:
+            removal.mark_removed(pipeline, batches)
             removals.append(len(removals))
-            return asked(ledger, *arguments)
+            return asked(ledger, pipeline, *arguments)
 
         return ask
 
@@ -78,7 +78,7 @@ def test_rows_are_in_both_places_when_each_is_asked_for_in_a_transaction_of_its_
     register(pipeline, 0, 0, 10)
     batches = [commit(pipeline, 0, 0, 5, archived=5), commit(pipeline, 1, 5, 10, archived=5)]
     paths = landing_files.files_covering(pipeline, [span(0, 10)], "archived")
-    removal.mark_removed(batches)
+    removal.mark_removed(pipeline, batches)
     assert (paths, removal.removed_ranges(pipeline, [span(0, 10)])) == (landed(pipeline), [span(0, 10)])
 
 
