@@ -11,6 +11,7 @@ from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing
 from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
+from include.ledger.streams.incarnations import closed
 from include.offsets import Fate
 from include.pipelines.spec import Pipeline
 
@@ -63,7 +64,9 @@ def _unknown_parts(folder: Folder, known: Collection[str]) -> list[Folder]:
 def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[Disagreement]:
     wanted = landing_files.files_to_be_there(pipeline.name)
     lost = [file for file in wanted if files_on_disk.get(file.path) != file.bytes]
-    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if lost else {}
+    # Of a topic that was created again, tables do not tell the rows from those of the one before.
+    is_told = bool(lost) and not closed(pipeline.name)
+    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if is_told else {}
     for file in lost:
         yield _lost(pipeline, file, files_on_disk.get(file.path), file.micro_batch in settled)
 
@@ -78,7 +81,7 @@ def _lost(pipeline: Pipeline, file: LandingFile, size_on_disk: int | None, is_se
         f"{file.path} ({file.fate}, {file.rows} rows of micro-batch {file.micro_batch}) {detail}",
         f"{REPAIR}: its rows are read from the registered revisions from then on"
         if is_replaced
-        else "restore the file; its rows are in no registered revision",
+        else "restore the file; its rows are in no registered revision, or cannot be told there",
         "read from revisions" if is_replaced else "",
         location=file.path,
         micro_batch=file.micro_batch,

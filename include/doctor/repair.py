@@ -22,6 +22,7 @@ from include.housekeeping.run import alone
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange
 from include.pipelines import load_pipeline
 from include.serving import follow
@@ -115,6 +116,9 @@ def _is_committed(pipeline: str, location: str) -> bool:
 
 def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> None:
     """Let the rows of lost landing files be read from the registered revisions, where these are undamaged."""
+    if closed(pipeline):
+        progress(f"{pipeline}: landing files are left: one of its topics was deleted and created again")
+        return
     table = load_pipeline(pipeline).table
     settled = removal.settled_batches(pipeline, datetime.now(UTC), (Fate.ARCHIVED,))
     for batch in sorted(lost & settled.keys()):

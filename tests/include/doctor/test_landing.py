@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 from include import lake
 from include.doctor.landing import check_landing
 from include.doctor.repair import repair
 from include.housekeeping.run import alone
 from include.ledger import quarantine
+from include.ledger.archive import snapshots
 from include.ledger.database import session
-from include.ledger.models import LandingFileRow, MicroBatch
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic, TopicIncarnation
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from tests.conftest import Home
+from tests.support.attempts import TOPIC
+from tests.support.proved import register_hour
 
 pytestmark = pytest.mark.services
 
@@ -116,3 +122,57 @@ def test_files_stay_while_housekeeping_may_be_compacting_them(postgres: Home) ->
     assert any("another housekeeping is under way" in line for line in said)
     repaired()
     assert not path.exists()
+
+
+def lost_file(number: int) -> str:
+    """A landing file of the hour of that number, as `register_hour` pins it, that is not there any more; its path."""
+    path = f"landing/{PIPELINE}/0a1b2c3d-{number:09d}-1/fate=archived/part-0.parquet"
+    with session() as ledger:
+        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="lost", batch_id=number, token=1)
+        ledger.add(batch)
+        ledger.flush()
+        offsets = {"from_offset": 100 * number, "until_offset": 100 * number + 100}
+        of_topic = {"topic": TOPIC, "topic_partition": 0, "topic_id": "id"}
+        ledger.add(MicroBatchRange(micro_batch_id=batch.id, **of_topic, **offsets))
+        ledger.add(LandingFileRow(micro_batch_id=batch.id, fate="archived", path=path, rows=95, bytes=4))
+    return path
+
+
+@pytest.fixture
+def created_again(postgres: Home) -> Iterator[None]:
+    """The topic was deleted, and the pipeline has adopted the one that was created again."""
+    who = {"closed_by": "test", "reason": "test", "topic_partitions": 2}
+    with session() as ledger:
+        ledger.add(Topic(pipeline=PIPELINE, topic=TOPIC, topic_id="new", topic_partitions=2))
+        ledger.add(TopicIncarnation(pipeline=PIPELINE, topic=TOPIC, topic_id="id", successor_id="new", **who))
+    yield
+    with session() as ledger:
+        for model in (Topic, TopicIncarnation):
+            ledger.execute(delete(model).where(model.pipeline == PIPELINE))
+
+
+def test_rows_of_a_lost_file_are_read_from_revisions(postgres: Home) -> None:
+    register_hour(0)
+    path = lost_file(0)
+    [found] = [each for each in check_landing(load_pipeline(PIPELINE)) if each.location == path]
+    assert found.repair == "read from revisions"
+    repair([found], lambda _: None)
+    offsets = OffsetRange(TopicPartition(TOPIC, 0), 0, 50)
+    assert snapshots.rows_of_ranges(PIPELINE, PIPELINE, [offsets]).removed == [offsets]
+
+
+def test_rows_of_a_lost_file_are_not_read_from_revisions_when_its_topic_was_created_again(
+    postgres: Home, created_again: None
+) -> None:
+    """Tables tell rows by offset alone: those of the new topic at the same offsets would be taken for these."""
+    register_hour(1)
+    path = lost_file(1)
+    [found] = [each for each in check_landing(load_pipeline(PIPELINE)) if each.location == path]
+    said: list[str] = []
+    # As an examination before the topic was adopted would have it.
+    repair([found, replace(found, repair="read from revisions")], said.append)
+    of_new_topic = OffsetRange(TopicPartition(TOPIC, 0), 100, 150, "new")
+    assert snapshots.rows_of_ranges(PIPELINE, PIPELINE, [of_new_topic]).removed == []
+    assert found.repair == ""
+    assert "restore the file" in found.remedy
+    assert any("created again" in line for line in said)
