@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow import backoff, drivers
+from include.airflow.deployments import Deployments
 from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.progress import Progress
@@ -32,7 +33,7 @@ _LOOK_AT_PROGRESS = 15.0
 
 
 class StreamTrigger(BaseTrigger):
-    """Watches a driver through the ledger; fires when it finished, died, never came up, or stalls."""
+    """Watches a driver through the ledger; fires when it finished, died, never came up, stalls or is replaced."""
 
     def __init__(self, pipeline: str, launch: str, poll_seconds: float = 2.0) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the driver until there is something to tell."""
-        progress, looked = Progress(), time.monotonic()
+        progress, deployments, looked = Progress(), Deployments(self.pipeline), time.monotonic()
         log: drivers.DriverLog | None = None
         while True:
             try:
@@ -59,6 +60,9 @@ class StreamTrigger(BaseTrigger):
                     for line in await asyncio.to_thread(log.new_lines):
                         self.log.info("driver: %s", line)
                     event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked)
+                    # A driver that somebody started by hand is theirs to replace.
+                    if event is None and self.launch:
+                        event = await asyncio.to_thread(deployments.event)
             except ServiceUnreachable as error:
                 # The driver lives on without Kafka and PostgreSQL for a while, and tells itself when it does not.
                 self.log.warning("cannot look at the driver now: %s", error)
@@ -128,12 +132,19 @@ class StreamOperator(SparkSubmitOperator):
         return launched.id
 
     def execute_complete(self, context: Context, event: dict[str, Any], launch: str) -> None:
-        """Succeed when the driver was stopped; fail, with the end of its log, when it failed, died or stalled."""
+        """Succeed when the driver was stopped or is replaced; fail, with the end of its log, when it failed or died."""
         if event == {"event": "finished", "exit_code": 0}:
             self.log.info("the driver was asked to stop and finished its micro-batch")
             return
         if event["event"] == "released":
             self.log.info("the driver that was started by hand is gone; the next run starts one")
+            return
+        if event["event"] == "replaced":
+            self.log.info(
+                "other code was deployed, which continues where the driver is: %s", ", ".join(event["changed"])
+            )
+            take_step(drivers.stop_driver, self.pipeline, launch)
+            self.log.info("the driver has finished its micro-batch; the next run starts one of the new code")
             return
         noted = launches.find(launch)
         lines = drivers.tail(noted)

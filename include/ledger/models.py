@@ -55,6 +55,12 @@ class Writer(Base):
     ui_address: Mapped[str] = mapped_column(
         default="", server_default="", comment="Spark's own pages of it; empty: none"
     )
+    code: Mapped[dict[str, Any]] = mapped_column(
+        default=dict, deferred=True, server_default="{}", comment="Its modules: path to a hash of the file"
+    )
+    replaced_for: Mapped[str] = mapped_column(
+        default="", server_default="", comment="Changed modules for which a driver was last replaced; empty: none"
+    )
 
 
 class StreamLaunch(Base):

@@ -107,4 +107,5 @@ PIPELINE = Pipeline(
         Threshold("Busy zip codes", view="by_zip", measure="hits", above=300),
         Listing("Users by zip code", rows="users_by_zip", columns=("zipcode", "users", "hits")),
     ),
+    restarts_on_new_code=True,
 )

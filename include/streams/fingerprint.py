@@ -14,6 +14,8 @@ from typing import Any
 
 from include.errors import UsageError
 from include.intervals.references import CONTENT
+from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.streams.flags import FLAGS
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.references import content_hash
 from include.settings import REPOSITORY
@@ -61,6 +63,16 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         **{f"{CONTENT}{name}": content_hash(name, pipeline.references[name]) for name in sorted(taken)},
         **{f"transform {name}": _hash(node) for name, node in sorted(definitions.items())},
     }
+
+
+def fingerprints_of(pipeline: Pipeline) -> dict[str, Facts]:
+    """Return what the checkpoint of each query depends on. Raises UsageError as `view_fingerprint` does."""
+    facts = {ARCHIVE: archive_fingerprint(pipeline)}
+    facts.update({view.name: view_fingerprint(pipeline, view) for view in pipeline.views})
+    if pipeline.flags:
+        # Stateless like the archive query: only its sources count.
+        facts[FLAGS] = archive_fingerprint(pipeline)
+    return facts
 
 
 def _words(ddl: str) -> str:

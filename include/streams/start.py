@@ -211,11 +211,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     check_sources(pipeline)
     create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, user_at_host())
-    fingerprints = {ARCHIVE: fingerprint.archive_fingerprint(pipeline)}
-    fingerprints.update({view.name: fingerprint.view_fingerprint(pipeline, view) for view in pipeline.views})
-    if pipeline.flags:
-        # Stateless like the archive query: only its sources count.
-        fingerprints[FLAGS] = fingerprint.archive_fingerprint(pipeline)
+    fingerprints = fingerprint.fingerprints_of(pipeline)
     for query, facts in fingerprints.items():
         if query in generation.fingerprints:
             fingerprint.check(pipeline.name, query, generation.fingerprints[query], facts)

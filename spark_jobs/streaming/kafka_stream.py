@@ -22,6 +22,7 @@ from include.streams import generations
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.start import StreamStart, begin, check_retention
 from include.user import user_at_host
+from include.versions.loaded_modules import loaded_code
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.landing import LandingSink
@@ -54,10 +55,13 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         if spark:
             pipeline = with_content(spark, pipeline, contents_of_generation(pipeline.name))
         start = begin(pipeline)
+        code = loaded_code()
         spark = spark or open_session()
         heartbeat.tell(spark)
         outputs = RowOutputs(spark, pipeline, lease)
         queries = _Queries(spark, pipeline, lease, start, outputs, until_caught_up=until_caught_up)
+        # What was imported first counts as it was then, though a deployment came in between.
+        writers.note_code(lease, {**loaded_code(), **code})
         notes = ProgressNotes(pipeline.name, queries.by_name)
         notices = OutageNotices(pipeline)
         notes.start()

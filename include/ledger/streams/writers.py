@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psutil
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
@@ -88,7 +89,7 @@ def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease |
         row.token += 1
         row.holder, row.acquired_at, row.renewed_at = this_holder(), now, now
         row.expires_at, row.stop_requested = now + _expiry(), False
-        row.application_id = row.ui_address = ""
+        row.application_id, row.ui_address, row.code = "", "", {}
         ledger.add(row)
         return Lease(pipeline, row.token, row.holder)
 
@@ -150,6 +151,40 @@ def renew(lease: Lease, application_id: str = "", ui_address: str = "") -> bool:
         row.application_id = application_id or row.application_id
         row.ui_address = ui_address or row.ui_address
         return row.stop_requested
+
+
+def note_code(lease: Lease, code: Mapping[str, str]) -> None:
+    """Note the modules that the holder runs. Raises AnotherWriter when the lease is lost."""
+    with session() as ledger:
+        check(ledger, lease)
+        ledger.get_one(Writer, lease.pipeline).code = dict(code)
+
+
+def code_of(pipeline: str, token: int) -> dict[str, str]:
+    """Return the modules that the holder with this token runs; none where it noted none."""
+    with session() as ledger:
+        code = ledger.scalar(select(Writer.code).where(Writer.pipeline == pipeline, Writer.token == token))
+        return dict(code or {})
+
+
+def replace_for(pipeline: str, token: int, deployed: str) -> bool:
+    """Note that the holder is replaced for what was deployed; False where one already was, or another holds the lease.
+
+    A driver that runs older code even so would else be replaced for ever. `forget_replacement` begins anew.
+    """
+    with session() as ledger:
+        row = ledger.get(Writer, pipeline, with_for_update=True)
+        if row is None or row.token != token or row.replaced_for == deployed:
+            return False
+        row.replaced_for = deployed
+        return True
+
+
+def forget_replacement(pipeline: str) -> None:
+    """Note that the holder runs what is deployed."""
+    with session() as ledger:
+        wanted = (Writer.pipeline == pipeline, Writer.replaced_for != "")
+        ledger.execute(update(Writer).where(*wanted).values(replaced_for=""))
 
 
 def release(lease: Lease) -> None:

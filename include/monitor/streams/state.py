@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from include.monitor.lag import Lag
 from include.monitor.streams.broker import BrokerView, Direction, broker_watch
 from include.monitor.text import clean, duration, quantity
 from include.pipelines.spec import Pipeline
+from include.streams import new_code
 
 Tone = Literal["good", "open", "bad"]
 
@@ -79,6 +80,8 @@ class StreamState:
     generation: int | None
     generation_reason: str
     read_at: datetime
+    new_code: str = ""
+    """That the driver runs older code than is deployed, and what to do; empty when it does not."""
 
     @property
     def spark_ui_is_local(self) -> bool:
@@ -88,7 +91,9 @@ class StreamState:
 
 def stream_state(pipeline: Pipeline) -> StreamState:
     """Return the stream's state. Raise ServiceUnreachable when the ledger does not answer; a broker may be away."""
-    return assess(pipeline, overview(pipeline.name), broker_watch().view(pipeline))
+    state = assess(pipeline, overview(pipeline.name), broker_watch().view(pipeline))
+    deployed = new_code.look(pipeline.name) if state.holder else None
+    return replace(state, new_code=clean(deployed.sentence, 1200)) if deployed else state
 
 
 def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> StreamState:

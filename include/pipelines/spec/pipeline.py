@@ -42,6 +42,8 @@ class Pipeline:
     retention: Retention = field(default_factory=Retention)
     spark_slots: int = field(default=1, kw_only=True)
     """Slots that a Spark driver of its intervals takes in Airflow's pool; the pool has one per core."""
+    restarts_on_new_code: bool = field(default=False, kw_only=True)
+    """Whether Airflow replaces the stream's driver when code was deployed that continues where the driver is."""
     declared_as: str = ""
     """Name of the declaration, where the pipeline runs under another one (`include/pipelines/spec/lines.py`)."""
 

@@ -1,0 +1,178 @@
+"""Code that was deployed while a driver runs: which of the driver's modules changed, and whether it may be replaced.
+
+A process keeps the modules that it has imported, so whoever looks (a page, Airflow's trigger) may run older code than
+the driver. The question whether a driver of the new code fits the stream's checkpoints is therefore asked in a process
+of its own: `python -m include.streams.new_code PIPELINE` writes the answer as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass, replace
+
+from include.errors import TidemarkError, one_line
+from include.intervals.references import as_file, contents_of_generation
+from include.ledger.streams import generations, writers
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
+from include.settings import REPOSITORY
+from include.streams import fingerprint
+from include.versions.loaded_modules import changed_code
+
+PATIENCE = 60.0
+"""Seconds that the question may take."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a driver of the code as it is now can go on where the stream is."""
+
+    needs: str
+    """What it needs before; empty: nothing, its queries are those of the checkpoints."""
+    restarts: bool
+    """Whether the pipeline is declared so that Airflow replaces the driver then."""
+
+
+@dataclass(frozen=True)
+class NewCode:
+    """What was deployed since a pipeline's driver has started."""
+
+    pipeline: str
+    token: int
+    """Fencing token of the driver that runs older code."""
+    changed: tuple[tuple[str, str], ...]
+    """Paths of its modules that changed, with what they hold now."""
+    fit: Fit | None
+    """None: it is being looked for."""
+
+    @property
+    def version(self) -> str:
+        """What was deployed, as a text to compare."""
+        return json.dumps(self.changed)
+
+    @property
+    def sentence(self) -> str:
+        """What a person needs to know and do."""
+        paths = [path for path, _ in self.changed]
+        named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+        restart = f"./tidemark stream {self.pipeline} --stop ends it after its micro-batch; Airflow starts the next one"
+        if self.fit is None:
+            todo = "whether a driver of the new code fits is being looked for"
+        elif self.fit.needs:
+            todo = f"a driver of the new code needs more: {self.fit.needs}"
+        elif self.fit.restarts:
+            todo = "Airflow replaces it at the end of a micro-batch"
+        else:
+            todo = f"the new code continues where it is: {restart}"
+        return f"The driver runs older code than is deployed: {named} changed since it started; {todo}."
+
+
+def look(pipeline: str) -> NewCode | None:
+    """Return what was deployed since the pipeline's live driver started; None when nothing was, or none runs.
+
+    The answer whether it fits is looked for beside the caller. Raise ServiceUnreachable.
+    """
+    found = _find(pipeline)
+    return found and replace(found, fit=_asked.answer(found))
+
+
+def look_closely(pipeline: str) -> NewCode | None:
+    """Return the same with the answer, which takes a second when it is new. Raise ServiceUnreachable."""
+    found = _find(pipeline)
+    return found and replace(found, fit=_asked.wait_for_answer(found))
+
+
+def is_current(pipeline: str) -> bool:
+    """Return whether a driver runs, and what it runs is what is deployed. Raise ServiceUnreachable."""
+    live = writers.live_writer(pipeline)
+    code = writers.code_of(pipeline, live.token) if live else {}
+    return bool(code) and not changed_code(code)
+
+
+def _find(pipeline: str) -> NewCode | None:
+    live = writers.live_writer(pipeline)
+    if live is None or not (changed := changed_code(writers.code_of(pipeline, live.token))):
+        return None
+    return NewCode(pipeline, live.token, tuple(sorted(changed.items())), None)
+
+
+class _Asked:
+    """Answers by what was deployed; each is asked for once."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, int, str], Fit] = {}
+        self._asking: set[str] = set()
+        self._guard = threading.Lock()
+
+    def answer(self, found: NewCode) -> Fit | None:
+        """Return the answer that is known; else begin to ask."""
+        key = (found.pipeline, found.token, found.version)
+        with self._guard:
+            if key in self._answers or found.pipeline in self._asking:
+                return self._answers.get(key)
+            self._asking.add(found.pipeline)
+        threading.Thread(target=self.wait_for_answer, args=(found,), name="new code", daemon=True).start()
+        return None
+
+    def wait_for_answer(self, found: NewCode) -> Fit:
+        """Return the answer."""
+        key = (found.pipeline, found.token, found.version)
+        fit = self._answers.get(key) or _ask(found.pipeline)
+        with self._guard:
+            # Of earlier deployments nobody asks any more.
+            self._answers = {k: v for k, v in self._answers.items() if k[0] != found.pipeline} | {key: fit}
+            self._asking.discard(found.pipeline)
+        return fit
+
+
+_asked = _Asked()
+
+
+def _ask(pipeline: str) -> Fit:
+    """Return what a process of the deployed code says; one that cannot be loaded does not fit."""
+    command = [sys.executable, "-m", "include.streams.new_code", pipeline]
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return Fit(**json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        return Fit(f"loading it took more than {PATIENCE:.0f} s", restarts=False)
+    except (ValueError, TypeError):
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Fit(f"it cannot be loaded: {one_line(last, 300)}", restarts=False)
+
+
+def fit_now(pipeline: Pipeline) -> Fit:
+    """Return whether this process's code fits the checkpoints of the pipeline's current generation."""
+    generation = generations.current(pipeline.name)
+    noted = generation.fingerprints if generation else {}
+    try:
+        contents = contents_of_generation(pipeline.name)
+        taken = {
+            name: as_file(pipeline, name, contents[name])
+            for name, reference in pipeline.references.items()
+            if reference.source and name in contents
+        }
+        known = replace(pipeline, references={**pipeline.references, **taken})
+        for query, facts in fingerprint.fingerprints_of(known).items():
+            if query in noted:
+                fingerprint.check(pipeline.name, query, noted[query], facts)
+    except TidemarkError as error:
+        return Fit(str(error), pipeline.restarts_on_new_code)
+    return Fit("", pipeline.restarts_on_new_code)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the answer for a pipeline."""
+    try:
+        fit = fit_now(load_pipeline(arguments[0]))
+    except TidemarkError as error:
+        fit = Fit(str(error), restarts=False)
+    print(json.dumps(asdict(fit)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""A driver is replaced for deployed code once, when that has settled, fits, and the pipeline is declared so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from include.airflow.deployments import Deployments
+from include.ledger.streams import writers
+from include.ledger.streams.writers import Lease
+from include.versions.loaded_modules import loaded_code
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+DECLARED, NOT_DECLARED = "isp_hits", "nest_cameras"
+MODULE, ANOTHER = "spark_jobs/sinks/landing.py", "spark_jobs/sinks/speed_view.py"
+OLDER = "0123456789ab"
+
+
+@pytest.fixture
+def lease(postgres: Home) -> Iterator[Lease]:
+    taken = writers.acquire(DECLARED)
+    yield taken
+    writers.release(taken)
+
+
+def test_driver_is_replaced_once_and_again_only_after_one_has_run_what_is_deployed(lease: Lease) -> None:
+    writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
+    looks = Deployments(DECLARED)
+    assert looks.event() is None, "the deployment may go on"
+    assert looks.event() == {"event": "replaced", "changed": [MODULE]}
+    assert looks.event() is None
+    # The next driver runs the same older code: its host has no other.
+    again = Deployments(DECLARED)
+    assert [again.event() for _ in range(3)] == [None] * 3
+    # One that runs what is deployed, then a deployment that is taken back and comes again.
+    writers.note_code(lease, loaded_code())
+    assert again.event() is None
+    writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
+    assert [again.event() for _ in range(2)][-1] == {"event": "replaced", "changed": [MODULE]}
+
+
+def test_deployment_that_goes_on_is_waited_for(lease: Lease) -> None:
+    looks = Deployments(DECLARED)
+    writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
+    assert looks.event() is None
+    writers.note_code(lease, {**loaded_code(), MODULE: OLDER, ANOTHER: OLDER})
+    assert looks.event() is None
+    assert looks.event() == {"event": "replaced", "changed": [MODULE, ANOTHER]}
+
+
+def test_driver_is_left_alone_when_its_pipeline_does_not_declare_it(postgres: Home) -> None:
+    lease = writers.acquire(NOT_DECLARED)
+    writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
+    looks = Deployments(NOT_DECLARED)
+    assert [looks.event() for _ in range(3)] == [None] * 3
+    writers.release(lease)

@@ -1,0 +1,127 @@
+"""Code that was deployed beside a running driver: what changed, and whether a driver of it fits the checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.ledger.streams import generations, writers
+from include.ledger.streams.writers import Lease
+from include.pipelines import load_pipeline
+from include.settings import REPOSITORY
+from include.streams import new_code
+from include.streams.fingerprint import Facts, fingerprints_of
+from include.versions.loaded_modules import changed_code, loaded_code
+from tests.conftest import Home, wait_for
+
+pytestmark = pytest.mark.services
+
+NAME = "isp_hits"
+MODULE = "spark_jobs/sinks/landing.py"
+
+
+@pytest.fixture
+def lease(postgres: Home) -> Iterator[Lease]:
+    taken = writers.acquire(NAME)
+    yield taken
+    writers.release(taken)
+
+
+def run_older(lease: Lease) -> None:
+    """Let the driver run what is deployed, but for one module."""
+    writers.note_code(lease, {**loaded_code(), MODULE: "0123456789ab"})
+
+
+def begin_with(**changed: Facts) -> None:
+    """Begin a generation whose queries were started by the code as it is, but for what changed."""
+    facts = {**fingerprints_of(load_pipeline(NAME)), **changed}
+    writer = writers.acquire("another")
+    generations.current_or_first(NAME, "eve@host")
+    generation = generations.current(NAME)
+    assert generation is not None
+    for query, noted in facts.items():
+        generations.note_start(generation, query, noted, {})
+    writers.release(writer)
+
+
+def test_modules_of_the_project_alone_are_noted_and_none_has_changed() -> None:
+    code = loaded_code()
+    assert "include/ledger/streams/writers.py" in code
+    assert all(path.startswith(("include/", "spark_jobs/", "expectations/")) for path in code)
+    assert changed_code(code) == {}
+
+
+def test_module_is_changed_when_its_file_is_written_again_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.versions.loaded_modules.REPOSITORY", tmp_path)
+    (tmp_path / "a.py").write_text("A = 1\n")
+    noted = changed_code({"a.py": ""})
+    assert changed_code(noted) == {}
+    # Of the same size, and as old as the one before.
+    (tmp_path / "b.py").write_text("A = 2\n")
+    (tmp_path / "b.py").rename(tmp_path / "a.py")
+    assert changed_code(noted).keys() == {"a.py"}
+    (tmp_path / "a.py").unlink()
+    assert changed_code(noted) == {"a.py": ""}
+
+
+def test_nothing_is_new_when_no_driver_runs_or_it_has_noted_nothing_yet(postgres: Home) -> None:
+    assert new_code.look(NAME) is None
+    lease = writers.acquire(NAME)
+    assert new_code.look(NAME) is None
+    assert not new_code.is_current(NAME)
+    writers.note_code(lease, loaded_code())
+    assert new_code.look(NAME) is None
+    assert new_code.is_current(NAME)
+    writers.release(lease)
+    assert not new_code.is_current(NAME)
+
+
+def test_changed_module_is_named_with_what_to_do_when_the_new_code_fits(lease: Lease) -> None:
+    begin_with()
+    run_older(lease)
+    first = new_code.look(NAME)
+    assert first is not None
+    assert f"The driver runs older code than is deployed: {MODULE} changed" in first.sentence
+    fit = wait_for("the answer", lambda: (found := new_code.look(NAME)) and found.fit, 60)
+    assert (fit.needs, fit.restarts) == ("", load_pipeline(NAME).restarts_on_new_code)
+    found = new_code.look_closely(NAME)
+    assert found is not None
+    assert "Airflow replaces it at the end of a micro-batch" in found.sentence
+
+
+def test_new_generation_is_asked_for_when_the_new_code_has_another_window(lease: Lease) -> None:
+    view = load_pipeline(NAME).views[0].name
+    begin_with(**{view: {**fingerprints_of(load_pipeline(NAME))[view], "window length": "1 day"}})
+    run_older(lease)
+    found = new_code.look_closely(NAME)
+    assert found is not None
+    assert "window length: 1 day →" in found.sentence
+    assert f"./tidemark new-generation {NAME}" in found.sentence
+    begin_with()
+
+
+def test_code_that_cannot_be_loaded_is_told_with_its_error(
+    lease: Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "__init__.py").write_text("this is no Python\n")
+    monkeypatch.setattr(new_code, "REPOSITORY", tmp_path)
+    run_older(lease)
+    found = new_code.look_closely(NAME)
+    assert found is not None
+    assert "it cannot be loaded: SyntaxError" in found.sentence
+    assert (REPOSITORY / MODULE).is_file()
+
+
+def test_driver_of_another_code_has_noted_nothing_of_the_driver_before(postgres: Home) -> None:
+    before = writers.acquire(NAME)
+    writers.note_code(before, {MODULE: "0123456789ab"})
+    writers.release(before)
+    after = writers.acquire(NAME)
+    assert writers.code_of(NAME, after.token) == {}
+    assert new_code.look(NAME) is None
+    writers.release(after)
