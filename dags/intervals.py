@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
 from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.form import interval_form
-from include.airflow.interval_run.links import linked
+from include.airflow.interval_run.links import DATA_WAY, linked
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.spark import JobOperator
 from include.airflow.tasks import (
@@ -29,6 +29,8 @@ from include.spark.submission import SPARK_POOL
 
 DOC = """
 ### Intervals of {name}
+
+![The stream lands a topic; an interval pins ranges, builds, reconciles, validates and registers; the ledger records every step]({picture})
 
 **What**: {description}. Recomputes one interval from explicit Kafka offset ranges, proves that archive, Kafka and speed views
 agree, lets Great Expectations judge, and only then registers the table partitions {tables}.
@@ -107,6 +109,7 @@ def _task_defaults(pipeline: Pipeline) -> dict[str, Any]:
 def _doc(pipeline: Pipeline) -> str:
     return DOC.format(
         name=pipeline.name,
+        picture=DATA_WAY,
         description=pipeline.description,
         cron=pipeline.schedule.cron,
         build_missing=f"A scheduled run takes {pipeline.schedule.build_missing} without it; other runs none.",

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG
 
 from include.airflow.backoff import ALERT_AFTER, GIVE_UP_AFTER, RETRIES, StreamBackoff
+from include.airflow.interval_run.links import DATA_WAY
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.progress import STALLED_AFTER
 from include.airflow.streams import StreamOperator
@@ -15,6 +16,8 @@ from include.pipelines.spec import Pipeline
 
 DOC = """
 ### Stream of {name}
+
+![The stream lands a topic and keeps its views; scheduled intervals prove both; the ledger records every step]({picture})
 
 **What**: {description}. One Spark application: the archive query lands the topic, each speed view keeps its compacted topic.
 
@@ -32,9 +35,16 @@ further failure in a row, at last every 5 minutes; whatever it had not committed
 - *another writer* (5): a driver started elsewhere holds the pipeline. Stop one: `./tidemark stream {name} --stop`.
 - *service unreachable* (6): `./tidemark status`.
 
+**Deployed code**: a driver goes on with the code that it was started with, and its page says so. {new_code}
+
 **To stop it**: pause the DAG, then mark the running task as failed, or `./tidemark stream {name} --stop`.
 A restart of Airflow does not stop the driver: the next run adopts it.
 """
+
+RESTARTS = (
+    "This one is ended after its micro-batch when the new code continues where it is, and the next run starts another."
+)
+STAYS = "`./tidemark stream {name} --stop` ends this one after its micro-batch, and the next run starts another."
 
 
 def stream_dag(pipeline: Pipeline) -> DAG:
@@ -52,9 +62,11 @@ def stream_dag(pipeline: Pipeline) -> DAG:
         tags=["tidemark", "stream", pipeline.name],
         doc_md=DOC.format(
             name=pipeline.name,
+            picture=DATA_WAY,
             description=pipeline.description,
             topics=str(pipeline.source),
             views=", ".join(view.speed.topic for view in pipeline.views) or "no speed view",
+            new_code=RESTARTS if pipeline.restarts_on_new_code else STAYS.format(name=pipeline.name),
             alerts=ALERTS,
             alert_after=ALERT_AFTER,
             give_up_after=GIVE_UP_AFTER,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -115,3 +116,11 @@ def duration(length: float | timedelta | None) -> str:
             rest = left % size // below
             return f"{left // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{left} s"
+
+
+def markdown_list(lines: Iterable[str]) -> str:
+    """Return lines as a list in Markdown, in which nothing of them is more than text.
+
+    Each is code by itself: Airflow's pages write a block of code as one line.
+    """
+    return "\n".join(f"- `{shown}`" for line in lines if (shown := clean(line, 2000).replace("`", "'").strip()))

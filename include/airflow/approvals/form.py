@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from include.approvals.choices import Choice, Request, what_is_known
+from include.monitor.text import markdown_list
 from include.pipelines import pipeline_names
 
 
@@ -38,9 +39,8 @@ def question_of(form: Mapping[str, Any]) -> dict[str, str]:
     known = what_is_known(request)
     for line in known:
         print(line)
-    # Indented, so that nothing of it is Markdown.
-    body = "\n".join(f"    {line}" for line in known[1:])
-    return {"subject": f"{known[0]}?", "body": f"What is known:\n\n{body}\n\nRejecting changes nothing.\n"}
+    body = f"What is known:\n\n{markdown_list(known[1:])}\n\nRejecting changes nothing.\n"
+    return {"subject": f"{known[0]}?", "body": body}
 
 
 def answer_of(answer: Mapping[str, Any]) -> dict[str, str]:

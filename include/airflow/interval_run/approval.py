@@ -22,6 +22,7 @@ from include.intervals.telling.summary import summarize
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
+from include.monitor.text import markdown_list
 
 APPROVE, REFUSE = "Approve", "Refuse"
 
@@ -94,6 +95,6 @@ class PublishOperator(JobOperator):
 
 def _body(attempt: int, question: Question) -> str:
     """Return what is known, as Markdown in which nothing of the data is more than text."""
-    lines = "\n".join(f"    {line}" for line in summarize("publish", attempt))
+    lines = markdown_list(summarize("publish", attempt))
     page = interval_page(question.pipeline, question.interval)
     return f"What was found ([the interval's page]({page})):\n\n{lines}\n\nRefusing leaves the catalog as it was.\n"

@@ -12,6 +12,10 @@ from include.intervals.telling.addresses import interval_page, stream_page
 from include.pipelines import load_pipeline
 
 
+DATA_WAY = "/tidemark/pictures/data-way.svg"
+"""The picture of the data's way, as the pages inside Airflow serve it: for the docs of DAGs."""
+
+
 class IntervalLink(BaseOperatorLink):
     """The page of the interval that the run is for."""
 

@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.monitor.web import intervals, quarantine, streams, tables, views
-from include.monitor.web.pages import HEADERS, STATIC, page, wants_json
+from include.monitor.web.pages import HEADERS, PICTURES, STATIC, page, wants_json
 from include.monitor.web.rights import NotKnown, Rights
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -46,6 +46,8 @@ def monitor_app(rights: Rights) -> FastAPI:
     app.add_api_route("/health", health, methods=["GET"])
     # Nothing of anybody's data: only the project's own scripts and styles.
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    # Airflow's pages of the DAGs show them.
+    app.mount("/pictures", StaticFiles(directory=PICTURES), name="pictures")
     app.middleware("http")(with_headers)
     app.add_exception_handler(NotKnown, _not_known)
     app.add_exception_handler(TidemarkError, _failed)

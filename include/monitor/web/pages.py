@@ -18,10 +18,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined, pa
 from jinja2.runtime import Context
 
 from include.monitor.text import cell, duration, number
+from include.settings import REPOSITORY
 from include.times import format_time
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
+PICTURES = REPOSITORY / "include" / "docs" / "images"
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
