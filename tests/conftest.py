@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ DURATIONS = REPOSITORY / "tests" / "durations.json"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write what tests/golden expects anew")
+    parser.addoption("--write-pictures", action="store_true", help="write include/docs/images anew")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -265,6 +267,19 @@ def browser(chromium: Any) -> Any:
     for log in ("browser", "performance"):
         chromium.get_log(log)
     return chromium
+
+
+@pytest.fixture
+def take_picture(request: pytest.FixtureRequest) -> Callable[[Any, str], bytes]:
+    """Returns what a browser shows, as PNG; with `--write-pictures` it is the docs' picture of that name."""
+
+    def take(browser: Any, name: str) -> bytes:
+        picture = b64decode(browser.get_screenshot_as_base64())
+        if request.config.getoption("--write-pictures"):
+            (REPOSITORY / "include" / "docs" / "images" / f"{name}.png").write_bytes(picture)
+        return picture
+
+    return take
 
 
 @pytest.fixture(scope="session")

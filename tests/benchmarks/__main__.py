@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from include.pipelines import pipeline_names
-from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pages, pipelines, reads
 from tests.benchmarks.targets import Target
 
 BENCHMARKS = {
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "flags": flags,
     "iceberg": iceberg,
     "interval": interval,
+    "pages": pages,
     "reads": reads,
     "pipelines": pipelines,
 }

@@ -23,6 +23,7 @@ from include.airflow.api import AirflowApi
 from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_ui import PAGES, api_of, ui_of
 from tests.support.busier import busier_before
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers]
@@ -92,9 +93,7 @@ def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
     # Two task slots: what waits must not keep them from what it waits for.
     extra = {"AIRFLOW__CORE__PARALLELISM": "2", "AIRFLOW__CORE__DAGS_FOLDER": str(dags)}
     home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m", TIDEMARK_UNUSUAL="warn", **extra)
-    address = home.services["airflow"]["address"]
-    password = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
-    api = AirflowApi(address, "admin", password)
+    api = api_of(home)
     wait_for("the DAGs", lambda: {STREAM, INTERVAL, DAILY} <= api.dag_ids(), 120)
     assert api.import_errors() == []
     api.set_paused(DAILY, False)
@@ -263,6 +262,44 @@ def test_pages_inside_airflow_are_shown_to_whom_airflow_lets_read_the_dag(
     assert stream["restarts"]
     assert any("micro-batch" in line for line in stream["log"]["lines"])
     assert password not in shown.text + told.text
+
+
+@pytest.mark.browser
+def test_person_logs_in_reads_the_pages_looks_at_the_grid_and_triggers_a_dry_run_by_the_form(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any], browser: Any
+) -> None:
+    ui = ui_of(home, browser)
+    ui.log_in(PAGES)
+    with ui.pages():
+        assert "records in quarantine" in ui.text("#stream-nest_cameras .state")
+        assert len(ui.text("#streams").split("What to do:")) > 1
+    with ui.pages(f"/intervals/nest_cameras/{START:%Y-%m-%dT%H}"):
+        assert "registered" in ui.text("main")
+    ui.open_grid(INTERVAL)
+    cell = f"[data-testid='grid-{launched['run']}-publish'] [data-testid=task-state-badge]"
+    ui.wait("the grid", f"document.querySelector({cell!r})")
+    before, known = registered(home), {run["dag_run_id"] for run in airflow.runs(INTERVAL)}
+    airflow.set_paused(INTERVAL, False)
+    ui.open_form(INTERVAL)
+    ui.open_section("Which interval")
+    ui.fill_time("From", START)
+    ui.fill_time("To", START + timedelta(hours=1))
+    ui.open_section("How")
+    ui.switch("Dry run")
+    ui.submit()
+    [run] = wait_for("the run", lambda: [r for r in airflow.runs(INTERVAL) if r["dag_run_id"] not in known], 60)
+    assert run["conf"] == {
+        "from": START.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "to": (START + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "source": "kafka",
+        "repin": False,
+        "dry_run": True,
+        "build_missing": None,
+    }
+    assert wait_for("its end", lambda: run_ended(airflow, run["dag_run_id"])) == "success"
+    assert "would read from kafka: nest-logs-" in airflow.log(INTERVAL, run["dag_run_id"], "pin_ranges")
+    assert registered(home) == before
+    assert ui.complaints() == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from selenium.common.exceptions import ElementClickInterceptedException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.conftest import wait_for
+from include.airflow.api import AirflowApi
+from tests.conftest import Home, wait_for
 
 PATIENCE = 60.0
 """Seconds that Airflow's pages may take: each asks for its own data when it is there."""
@@ -21,6 +23,24 @@ PAGES = "/plugin/tidemark-pages"
 """Where Airflow shows Tidemark's pages in a frame of its own."""
 
 _DIALOG = "[role=dialog][data-state=open]"
+
+
+def api_of(home: Home) -> AirflowApi:
+    """Return the REST API of a home's Airflow."""
+    return AirflowApi(home.services["airflow"]["address"], "admin", password_of(home))
+
+
+def password_of(home: Home) -> str:
+    """Return the password of `admin`."""
+    return str(json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"])
+
+
+def ui_of(home: Home, browser: Any) -> AirflowUi:
+    """Return the pages of a home's Airflow."""
+    browser.set_window_size(1280, 1000)
+    # Nobody is logged in yet, whatever a test before did.
+    browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    return AirflowUi(browser, home.services["airflow"]["address"], password_of(home))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,41 @@ from typing import Any
 
 import pytest
 
+from include.settings import REPOSITORY
+
+AXE = REPOSITORY / "tests" / "support" / "vendor" / "axe.min.js"
+
+_AXE = (
+    "const done = arguments[arguments.length - 1];"
+    "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then((found) => done("
+    "found.violations.map((v) => v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.html + n.failureSummary))))"
+)
+
 MISSING = "Chromium and its driver are not installed (Debian: chromium, chromium-driver)"
+
+
+def show_in(browser: Any, scheme: str) -> None:
+    """Let pages appear as somebody sees them who prefers `light` or `dark`."""
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+
+@contextmanager
+def telephone(browser: Any) -> Iterator[None]:
+    """Show pages as wide as a telephone's, 375 px, during the block."""
+    metrics = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def violations(browser: Any) -> list[str]:
+    """Return what axe-core finds in the page, or the frame, against WCAG 2.1 at levels A and AA."""
+    browser.set_script_timeout(120)
+    browser.execute_script(AXE.read_text())
+    return list(browser.execute_async_script(_AXE))
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from include.errors import TidemarkError
 from include.intervals.telling.addresses import interval_page, stream_page
 from include.pipelines import load_pipeline
 
-
 DATA_WAY = "/tidemark/pictures/data-way.svg"
 """The picture of the data's way, as the pages inside Airflow serve it: for the docs of DAGs."""
 

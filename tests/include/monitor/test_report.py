@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -544,16 +545,11 @@ def test_text_has_contrast_when_light_or_dark(opened: Opened, verdict: dict[str,
 
 
 @pytest.mark.browser
-def test_screenshot_is_taken_when_a_folder_is_named(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TIDEMARK_SCREENSHOTS=include/docs/images writes the README's picture of the page."""
-    import os
-
-    folder = os.environ.get("TIDEMARK_SCREENSHOTS")
+def test_picture_of_the_page_is_a_whole_image(opened: Opened, take_picture: Callable[[Any, str], bytes]) -> None:
     browser = opened(render_report(published(), findings(2)), height=1500)
-    picture = base64.b64decode(browser.get_screenshot_as_base64())
-    assert picture.startswith(b"\x89PNG")
-    if folder:
-        Path(folder, "report.png").write_bytes(picture)
+    width, height = struct.unpack(">II", take_picture(browser, "report")[16:24])
+    # Two pixels a point.
+    assert (width, height) == (2560, 3000)
 
 
 _CONTRAST = """

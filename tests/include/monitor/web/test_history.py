@@ -22,7 +22,8 @@ from include.monitor.live_page import serving
 from include.monitor.web.alone import app_alone
 from include.pipelines import load_pipeline
 from include.times import format_time
-from tests.conftest import REPOSITORY, Home, last_hours, wait_for
+from tests.conftest import Home, last_hours, wait_for
+from tests.support.browser import show_in, telephone, violations
 from tests.support.corpora import NAUGHTY
 from tests.support.pages_world import PER_HOUR, BadRecord, World
 
@@ -32,7 +33,6 @@ TOKEN = "t" * 43
 NAME = "isp_hits"
 START = last_hours(8)
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31m\u202e\x07"
-AXE = REPOSITORY / "tests" / "support" / "vendor" / "axe.min.js"
 TO_BE_DISCARDED = 1
 
 
@@ -339,11 +339,7 @@ def test_record_is_discarded_by_the_button_as_by_the_command(page: Any, address:
 
 @pytest.mark.browser
 def test_no_page_complains_runs_data_or_is_wider_than_a_telephone(page: Any, address: str, world: World) -> None:
-    page.set_window_size(375, 800)
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    )
-    try:
+    with telephone(page):
         for path in every_page(world):
             page.get(address + path)
             assert texts(page, "h1") != [], path
@@ -351,26 +347,15 @@ def test_no_page_complains_runs_data_or_is_wider_than_a_telephone(page: Any, add
             assert wide[0] <= 375, f"{path}: {wide}"
             assert "owned" not in page.title
             assert complaints(page) == [], path
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.set_window_size(1200, 900)
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_by_axe(page: Any, address: str, world: World, scheme: str) -> None:
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    run = (
-        "const done = arguments[arguments.length - 1];"
-        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then((found) => done("
-        "found.violations.map((v) => v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.html + n.failureSummary))))"
-    )
-    page.set_script_timeout(120)
+    show_in(page, scheme)
     for path in every_page(world):
         page.get(address + path)
-        page.execute_cdp_cmd("Runtime.evaluate", {"expression": AXE.read_text()})
-        assert page.execute_async_script(run) == [], path
+        assert violations(page) == [], path
 
 
 @pytest.mark.browser

@@ -1,0 +1,279 @@
+"""A person on call works in Airflow's pages: form, approval, streams that move, outages, calendar, trend, replay."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from include.airflow.api import AirflowApi
+from tests.conftest import Home, end_of, iso, last_hours, wait_for
+from tests.support import audit
+from tests.support.airflow_ui import PAGES, AirflowUi, api_of, ui_of
+from tests.support.browser import show_in, telephone, violations
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.airflow,
+    pytest.mark.browser,
+    pytest.mark.own_drivers,
+    pytest.mark.slow,
+]
+
+NAME = "nest_cameras"
+STREAM, INTERVAL = f"stream__{NAME}", f"interval__{NAME}"
+START = last_hours(3)
+LABEL = f"{START:%Y-%m-%dT%H}"
+EVENTS = 3000
+READ = ["/", f"/pipelines/{NAME}", "/intervals", f"/intervals/{NAME}/{LABEL}", f"/tables/{NAME}", f"/quarantine/{NAME}"]
+"""Pages that every person on call reads."""
+
+TakePicture = Callable[[Any, str], bytes]
+
+
+def ask(home: Home, query: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()
+
+
+def committed(home: Home) -> int:
+    return int(ask(home, "SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")[0][0])
+
+
+@pytest.fixture(scope="module")
+def airflow(home: Home) -> Iterator[AirflowApi]:
+    """Airflow with a stream that has caught up; DAGs of intervals take what a form asks for."""
+    home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m")
+    api = api_of(home)
+    wait_for("the DAGs", lambda: {STREAM, INTERVAL, "decide"} <= api.dag_ids(), 120)
+    home.run("produce", NAME, "--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "2h")
+    api.set_paused(STREAM, False)
+    wait_for("the stream to catch up", lambda: committed(home) == EVENTS)
+    yield api
+    api.set_paused(STREAM, True)
+    home.run("stream", NAME, "--stop", expect=None)
+    wait_for("the driver to end", lambda: ask(home, "SELECT holder FROM writers") == [("",)], 120)
+
+
+@pytest.fixture
+def ui(home: Home, airflow: AirflowApi, browser: Any) -> Iterator[AirflowUi]:
+    """A person who has logged in; whatever they did, no page has complained."""
+    made = ui_of(home, browser)
+    made.log_in(PAGES)
+    yield made
+    assert made.complaints() == []
+
+
+def seconds_of(text: str) -> float:
+    """The seconds of a duration in words, `1 min 3 s`."""
+    units = {"h": 3600, "min": 60, "s": 1}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) (h|min|s)\b", text))
+
+
+def lag(ui: AirflowUi) -> float:
+    return seconds_of(ui.text("#lag-seconds"))
+
+
+def ended(api: AirflowApi, dag: str, run: str) -> str | None:
+    state: str = next(each["state"] for each in api.runs(dag) if each["dag_run_id"] == run)
+    return state if state in ("success", "failed") else None
+
+
+def new_run(api: AirflowApi, dag: str, known: set[str]) -> str:
+    [run] = wait_for("the run", lambda: {each["dag_run_id"] for each in api.runs(dag)} - known, 60)
+    return str(run)
+
+
+def runs(api: AirflowApi, dag: str) -> set[str]:
+    return {each["dag_run_id"] for each in api.runs(dag)}
+
+
+def test_rates_move_by_themselves_while_events_flow(home: Home, ui: AirflowUi, take_picture: TakePicture) -> None:
+    producer = home.start("produce", NAME, "--events", "2400", "--rate", "60", "--start", iso(START), "--span", "2h")
+    try:
+        with ui.pages(f"/pipelines/{NAME}"):
+            ui.wait("the events", "document.querySelector('#connection').innerText.startsWith('Live')")
+            loaded = ui.browser.execute_script("return performance.timeOrigin")
+            seen: dict[str, None] = {}
+
+            def rates() -> int:
+                seen[ui.text("#query-1 dd")] = None
+                return len([each for each in seen if each not in ("", "0/s")]) >= 4
+
+            wait_for("the rates to move", rates, 120)
+            assert ui.browser.execute_script("return performance.timeOrigin") == loaded
+            assert ui.text("#sentence").startswith("Keeping up")
+            take_picture(ui.browser, "stream")
+    finally:
+        producer.wait(120)
+        end_of(producer)
+    wait_for("the stream to catch up", lambda: committed(home) == EVENTS + 2400)
+
+
+def test_seconds_behind_rise_when_driver_and_broker_are_killed_and_end_when_they_are_back(
+    home: Home, airflow: AirflowApi, ui: AirflowUi
+) -> None:
+    airflow.set_paused(STREAM, True)
+    [(holder,)] = ask(home, "SELECT holder FROM writers")
+    os.kill(int(holder.split(":")[1]), signal.SIGKILL)
+    home.run("produce", NAME, "--events", "50", "--start", iso(START), "--span", "2h")
+    with ui.pages(f"/pipelines/{NAME}"):
+        wait_for("the page to say it", lambda: ui.text("#sentence").startswith("No driver runs"), 60)
+        assert "unpause the DAG" in ui.text("#now")
+        first = wait_for("seconds", lambda: lag(ui), 60)
+        second = wait_for("more seconds", lambda: (now := lag(ui)) > first + 2 and now, 60)
+        os.kill(home.services["kafka"]["pid"], signal.SIGKILL)
+        wait_for("the page to say it", lambda: ui.text("#sentence").startswith("Kafka cannot be seen"), 90)
+        third = wait_for("seconds of the outage", lambda: (now := lag(ui)) > second + 2 and now, 60)
+        wait_for("more of them", lambda: lag(ui) > third + 2, 60)
+        assert "./tidemark up kafka" in ui.text("#now")
+        home.run("up", "kafka")
+        airflow.set_paused(STREAM, False)
+        wait_for("the stream", lambda: ui.text("#sentence").startswith("Keeping up, nothing waits"), 240)
+        assert "killed" in ui.text("#restarts")
+
+
+def test_interval_of_the_form_is_in_grid_calendar_and_trend(
+    airflow: AirflowApi, ui: AirflowUi, take_picture: TakePicture
+) -> None:
+    airflow.set_paused(INTERVAL, False)
+    known = runs(airflow, INTERVAL)
+    ui.open_form(INTERVAL)
+    ui.open_section("Which interval")
+    ui.fill_time("From", START)
+    ui.fill_time("To", START + timedelta(hours=1))
+    take_picture(ui.browser, "form")
+    ui.submit()
+    run = wait_for(
+        "the run",
+        lambda: next((each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["conf"].get("from")), None),
+        60,
+    )
+    assert run not in known
+    assert wait_for("its end", lambda: ended(airflow, INTERVAL, run), 600) == "success"
+    ui.open_grid(INTERVAL)
+    cell = f"[data-testid='grid-{run}-publish'] [data-testid=task-state-badge]"
+    ui.wait("the grid", f"document.querySelector({cell!r})")
+    take_picture(ui.browser, "airflow")
+    with ui.pages("/intervals") as page:
+        assert NAME in ui.text("main")
+        take_picture(page, "intervals")
+        page.execute_script(f"document.querySelector('#strip-{NAME} ~ .days a.registered[href$=\"{LABEL}\"]').click()")
+        ui.wait("the interval", f"location.pathname.endsWith('{LABEL}')")
+        assert "registered" in ui.text("main")
+    with ui.pages(f"/tables/{NAME}") as page:
+        assert page.execute_script("return document.querySelectorAll('main svg').length") > 3
+        assert "Rows per interval" in ui.text("main")
+        take_picture(page, "trend")
+
+
+def test_replay_of_quarantine_is_begun_by_its_button_and_told_when_it_ends(home: Home, ui: AirflowUi) -> None:
+    with ui.pages(f"/quarantine/{NAME}") as page:
+        [reason] = ask(home, "SELECT reason FROM quarantine_counts GROUP BY reason ORDER BY sum(records) DESC LIMIT 1")[
+            0
+        ]
+        page.execute_script(
+            "[...document.querySelectorAll('form[action$=replay] button')].find("
+            "(b) => b.innerText.endsWith(arguments[0])).click()",
+            reason,
+        )
+        ui.wait("the replay", "document.querySelector('[role=status]')")
+
+        def told() -> str:
+            page.refresh()
+            page.switch_to.default_content()
+            with ui.pages(f"/quarantine/{NAME}"):
+                return ui.text(".state.good")
+
+        assert "by airflow:admin ended" in wait_for("its end", told, 300)
+
+
+def test_decision_is_taken_by_form_and_required_action(home: Home, airflow: AirflowApi, ui: AirflowUi) -> None:
+    airflow.set_paused("decide", False)
+    code = "trailing_content"
+    ui.open_form("decide")
+    ui.fill("Decision", "discard")
+    ui.fill("Pipeline", NAME)
+    ui.open_section("Record in quarantine")
+    ui.fill("Reason code", code)
+    known = runs(airflow, "decide")
+    ui.submit()
+    run = new_run(airflow, "decide", known)
+    wait_for("the question", lambda: airflow.tasks("decide", run).get("approve") == "awaiting_input", 120)
+    ui.browser.get(f"{ui.address}/dags/decide/runs/{run}/tasks/approve/required_actions")
+    ui.wait("the question", "document.querySelector('#element_reason')")
+    asked = ui.text()
+    assert f"discard from quarantine of {NAME}?" in asked
+    # A line each, not one long one.
+    lines = [line for line in asked.splitlines() if line.startswith(("chosen:", "reason ", "record:"))]
+    assert len(lines) >= 3
+    ui.find("#element_reason").send_keys("looked at in the browser", Keys.TAB)
+    button = ui.find("[data-testid=hitl-option-Approve]")
+    wait_for("the answer to be taken", button.is_enabled, 30)
+    ui.click(button)
+    assert wait_for("its end", lambda: ended(airflow, "decide", run), 120) == "success", airflow.tasks("decide", run)
+    listed = json.loads(home.run("quarantine", "list", NAME, "--json").stdout)
+    records = [each for each in listed if each["reason"] == code]
+    assert records
+    assert {each["state"] for each in records} == {"discarded"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_by_axe_in_airflows_frame(ui: AirflowUi, scheme: str) -> None:
+    show_in(ui.browser, scheme)
+    try:
+        for path in READ:
+            with ui.pages(path) as page:
+                assert violations(page) == [], path
+    finally:
+        show_in(ui.browser, "light")
+
+
+@pytest.mark.parametrize("path", READ)
+def test_keyboard_reaches_everything_in_the_frame(ui: AirflowUi, path: str) -> None:
+    named = "(e) => e.id || e.getAttribute('href') || e.getAttribute('aria-label') || e.innerText || e.name"
+    reachable = (
+        "return [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex]')].filter("
+        f"(e) => e.tabIndex >= 0 && e.type !== 'hidden' && e.checkVisibility()).map({named})"
+    )
+    with ui.pages(path) as page:
+        wanted = set(page.execute_script(reachable))
+        page.execute_script("document.querySelector('a.skip').focus()")
+        reached = set()
+        for _ in range(3 * len(wanted) + 20):
+            focused = page.switch_to.active_element
+            reached.add(page.execute_script(f"return ({named})(arguments[0])", focused))
+            if reached >= wanted:
+                break
+            focused.send_keys(Keys.TAB)
+        assert wanted - reached == set()
+
+
+def test_pages_fit_a_telephone_in_airflows_frame(ui: AirflowUi) -> None:
+    with telephone(ui.browser):
+        for path in READ:
+            with ui.pages(path) as page:
+                wide, room = page.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+                assert wide <= room <= 375, path
+
+
+def test_dag_shows_its_docs_with_the_picture(ui: AirflowUi) -> None:
+    ui.open_grid(INTERVAL)
+    ui.click(ui.find("[data-testid=markdown-button]"))
+    ui.wait("the picture", "document.querySelector('[role=dialog] img')?.naturalWidth > 100")
+    assert "pin_ranges" in ui.text("[role=dialog]")
+
+
+def test_what_was_landed_meanwhile_is_there_once(home: Home, ui: AirflowUi) -> None:
+    files = ask(home, "SELECT path FROM landing_files WHERE fate = 'archived'")
+    landed = audit.read_files(home.lake / path for (path,) in files)
+    assert set(audit.identities(landed).values()) == {1}
