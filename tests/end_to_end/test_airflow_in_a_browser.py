@@ -19,6 +19,8 @@ from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.airflow_ui import PAGES, AirflowUi, api_of, ui_of
 from tests.support.browser import show_in, telephone, violations
+from tests.support.canaries import Canaries, canaries, dump_of, files_of
+from tests.support.receivers import Received, listening
 
 pytestmark = [
     pytest.mark.services,
@@ -50,9 +52,24 @@ def committed(home: Home) -> int:
 
 
 @pytest.fixture(scope="module")
-def airflow(home: Home) -> Iterator[AirflowApi]:
+def received() -> Iterator[Received]:
+    """Receivers of mails, alerts and lineage."""
+    with listening() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def secrets(received: Received, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canaries]:
+    """A canary in each secret setting; whatever runs meanwhile is looked at."""
+    with canaries(tmp_path_factory.mktemp("secrets"), received) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def airflow(home: Home, secrets: Canaries) -> Iterator[AirflowApi]:
     """Airflow with a stream that has caught up; DAGs of intervals take what a form asks for."""
-    home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m")
+    home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m", **secrets.settings)
+    secrets.made_by(home)
     api = api_of(home)
     wait_for("the DAGs", lambda: {STREAM, INTERVAL, "decide"} <= api.dag_ids(), 120)
     home.run("produce", NAME, "--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "2h")
@@ -277,3 +294,26 @@ def test_what_was_landed_meanwhile_is_there_once(home: Home, ui: AirflowUi) -> N
     files = ask(home, "SELECT path FROM landing_files WHERE fate = 'archived'")
     landed = audit.read_files(home.lake / path for (path,) in files)
     assert set(audit.identities(landed).values()) == {1}
+
+
+def test_no_secret_is_in_arguments_logs_databases_pages_metrics_or_what_was_sent(
+    home: Home, airflow: AirflowApi, ui: AirflowUi, secrets: Canaries, received: Received
+) -> None:
+    assert len(secrets.values) == 13
+    assert any("spark_jobs/stream.py" in line for line in secrets.arguments)
+    assert [line for line in secrets.arguments if secrets.told_by(line)] == []
+    read = dict(files_of(home))
+    assert any("task_id=publish" in path for path in read)
+    assert any(path.startswith("logs/streams/") for path in read)
+    assert {path: told for path, text in read.items() if (told := secrets.told_by(text))} == {}
+    for database, table in (("airflow", "rendered_task_instance_fields"), ("ledger", "stream_launches")):
+        dumped = dump_of(home, database)
+        assert f"COPY public.{table}" in dumped
+        assert secrets.told_by(dumped) == [], database
+    for path in (*READ, "/metrics", *(f"{each}?format=json" for each in READ)):
+        ui.browser.get(f"{ui.address}/tidemark{path}")
+        assert secrets.told_by(ui.browser.page_source) == [], path
+    # They were used: the receivers were told of the interval, by the address and with the key of the settings.
+    assert received.posts
+    assert {f"Bearer {secrets.values['lineage']}"} <= set(received.authorizations)
+    assert secrets.told_by(json.dumps(received.posts) + "".join(map(str, received.mails))) == []
