@@ -1,4 +1,4 @@
-"""Drivers of streams, launched detached: what became of one, and how it is stopped.
+"""Drivers of streams, launched detached: what became of one, how it is stopped, and when it is replaced.
 
 The ledger tells, so that every host can: a process that can be seen here only makes the answer come sooner.
 """
@@ -27,6 +27,7 @@ from include.pipelines import load_pipeline
 from include.processes import ProcessIdentity
 from include.settings import settings
 from include.spark.submission import submission
+from include.streams import new_code
 
 STARTING = timedelta(seconds=180)
 """How long a driver may take until it holds its lease."""
@@ -212,3 +213,28 @@ def log_of(launch: str) -> DriverLog:
     """Return the log of a launch; of a driver that was started by hand, one without lines."""
     noted = launches.find(launch) if launch else None
     return DriverLog(noted.log if noted else "")
+
+
+@dataclass
+class Deployments:
+    """What was deployed while a driver is watched; a deployment is over when two looks in a row see the same."""
+
+    pipeline: str
+    _seen: str = ""
+
+    def event(self) -> dict[str, Any] | None:
+        """Return the event of a driver that is to be replaced: it is declared so, and new code continues where it is.
+
+        A driver that runs older code again, since its host has no other, is left alone. Raises ServiceUnreachable.
+        """
+        found = new_code.look_closely(self.pipeline)
+        if found is None:
+            self._seen = ""
+            if new_code.is_current(self.pipeline):
+                writers.forget_replacement(self.pipeline)
+            return None
+        is_settled, self._seen = found.version == self._seen, found.version
+        may = found.fit is not None and found.fit.restarts and not found.fit.needs
+        if is_settled and may and writers.replace_for(self.pipeline, found.token, found.version):
+            return {"event": "replaced", "changed": [path for path, _ in found.changed]}
+        return None

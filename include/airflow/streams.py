@@ -17,7 +17,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow import backoff, drivers
-from include.airflow.deployments import Deployments
 from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.progress import Progress
@@ -48,7 +47,7 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the driver until there is something to tell."""
-        progress, deployments, looked = Progress(), Deployments(self.pipeline), time.monotonic()
+        progress, deployments, looked = Progress(), drivers.Deployments(self.pipeline), time.monotonic()
         log: drivers.DriverLog | None = None
         while True:
             try:

@@ -138,6 +138,12 @@ def test_every_answer_has_the_policy(alone: TestClient, path: str) -> None:
     assert "unsafe" not in POLICY
 
 
+def test_pictures_of_the_docs_are_shown_to_whoever_reads_a_dag(alone: TestClient) -> None:
+    answer = alone.get("/pictures/data-way.svg")
+    assert (answer.status_code, answer.headers["content-type"].split("+")[0]) == (200, "image/svg")
+    assert alone.get("/pictures/../monitor.md").status_code == 404
+
+
 @pytest.mark.parametrize(
     "path", ["/docs", "/openapi.json", "/static/../app.py", "/static/%2e%2e/app.py", "/frame.html"]
 )

@@ -24,6 +24,7 @@ from include.monitor.live_page import serving
 from include.monitor.streams.driver_log import LINES
 from include.monitor.web.alone import app_alone
 from include.pipelines import pipeline_names
+from include.versions.loaded_modules import loaded_code
 from tests.conftest import Home, end_of, wait_for
 from tests.support.corpora import NAUGHTY
 
@@ -241,6 +242,17 @@ def test_page_leads_to_sparks_own_pages_while_the_driver_serves_them(
     assert (led.status_code, led.headers["location"]) == (303, served)
     nobody = client.get("/pipelines/isp_hits/spark")
     assert (nobody.status_code, "no driver runs" in nobody.text) == (404, True)
+
+
+def test_pages_say_that_the_driver_runs_older_code_than_is_deployed(client: httpx.Client, lease: writers.Lease) -> None:
+    writers.note_code(lease, {**loaded_code(), "spark_jobs/sinks/landing.py": "0123456789ab"})
+    said = "spark_jobs/sinks/landing.py changed since it started"
+    for place in ("/", f"/pipelines/{NAME}"):
+        wait_for("the page to say it", lambda p=place: said in client.get(p).text, 30)
+    state = client.get(f"/pipelines/{NAME}?format=json").json()["state"]
+    assert state["new_code"].startswith("The driver runs older code than is deployed")
+    writers.note_code(lease, loaded_code())
+    wait_for("the page to end it", lambda: said not in client.get("/").text, 30)
 
 
 @pytest.mark.browser
