@@ -115,7 +115,7 @@ def runs(api: AirflowApi, dag: str) -> set[str]:
 
 
 def test_rates_move_by_themselves_while_events_flow(home: Home, ui: AirflowUi, take_picture: TakePicture) -> None:
-    producer = home.start("produce", NAME, "--events", "2400", "--rate", "60", "--start", iso(START), "--span", "2h")
+    producer = home.start("produce", NAME, "--events", "9000", "--rate", "60", "--start", iso(START), "--span", "2h")
     try:
         with ui.pages(f"/pipelines/{NAME}"):
             ui.wait("the events", "document.querySelector('#connection').innerText.startsWith('Live')")
@@ -124,16 +124,15 @@ def test_rates_move_by_themselves_while_events_flow(home: Home, ui: AirflowUi, t
 
             def rates() -> int:
                 seen[ui.text("#query-1 dd")] = None
-                return len([each for each in seen if each not in ("", "0/s")]) >= 4
+                return len([each for each in seen if each not in ("", "0/s")]) >= 3
 
             wait_for("the rates to move", rates, 120)
             assert ui.browser.execute_script("return performance.timeOrigin") == loaded
             assert ui.text("#sentence").startswith("Keeping up")
             take_picture(ui.browser, "stream")
     finally:
-        producer.wait(120)
         end_of(producer)
-    wait_for("the stream to catch up", lambda: committed(home) == EVENTS + 2400)
+    wait_for("the stream to catch up", lambda: not any(each["lag"] for each in home.json("lag", NAME, "--json")))
 
 
 def test_seconds_behind_rise_when_driver_and_broker_are_killed_and_end_when_they_are_back(
