@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass, replace
 
 from include.errors import TidemarkError, one_line
@@ -24,6 +25,9 @@ from include.versions.loaded_modules import changed_code
 
 PATIENCE = 60.0
 """Seconds that the question may take."""
+
+AGAIN = 60.0
+"""Seconds after which it is asked again where something was needed: that may have been done, or have passed."""
 
 
 @dataclass(frozen=True)
@@ -100,32 +104,42 @@ def _find(pipeline: str) -> NewCode | None:
 
 
 class _Asked:
-    """Answers by what was deployed; each is asked for once."""
+    """Answers by what was deployed; each is asked for once, and again where something was needed."""
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[str, int, str], Fit] = {}
+        self._answers: dict[str, tuple[NewCode, float, Fit]] = {}
         self._asking: set[str] = set()
         self._guard = threading.Lock()
 
     def answer(self, found: NewCode) -> Fit | None:
-        """Return the answer that is known; else begin to ask."""
-        key = (found.pipeline, found.token, found.version)
+        """Return the answer that is known, None before the first; where there is none to rely on, begin to ask."""
         with self._guard:
-            if key in self._answers or found.pipeline in self._asking:
-                return self._answers.get(key)
+            known, is_old = self._known(found)
+            if not is_old or found.pipeline in self._asking:
+                return known
             self._asking.add(found.pipeline)
         threading.Thread(target=self.wait_for_answer, args=(found,), name="new code", daemon=True).start()
-        return None
+        return known
 
     def wait_for_answer(self, found: NewCode) -> Fit:
         """Return the answer."""
-        key = (found.pipeline, found.token, found.version)
-        fit = self._answers.get(key) or _ask(found.pipeline)
-        with self._guard:
-            # Of earlier deployments nobody asks any more.
-            self._answers = {k: v for k, v in self._answers.items() if k[0] != found.pipeline} | {key: fit}
+        try:
+            known, is_old = self._known(found)
+            if known is not None and not is_old:
+                return known
+            fit = _ask(found.pipeline)
+            with self._guard:
+                self._answers[found.pipeline] = (found, time.monotonic(), fit)
+            return fit
+        finally:
             self._asking.discard(found.pipeline)
-        return fit
+
+    def _known(self, found: NewCode) -> tuple[Fit | None, bool]:
+        """Return the answer about what was found, and whether to ask again."""
+        about, at, fit = self._answers.get(found.pipeline, (None, 0.0, None))
+        if fit is None or about != found:
+            return None, True
+        return fit, bool(fit.needs) and time.monotonic() - at > AGAIN
 
 
 _asked = _Asked()
@@ -139,6 +153,8 @@ def _ask(pipeline: str) -> Fit:
         return Fit(**json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         return Fit(f"loading it took more than {PATIENCE:.0f} s", restarts=False)
+    except OSError as error:
+        return Fit(f"it cannot be asked: {error.strerror}", restarts=False)
     except (ValueError, TypeError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Fit(f"it cannot be loaded: {one_line(last, 300)}", restarts=False)

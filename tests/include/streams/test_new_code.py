@@ -93,7 +93,9 @@ def test_changed_module_is_named_with_what_to_do_when_the_new_code_fits(lease: L
     assert "Airflow replaces it at the end of a micro-batch" in found.sentence
 
 
-def test_new_generation_is_asked_for_when_the_new_code_has_another_window(lease: Lease) -> None:
+def test_new_generation_is_asked_for_until_there_is_one_when_the_new_code_has_another_window(
+    lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
     view = load_pipeline(NAME).views[0].name
     begin_with(**{view: {**fingerprints_of(load_pipeline(NAME))[view], "window length": "1 day"}})
     run_older(lease)
@@ -101,7 +103,12 @@ def test_new_generation_is_asked_for_when_the_new_code_has_another_window(lease:
     assert found is not None
     assert "window length: 1 day →" in found.sentence
     assert f"./tidemark new-generation {NAME}" in found.sentence
+    # Somebody has opened one.
     begin_with()
+    monkeypatch.setattr(new_code, "AGAIN", 0.0)
+    again = new_code.look_closely(NAME)
+    assert again is not None
+    assert again.fit == new_code.Fit("", restarts=True)
 
 
 def test_code_that_cannot_be_loaded_is_told_with_its_error(
