@@ -1,7 +1,7 @@
 """The modules that the driver of a stream runs
 
 Revision ID: 0033
-Revises: 0030
+Revises: 0031
 """
 
 import sqlalchemy as sa
@@ -9,7 +9,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0033"
-down_revision = "0030"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 
