@@ -122,6 +122,16 @@ class Schedule:
         midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight + (moment - midnight) // self.every * self.every
 
+    def between(self, begin: datetime, end: datetime) -> Iterator[Interval]:
+        """Yield the intervals from one time to another, in order.
+
+        The first and the last are shorter where these are no boundaries: they were those of another schedule.
+        """
+        while begin < end:
+            until = min(self.floor(begin) + self.every, end)
+            yield Interval(begin, until)
+            begin = until
+
     def interval(self, from_time: datetime, to_time: datetime, *, now: datetime) -> Interval:
         """Return the interval between two boundaries. Raises UsageError unless they are neighbours and past."""
         for moment in (from_time, to_time):

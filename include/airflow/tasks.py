@@ -13,6 +13,7 @@ from include.airflow.interval_run.form import Wishes
 from include.airflow.interval_run.step_log import tell_step
 from include.errors import ArchiveBehind, ReconciliationFailed, TidemarkError, UsageError, error_class
 from include.intervals import steps
+from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order
 from include.intervals.telling.plan import plan_interval
 from include.ledger.completeness import completeness
@@ -46,7 +47,7 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
     """
     begin, end = context["params"].get("from"), context["params"].get("to")
     if begin and end:
-        return pipeline.schedule.interval(parse_time(begin), parse_time(end), now=datetime.now(UTC))
+        return asked_interval(pipeline, parse_time(begin), parse_time(end))
     if begin or end:
         raise UsageError(
             "only one of the parameters from and to is given",

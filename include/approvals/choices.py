@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +16,7 @@ from include import kafka, quarantine
 from include.doctor import repair
 from include.doctor.compare import disagreements_of
 from include.errors import UsageError, one_line
+from include.intervals.boundaries import asked_interval
 from include.intervals.pinning import pin_interval
 from include.intervals.telling.plan import plan_interval
 from include.kafka.sources import describe_source
@@ -71,8 +71,7 @@ class Request:
         if choice is Choice.REPIN:
             if not (form.get("from") and form.get("to")):
                 raise UsageError("the interval is missing", remedy="give its start and end")
-            bounds = parse_time(str(form["from"])), parse_time(str(form["to"]))
-            interval = pipeline.schedule.interval(*bounds, now=datetime.now(UTC))
+            interval = asked_interval(pipeline, parse_time(str(form["from"])), parse_time(str(form["to"])))
         return cls(choice, pipeline, topic, selection, interval)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +25,7 @@ from include.cli.output import (
 )
 from include.errors import TidemarkError
 from include.intervals import approving, steps
+from include.intervals.boundaries import asked_interval
 from include.intervals.telling.plan import plan_interval
 from include.intervals.telling.summary import Step, summarize
 from include.intervals.verdict import Verdict
@@ -122,7 +122,7 @@ def interval(
 ) -> None:
     """Run one interval end to end, as the DAG does, and print its verdict: in words on a terminal, else as JSON."""
     declared = load_pipeline(pipeline)
-    wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
+    wanted = asked_interval(declared, parse_time(from_time), parse_time(to_time))
     run_by = user_at_host()
     if dry_run:
         for line in plan_interval(declared, wanted, source=source, repin=repin):
@@ -158,7 +158,7 @@ def approve(
 ) -> None:
     """Decide about an interval that failed only by warnings: it is registered, or, with `--refuse`, it is not."""
     declared = load_pipeline(pipeline)
-    wanted = declared.schedule.interval(parse_time(from_time), parse_time(to_time), now=datetime.now(UTC))
+    wanted = asked_interval(declared, parse_time(from_time), parse_time(to_time))
     asked = approving.find_question(declared.name, wanted, question)
     if refuse:
         verdict = approving.refuse(asked, by=user_at_host(), reason=reason)

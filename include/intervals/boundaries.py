@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from include import kafka
-from include.errors import OffsetsLost
+from include.errors import OffsetsLost, ServiceUnreachable, UsageError
 from include.kafka import offset_search
 from include.kafka.offset_search import Spans
 from include.kafka.sources import describe_source, source_topic_partitions
@@ -15,12 +16,14 @@ from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
 from include.ledger.archive.committed import first_committed_offsets
 from include.ledger.archive.positions import stored_topics
+from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.streams import lines
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import no_offsets
+from include.times import Interval
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -123,6 +126,37 @@ def read_log(pipeline: Pipeline) -> SourceLog:
     return SourceLog(
         pipeline, bounds, {topic: identity.topic_id for topic, identity in topics.items()}, datetime.now(UTC)
     )
+
+
+def asked_interval(pipeline: Pipeline, from_time: datetime, to_time: datetime) -> Interval:
+    """Return the interval that somebody asks for by its two times: one of the schedule that has passed.
+
+    Where the schedule was another before, those that are pinned are taken as they are, and so is what lies between
+    them and the schedule's first boundary. Raises UsageError for any other.
+    """
+    now = datetime.now(UTC)
+    try:
+        return pipeline.schedule.interval(from_time, to_time, now=now)
+    except UsageError:
+        # Only a wrong answer needs the ledger; without it, that one stays.
+        with suppress(ServiceUnreachable):
+            if from_time < to_time <= now and _is_of_another_schedule(pipeline, Interval(from_time, to_time)):
+                return Interval(from_time, to_time)
+        raise
+
+
+def _is_of_another_schedule(pipeline: Pipeline, asked: Interval) -> bool:
+    known = pins.find_interval(pipeline.name, asked.from_time)
+    if known is not None:
+        return known.interval == asked
+    between = pins.find_neighbours(pipeline.name, asked)
+    begins = {pipeline.schedule.floor(asked.from_time)}
+    if between.before is not None:
+        begins.add(between.before.interval.to_time)
+    end = pipeline.schedule.floor(asked.from_time) + pipeline.schedule.every
+    if between.after is not None:
+        end = min(end, between.after.interval.from_time)
+    return asked.from_time in begins and asked.to_time == end
 
 
 def odd_timestamps_of(boundaries: Mapping[TopicPartition, Boundary]) -> list[OddTimestamps]:

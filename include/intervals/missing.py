@@ -21,27 +21,24 @@ def missing_in_order(pipeline: Pipeline) -> Iterator[Interval]:
     missing = missing_intervals(pipeline.name)
     for each in missing:
         if each.pinned is not None and each.from_time is not None:
-            yield from _between(each.from_time, each.to_time, pipeline)
+            width = each.width or pipeline.schedule.every
+            yield from (
+                Interval(each.from_time + n * width, each.from_time + (n + 1) * width) for n in range(each.pinned)
+            )
     ends = {each.to_time for each in missing if each.pinned is None}
     for gap in find_gaps(pipeline.name) if ends else ():
         if gap.after is not None and (end := gap.after.interval.from_time) in ends:
             begin = _first_boundary(pipeline, gap)
             if begin is not None:
-                yield from _between(min(begin, end - pipeline.schedule.every), end, pipeline)
-
-
-def _between(begin: datetime, end: datetime, pipeline: Pipeline) -> Iterator[Interval]:
-    every = pipeline.schedule.every
-    while begin < end:
-        yield Interval(begin, begin + every)
-        begin += every
+                yield from pipeline.schedule.between(begin, end)
 
 
 def _first_boundary(pipeline: Pipeline, gap: Neighbours) -> datetime | None:
-    """Return the boundary at or before the first record of a gap, not before the gap; None without any record."""
+    """Return where the first interval of a gap with a record begins, not before the gap; None without any record."""
     log = read_log(pipeline)
     first = log.first_time(log.spans_between(gap))
     if first is None:
         return None
-    begin = pipeline.schedule.floor(first)
+    assert gap.after is not None
+    begin = min(pipeline.schedule.floor(first), gap.after.interval.from_time - pipeline.schedule.every)
     return max(begin, gap.before.interval.to_time) if gap.before else begin

@@ -26,9 +26,9 @@ from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.settings import settings
-from include.times import Interval, parse_duration
+from include.times import Interval, format_time, parse_duration
 
-__all__ = ["NEAR", "check_repin", "pin_gaps", "pin_interval", "rest_of"]
+__all__ = ["NEAR", "check_apart", "check_repin", "pin_gaps", "pin_interval", "rest_of"]
 
 NEAR = 48
 """How many intervals are pinned on the way to another one, at most: two days of hours."""
@@ -44,10 +44,11 @@ def pin_interval(
     setting `archive_wait`). Tables that are complete until it and no longer, now that it is open, tell so in both
     catalogs; an error of theirs leaves it pinned, and the next call goes on there.
     Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`, another's Iceberg table), MetadataGone,
-    ServiceUnreachable.
+    ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
     """
     known = pins.find_interval(pipeline.name, interval.from_time)
     if known is not None:
+        check_apart(pipeline, interval, known)
         if not repin:
             if pins.is_open(known) and table_properties(pipeline.name):
                 # The run that pinned it may have ended before it had told.
@@ -77,6 +78,9 @@ class _Pinning:
     def run(self, patience: timedelta) -> PinnedInterval:
         """Return the pinned interval, after those that lead to it and before those that lead on to the next."""
         neighbours = pins.find_neighbours(self.log.pipeline.name, self.wanted)
+        for each in (neighbours.before, neighbours.after):
+            if each is not None:
+                check_apart(self.log.pipeline, self.wanted, each)
         first_time = self._first_time(neighbours)
         _, ends = self._resolve(self.wanted, neighbours, first_time)
         limits = _offsets(ends)
@@ -100,11 +104,9 @@ class _Pinning:
 
     def _steps(self, begin: datetime, end: datetime) -> Iterator[Interval]:
         """Yield the intervals from one boundary to another, when these are near enough."""
-        every = self.log.pipeline.schedule.every
-        if end - begin <= NEAR * every:
-            while begin < end:
-                yield Interval(begin, begin + every)
-                begin += every
+        schedule = self.log.pipeline.schedule
+        if end - begin <= NEAR * schedule.every:
+            yield from schedule.between(begin, end)
 
     def _pin(self, step: Interval, first_time: datetime, limits: Offsets) -> PinnedInterval:
         """Return an interval as it is pinned, by whomever; nothing of it lies beyond the limits."""
@@ -145,6 +147,22 @@ class _Pinning:
         if neighbours.after is not None and neighbours.after.interval.from_time == step.to_time:
             return begins, {tp: Boundary(end) for tp, (_, end) in rest.items()}
         return begins, self.log.boundaries(step.to_time, rest)
+
+
+def check_apart(pipeline: Pipeline, wanted: Interval, pinned: PinnedInterval) -> None:
+    """Raise UsageError when the wanted interval overlaps a pinned one, and is not that one.
+
+    Its offsets are of the pinned one, which would silently be taken for it.
+    """
+    theirs = pinned.interval
+    if wanted == theirs or wanted.to_time <= theirs.from_time or theirs.to_time <= wanted.from_time:
+        return
+    begin, end = format_time(theirs.from_time), format_time(theirs.to_time)
+    raise UsageError(
+        f"{wanted} overlaps {theirs}, which was pinned when the schedule was another",
+        remedy=f"run that one as it is: --from {begin} --to {end}; ./tidemark doctor names what is missing beside it",
+        pipeline=pipeline.name,
+    )
 
 
 def check_repin(pipeline: Pipeline, known: PinnedInterval) -> None:

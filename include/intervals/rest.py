@@ -29,7 +29,7 @@ def rest_of(pipeline: Pipeline, topic: str) -> Rest | None:
     if not any(map(len, ranges)):
         return None
     begin = last.interval.to_time if last else pipeline.schedule.floor(_first_archived(pipeline, ranges))
-    return Rest(Interval(begin, begin + pipeline.schedule.every), ranges, log.topic_ids)
+    return Rest(Interval(begin, pipeline.schedule.floor(begin) + pipeline.schedule.every), ranges, log.topic_ids)
 
 
 def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
@@ -43,9 +43,10 @@ def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
         ranges = _ranges(log, gap)
         if gap.after is not None and any(map(len, ranges)):
             end = gap.after.interval.from_time
+            begin = max(end - every, gap.before.interval.to_time) if gap.before else end - every
             topic_ids = gap.after.topic_ids
             pins.write_interval(
-                pipeline.name, Interval(end - every, end), ranges, topic_ids, pinned_by=pinned_by, between=gap
+                pipeline.name, Interval(begin, end), ranges, topic_ids, pinned_by=pinned_by, between=gap
             )
 
 

@@ -63,7 +63,7 @@ def first(landed: Home) -> dict[str, Any]:
 def wider(landed: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """Code whose rule lets events of 2099 pass."""
     checkout = copy_checkout(tmp_path_factory.mktemp("wider") / "checkout", landed)
-    checkout.edit("include/pipelines/nest_cameras.py", 'ahead="1h"', 'ahead="40000d"')
+    checkout.edit("include/pipelines/nest_cameras.py", 'ahead="1h"', 'ahead="36000d"')
     return checkout
 
 

@@ -32,7 +32,7 @@ def test_each_record_is_delivered_once_when_replays_are_killed_and_run_at_once(h
     home.run("produce", "nest_cameras", "--events", "600", *arguments)
     home.run("stream", "nest_cameras", "--until-caught-up")
     checkout = copy_checkout(tmp_path / "checkout", home)
-    checkout.edit("include/pipelines/nest_cameras.py", 'ahead="1h"', 'ahead="40000d"')
+    checkout.edit("include/pipelines/nest_cameras.py", 'ahead="1h"', 'ahead="36000d"')
     records = audit.read_topic(home.kafka, "nest-logs")
     replayable = {c: rows for c, record in records.items() if (rows := far_ahead(record))}
     here = {c for c in replayable if c[1] == 0}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from include.errors import UsageError
-from include.intervals.pinning import check_repin
+from include.intervals.pinning import check_apart, check_repin
 from include.intervals.telling.summary import bounded
 from include.ledger import lineage
 from include.ledger.archive.positions import positions
 from include.ledger.intervals import pins, revisions
-from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.intervals.states import Source
 from include.pipelines.spec import Pipeline
@@ -17,11 +17,18 @@ from include.versions import code_version
 
 
 def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, repin: bool) -> list[str]:
-    """Return what a run would do, in a few lines. It asks the ledger only: neither Kafka nor Spark is used."""
+    """Return what a run would do, in a few lines. It asks the ledger only: neither Kafka nor Spark is used.
+
+    Raises UsageError for an interval that overlaps a pinned one of another schedule.
+    """
     known = pins.find_interval(pipeline.name, interval.from_time)
+    around = pins.find_neighbours(pipeline.name, interval)
+    for each in (around.before, known, around.after):
+        if each is not None:
+            check_apart(pipeline, interval, each)
     lines = [f"{pipeline.name} {interval}: dry run, nothing is changed"]
     if known is None:
-        return bounded([*lines, *_would_pin(pipeline, interval)])
+        return bounded([*lines, *_would_pin(pipeline, around)])
     registered = revisions.registered_of_interval(known.id)
     return bounded(
         [
@@ -39,8 +46,7 @@ def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, rep
     )
 
 
-def _would_pin(pipeline: Pipeline, interval: Interval) -> list[str]:
-    neighbours = pins.find_neighbours(pipeline.name, interval)
+def _would_pin(pipeline: Pipeline, neighbours: Neighbours) -> list[str]:
     before, after = (each.interval if each else "none" for each in (neighbours.before, neighbours.after))
     return [
         f"would pin: it has no ranges yet; pinned before it is {before}, after it {after}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from psycopg2.extensions import cursor
 
@@ -16,7 +16,7 @@ from include.offsets import TopicPartition
 
 @dataclass(frozen=True)
 class MissingIntervals:
-    """Consecutive intervals that were never built."""
+    """Consecutive intervals of one length that were never built."""
 
     from_time: datetime | None
     """None: from the first archived record on."""
@@ -25,6 +25,13 @@ class MissingIntervals:
     """Offsets that they hold."""
     pinned: int | None
     """How many they are; None when they are not pinned yet, so that their records' times are not known."""
+
+    @property
+    def width(self) -> timedelta | None:
+        """How long each of them is; None when they are not pinned yet."""
+        if self.pinned is None or self.from_time is None:
+            return None
+        return (self.to_time - self.from_time) / self.pinned
 
 
 _NEVER_BEGUN = "i.state = 'pinned' AND NOT EXISTS (SELECT FROM attempts a WHERE a.interval_id = i.id)"
@@ -72,7 +79,8 @@ def _pinned_missing(interval: PinnedInterval) -> MissingIntervals:
 def _joined(intervals: list[MissingIntervals]) -> list[MissingIntervals]:
     joined: list[MissingIntervals] = []
     for each in intervals:
-        if joined and joined[-1].to_time == each.from_time:
+        # Of another length are those that were pinned when the schedule was another.
+        if joined and joined[-1].to_time == each.from_time and joined[-1].width == each.width:
             last = joined[-1]
             joined[-1] = replace(
                 last, to_time=each.to_time, offsets=last.offsets + each.offsets, pinned=(last.pinned or 0) + 1

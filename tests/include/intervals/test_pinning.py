@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +31,11 @@ from include.errors import (
 )
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
+from include.intervals.boundaries import asked_interval
+from include.intervals.missing import missing_in_order
+from include.intervals.pinning import pin_interval
 from include.intervals.steps import readable_source
+from include.intervals.telling.plan import plan_interval
 from include.ledger.archive import landing_files, micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -40,9 +45,11 @@ from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision, registered_of_interval
+from include.ledger.intervals.states import Source
 from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
 from include.ledger.streams import generations as ledger_generations
 from include.ledger.streams import losses, writers
+from include.monitor.missing import building_commands
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
 from include.pipelines import load_pipeline
@@ -51,7 +58,8 @@ from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from include.streams import generations
 from include.streams.start import check_retention, lost_offsets
-from tests.conftest import Home, settings_of
+from include.times import Interval, every
+from tests.conftest import Home, iso, settings_of
 from tests.support.attempts import begin_attempt, note_build, register
 from tests.support.topic_log import HOUR, START, Log, by_partition, hour
 
@@ -158,6 +166,46 @@ def test_earlier_intervals_are_pinned_on_the_way_and_reused_when_they_run_out_of
     # Before the first there is nothing.
     assert log.pin(-2) == {0: (0, 0), 1: (0, 0)}
     assert len(log.pinned()) == 6
+    assert_tiling(log.pinned())
+
+
+def test_intervals_of_another_schedule_are_run_as_they_are_and_none_overlaps_them_when_the_schedule_changes(
+    log: Log,
+) -> None:
+    # Hours 1 and 2 of a schedule whose boundaries are, from now on, every two hours.
+    begin = START + (START.hour % 2) * HOUR
+    hours = [Interval(begin + n * HOUR, begin + (n + 1) * HOUR) for n in range(6)]
+    offset = (begin - START) / HOUR
+    log.send(0, *(offset + n + 0.5 for n in range(6)))
+    log.archive()
+    pin = partial(pin_interval, pinned_by="test")
+    assert by_partition(pin(log.pipeline, hours[0]))[0] == (0, 1)
+    log.pipeline = replace(log.pipeline, schedule=every("2h"))
+
+    asked = Interval(hours[0].from_time, hours[1].to_time)
+    for refused in (partial(pin, log.pipeline), partial(plan_interval, log.pipeline, source=Source.KAFKA, repin=False)):
+        with pytest.raises(UsageError, match=f"overlaps {hours[0]}") as error:
+            refused(asked)
+        assert f"--from {iso(hours[0].from_time)} --to {iso(hours[0].to_time)}" in error.value.remedy
+    assert len(log.pinned()) == 1
+
+    # What lies between the last one and the next boundary is an interval of its own, and no offset is left out.
+    assert by_partition(pin(log.pipeline, Interval(hours[2].from_time, hours[3].to_time)))[0] == (2, 4)
+    assert [each.interval for each in log.pinned()][:2] == hours[:2]
+    assert_tiling(log.pinned())
+    for each in (hours[0], hours[1]):
+        assert asked_interval(log.pipeline, each.from_time, each.to_time) == each
+    with pytest.raises(UsageError, match="is not a boundary"):
+        asked_interval(log.pipeline, hours[3].from_time, hours[3].to_time)
+    assert list(missing_in_order(log.pipeline)) == [*hours[:2], Interval(hours[2].from_time, hours[3].to_time)]
+    assert f"--from {iso(hours[0].from_time)} --to {iso(hours[0].to_time)}" in building_commands(log.pipeline)
+
+    # And back again, to a schedule whose intervals lie inside of a pinned one.
+    log.pipeline = replace(log.pipeline, schedule=every("1h"))
+    for inside in hours[2:4]:
+        with pytest.raises(UsageError, match="overlaps"):
+            pin(log.pipeline, inside)
+    assert by_partition(pin(log.pipeline, hours[4]))[0] == (4, 5)
     assert_tiling(log.pinned())
 
 
