@@ -78,7 +78,10 @@ VERBS: dict[str, Verb] = {
         "Go on without offsets that Kafka removed before they were archived; they stay on record",
     ),
     "adopt": Verb("generations", "Go on with a topic that was deleted and created again, from its beginning"),
-    "outputs": Verb("generations", "Show how far each output of rows has sent, what it waits for and what it refused"),
+    "outputs": Verb(
+        "generations",
+        "Show how far each output of rows has sent, what it waits for, and with --json the rows that it refused",
+    ),
     "references": Verb("generations", "List the contents of references that were read from their sources, newest last"),
     "quarantine": Verb("quarantine", "Records that could not be decoded or broke a rule"),
     "erase": Verb(
