@@ -101,7 +101,7 @@ def test_person_is_asked_and_approval_registers_when_only_warnings_were_not_met(
     [shown] = asked
     assert shown["options"] == ["Approve", "Refuse"]
     assert shown["subject"] == f"isp_hits {hour()}: 1 warnings. Register it?"
-    assert "    warning: isp_hits: 50 to 294 rows (observed 7, 0 unexpected)" in shown["body"]
+    assert "- `warning: isp_hits: 50 to 294 rows (observed 7, 0 unexpected)`" in shown["body"]
     report = Path(unquote(lake.uri("reports", NAME, f"{hour().label}.html").removeprefix("file://")))
     assert "Not published: waits for approval" in report.read_text()
     driver.write_text("0")
