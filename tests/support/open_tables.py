@@ -38,7 +38,7 @@ PASSED = Validation(True, "suite")
 def pipeline_named(name: str, columns: str = COLUMNS, **archive: Any) -> Pipeline:
     """A pipeline of that name whose archive is an Iceberg table, without views."""
     declared = load_pipeline("nest_cameras")
-    kept = replace(declared.archive, columns=columns, event_time="at", rules=(), iceberg=True, **archive)
+    kept = replace(declared.archive, columns=columns, event_time="at", rules=(), subject="", iceberg=True, **archive)
     return replace(declared, name=name, archive=kept, views=(), references={}, reports=(), declared_as="")
 
 

@@ -53,7 +53,7 @@ def changed(tree: Path, name: str, old: str, new: str) -> set[str]:
 
 DECIDING = {
     "a constant of decoding": ("_GENERATED = 4", "_GENERATED = 5"),
-    "a rule's expression": ("size > limit", "size >= limit"),
+    "a rule's expression": ("return size > limit", "return size >= limit"),
     "a rule's reason": ('"value_too_long", words', '"too_long", words'),
     "the transform of the archive's rows": ('map_values(message["devices"]["cameras"])', 'map_values(message["a"])'),
     "which values are safe as a folder": ("SAFE_VALUE = r", "SAFE_VALUE = '|' + r"),

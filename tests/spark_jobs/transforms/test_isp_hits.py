@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -63,7 +63,9 @@ def test_users_of_a_zip_code_are_counted_once_each_and_unknown_ones_not_at_all(s
 
 
 def test_totals_count_all_hits_whenever_they_were(spark: Any) -> None:
-    rows = spark.createDataFrame([("1", "a", "u", at(2)), ("1", "b", "u", at(200)), ("2", "a", "v", at(3))], HITS)
+    rows = spark.createDataFrame(
+        [("1", "a", "u", at(2)), ("1", "b", "u", at(2) + timedelta(days=200)), ("2", "a", "v", at(3))], HITS
+    )
     assert {tuple(row) for row in aggregated("isp_hits", "zip_totals", rows).collect()} == {("1", 2), ("2", 1)}
     assert {tuple(row) for row in aggregated("isp_hits", "isp_totals", rows).collect()} == {("a", 2), ("b", 1)}
 
