@@ -53,13 +53,13 @@ def building_commands(pipeline: Pipeline) -> str:
     if not missing:
         return ""
     start = missing[0].from_time or missing[0].to_time - pipeline.schedule.every
-    first = next(pipeline.schedule.between(start, missing[0].to_time))
-    stop = start + missing[0].width if missing[0].width else first.to_time
+    width = missing[0].width
+    stop = start + width if width else next(pipeline.schedule.between(start, missing[0].to_time)).to_time
     begin, end = format_time(start), format_time(stop)
     command = f"./tidemark interval {pipeline.name} --from {begin} --to {end}"
     # Not for time that nobody has pinned: it may be years, almost all of them empty. Nor, since Airflow runs the
     # intervals of the schedule, for those of another one.
-    if (missing[0].pinned or 0) < 2 or missing[0].width != pipeline.schedule.every:
+    if (missing[0].pinned or 0) < 2 or width != pipeline.schedule.every:
         return command
     last = format_time(missing[0].to_time - pipeline.schedule.every)
     backfill = f"airflow backfill create --dag-id interval__{pipeline.name} --from-date {begin} --to-date {last}"

@@ -18,26 +18,13 @@ from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.outputs.connection import Database
 from include.pipelines.spec.ddl import Field
 from include.serving.live_rows import storable
+from include.serving.shape import DECIMALS, PLAIN_TYPES
 
-_INTEGERS = {
-    "TINYINT": "smallint",
-    "BYTE": "smallint",
-    "SMALLINT": "smallint",
-    "SHORT": "smallint",
-    "INT": "integer",
-    "INTEGER": "integer",
-    "BIGINT": "bigint",
-    "LONG": "bigint",
-    "BOOLEAN": "boolean",
-    "DATE": "date",
-}
 _NULL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 """The null character as JSON writes it, after backslashes that stand for themselves."""
 
 NESTED = ("STRUCT", "ARRAY", "MAP", "VARIANT")
 """Kinds of columns that are kept as JSON."""
-
-_DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
 
 ROWS_A_STATEMENT = 1000
 
@@ -97,12 +84,12 @@ class Dialect(ABC):
 
     def type_of(self, field: Field) -> str:
         """Return the type of a column: JSON for nested ones, text for kinds that have no other."""
-        if field.kind in _DECIMALS:
+        if field.kind in DECIMALS:
             precision, scale = (*(field.arguments or (10,)), 0)[:2]
             return f"decimal({precision},{scale})"
         if field.kind in NESTED:
             return self.types["NESTED"]
-        return _INTEGERS.get(field.kind) or self.types.get(field.kind, self.types["STRING"])
+        return PLAIN_TYPES.get(field.kind) or self.types.get(field.kind, self.types["STRING"])
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:

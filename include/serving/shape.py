@@ -9,8 +9,7 @@ from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
 from include.pipelines.spec.ddl import Field, fields_of
 from include.settings import settings
 
-_TYPES = {
-    "STRING": "text",
+PLAIN_TYPES = {
     "BOOLEAN": "boolean",
     "TINYINT": "smallint",
     "BYTE": "smallint",
@@ -20,12 +19,19 @@ _TYPES = {
     "INTEGER": "integer",
     "BIGINT": "bigint",
     "LONG": "bigint",
-    "DOUBLE": "double precision",
     "DATE": "date",
+}
+"""PostgreSQL's type for each of Spark's that holds the same values; MariaDB knows it by the same name."""
+
+DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
+
+_TYPES = {
+    **PLAIN_TYPES,
+    "STRING": "text",
+    "DOUBLE": "double precision",
     "TIMESTAMP": "timestamptz",
     "TIMESTAMP_LTZ": "timestamptz",
 }
-_DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ def served_shapes(pipeline: Pipeline) -> dict[str, Shape]:
 
 
 def _kind(field: Field, column: str, pipeline: Pipeline, view: AdditiveView) -> str:
-    if field.kind in _DECIMALS:
+    if field.kind in DECIMALS:
         precision, scale = (*(field.arguments or (10,)), 0)[:2]
         return f"numeric({precision},{scale})"
     if field.kind in _TYPES:
