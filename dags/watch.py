@@ -21,7 +21,7 @@ once when all are. It also tells that a stream works again, and what a receiver 
 `./tidemark doctor` names those.
 
 **Reads** the ledger. **Writes** alerts: the ledger's table `alerts`, the Kafka topic `{alerts}`, and e-mail and webhook where
-`TIDEMARK_ALERT_SMTP` with `TIDEMARK_ALERT_EMAIL_TO`, or `TIDEMARK_ALERT_WEBHOOK`, are set. Each says what, where, since when, and what to do.
+`TIDEMARK_ALERT_SMTP` with `TIDEMARK_ALERT_EMAIL_TO`, or `TIDEMARK_ALERT_WEBHOOK`, are set; mails leave by Airflow's SMTP provider. Each says what, where, since when, and what to do.
 
 | pipeline | an interval is registered by its end and |
 |---|---|

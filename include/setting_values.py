@@ -145,8 +145,8 @@ def receiver_url(*schemes: str) -> Callable[[str], Secret | None]:
     def receiver(text: str) -> Secret | None:
         if not text:
             return None
-        parts = urlsplit(text)
-        if parts.scheme not in schemes or not (parts.path if parts.scheme == "file" else parts.hostname):
+        parts = _parse_url(text)
+        if not parts or parts.scheme not in schemes or not (parts.path if parts.scheme == "file" else parts.hostname):
             raise ValueError(f"not a URL; write {schemes[-1]}://host[:port]")
         return Secret(text)
 

@@ -98,7 +98,10 @@ class Settings:
         None, "https://… that every alert is posted to as JSON", receiver_url("http", "https"), secret=True
     )
     alert_smtp: Secret | None = setting(
-        None, "smtp[s]://[user:password@]host[:port] that sends alerts", receiver_url("smtp", "smtps"), secret=True
+        None,
+        "smtp[s]://[user:password@]host[:port] that sends alerts, or airflow://CONNECTION",
+        receiver_url("airflow", "smtp", "smtps"),
+        secret=True,
     )
     alert_email_to: str = setting("", "receivers of alerts, separated by commas")
     openlineage_url: Secret | None = setting(
@@ -107,7 +110,7 @@ class Settings:
         receiver_url("file", "http", "https"),
         secret=True,
     )
-    alert_email_from: str = setting("tidemark@localhost", "sender of alerts")
+    alert_email_from: str = setting("", "sender of alerts; default: the connection's, or tidemark@localhost")
     contact: str = setting("", "address or page that followed event streams may reach their reader at", check_contact)
 
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from include.alerts.channels import configured_channels
+from include.errors import UsageError
 from include.ledger import alerts
 from include.ledger.alerts import Alert
 
@@ -40,4 +41,5 @@ def tell_untold() -> int:
 
 def _report(channel: str, error: Exception) -> None:
     # Of the type only: an address in its text may hold a token.
-    _log.error("the alert was not sent by %s, it is tried again: %s", channel, type(error).__name__)
+    said = error if isinstance(error, UsageError) else type(error).__name__
+    _log.error("the alert was not sent by %s, it is tried again: %s", channel, said)

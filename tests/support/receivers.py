@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from include.services.process import free_port
 
@@ -22,6 +30,8 @@ class Received:
     """What has arrived."""
 
     mails: list[Message] = field(default_factory=list)
+    logins: list[tuple[str, str, bool]] = field(default_factory=list)
+    """User and password of each login at the mail server, and whether they came by TLS."""
     posts: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
     """Of each post."""
@@ -35,19 +45,27 @@ class Received:
 def listening(path: str = "/hook") -> Iterator[Received]:
     """Both receivers, until the block ends."""
     received = Received()
-    with _mail_server(received), _web_server(received, path):
+    with mail_server(received), _web_server(received, path):
         yield received
 
 
 @contextmanager
-def _mail_server(received: Received) -> Iterator[None]:
+def mail_server(received: Received, tls: ssl.SSLContext | None = None, port: int | None = None) -> Iterator[None]:
+    """A mail server that takes any password; with `tls` it offers STARTTLS."""
+
     class Keep:
         async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
             received.mails.append(message_from_bytes(envelope.content))
             return "250 kept"
 
-    port = free_port(2525)
-    controller = Controller(Keep(), hostname="127.0.0.1", port=port)
+    def log_in(server: Any, session: Any, envelope: Any, mechanism: str, given: Any) -> AuthResult:
+        received.logins.append((given.login.decode(), given.password.decode(), session.ssl is not None))
+        return AuthResult(success=True)
+
+    port = port or free_port(2525)
+    controller = Controller(
+        Keep(), hostname="127.0.0.1", port=port, tls_context=tls, authenticator=log_in, auth_require_tls=False
+    )
     controller.start()
     received.smtp = f"smtp://127.0.0.1:{port}"
     try:
@@ -78,3 +96,27 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def tls_in(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """Return what a server on loopback shows for itself, and the certificate that who trusts it must know."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, SHA256())
+    )
+    certificate, private = folder / "server.pem", folder / "server.key"
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, private)
+    return context, certificate

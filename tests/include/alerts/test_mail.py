@@ -1,0 +1,118 @@
+"""Alerts leave by Airflow's SMTP provider: a password only by TLS, and to a server that is away later."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include import alerts
+from include.ledger.alerts import Alert
+from tests.conftest import REPOSITORY, Home, settings_of
+from tests.support.receivers import Received, listening, mail_server, tls_in
+
+pytestmark = pytest.mark.services
+
+CANARY = "c4nary-of-mail-5e21"
+SINCE = datetime(2026, 11, 20, 5, 20, tzinfo=UTC)
+
+
+@pytest.fixture
+def received() -> Iterator[Received]:
+    with listening() as made:
+        yield made
+
+
+def tell(home: Home, url: str, key: str, receivers: str = "on-call@example.org", **settings: str) -> None:
+    """Tell of an alert, and of its end, by mail."""
+    channels = {"TIDEMARK_ALERT_SMTP": url, "TIDEMARK_ALERT_EMAIL_TO": receivers, **settings}
+    with settings_of(home, **channels):
+        alerts.tell(Alert(f"mail/{key}", key, "the archive is behind", "interval 05", SINCE, "look at the stream"))
+
+
+def with_password(url: str, host: str = "127.0.0.1") -> str:
+    return url.replace("//127.0.0.1", f"//eve:{CANARY}@{host}")
+
+
+def test_password_goes_by_tls_to_a_server_whose_certificate_is_trusted(
+    postgres: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    context, certificate = tls_in(tmp_path)
+    received = Received()
+    with mail_server(received, context):
+        url = with_password(received.smtp, "localhost")
+        # Nobody here knows who signed it.
+        tell(postgres, url, "trusted")
+        assert (received.mails, received.logins) == ([], [])
+        assert "not sent by email, it is tried again: SSLCertVerificationError" in caplog.text
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        tell(postgres, url, "trusted", TIDEMARK_ALERT_EMAIL_FROM="tidemark@example.org")
+    assert received.logins == [("eve", CANARY, True)]
+    [mail] = received.mails
+    assert (mail["From"], mail["To"]) == ("tidemark@example.org", "on-call@example.org")
+    assert CANARY not in caplog.text + mail.as_string()
+
+
+def test_password_stays_here_when_the_server_offers_no_tls_unless_that_is_wanted(
+    postgres: Home, received: Received, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    tell(postgres, with_password(received.smtp), "plain")
+    assert (received.mails, received.logins) == ([], [])
+    assert "not sent by email, it is tried again: SMTPNotSupportedError" in caplog.text
+    url = f"{with_password(received.smtp)}/?disable_tls=true&from_email=here@example.org"
+    tell(postgres, url, "plain", receivers="a@example.org, b@example.org")
+    assert received.logins == [("eve", CANARY, False)]
+    [mail] = received.mails
+    assert (mail["From"], mail["To"]) == ("here@example.org", "a@example.org, b@example.org")
+    assert CANARY not in caplog.text
+
+
+def test_mail_is_sent_once_when_a_server_that_was_away_is_back(
+    postgres: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    received = Received()
+    with mail_server(received):
+        url = received.smtp
+    tell(postgres, url, "away")
+    assert "not sent by email, it is tried again: ConnectionRefusedError" in caplog.text
+    with mail_server(received, port=int(url.rpartition(":")[2])):
+        for _ in range(2):
+            tell(postgres, url, "away")
+    assert [mail["Subject"] for mail in received.mails] == ["[tidemark] away raised: the archive is behind"]
+
+
+def test_connection_that_airflow_keeps_is_named_by_its_name_alone(
+    postgres: Home, received: Received, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell(postgres, "airflow://operators_mail", "kept")
+    assert received.mails == []
+    assert "Airflow's connection operators_mail of TIDEMARK_ALERT_SMTP is not known here" in caplog.text
+    plain = "disable_ssl=true&disable_tls=true&from_email=kept@example.org"
+    monkeypatch.setenv("AIRFLOW_CONN_OPERATORS_MAIL", f"{with_password(received.smtp)}/?{plain}")
+    tell(postgres, "airflow://operators_mail", "kept")
+    assert received.logins == [("eve", CANARY, False)]
+    assert [mail["From"] for mail in received.mails] == ["kept@example.org"]
+    assert CANARY not in caplog.text
+
+
+def test_command_imports_no_airflow_until_it_sends_a_mail(tmp_path: Path) -> None:
+    code = (
+        "import sys; from include import alerts; from include.alerts.mail import connection_of; "
+        "before = 'airflow' in sys.modules; "
+        "made = connection_of('smtps://eve:p%40ss@mail.example.org'); "
+        "print(before, made.host, made.password, made.extra_dejson)"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    extras = {"disable_ssl": False, "disable_tls": True, "timeout": 10, "retry_limit": 0}
+    assert done.stdout.strip().splitlines()[-1] == f"False mail.example.org p@ss {extras}"
