@@ -69,11 +69,18 @@ class Settings:
     spark_master: str = setting("local[*]", "Spark master URL")
     spark_deploy_mode: Literal["client", "cluster"] = setting(
         "client",
-        "where drivers of streams and intervals run on YARN: here, or on the cluster",
+        "where drivers of streams and intervals run on YARN and Kubernetes: here, or on the cluster",
         one_of("client", "cluster"),
     )
-    spark_executors: int = setting(2, "executors of an application on YARN", whole_at_least(1))
-    executor_memory: str = setting("1g", "heap of an executor on YARN")
+    spark_executors: int = setting(2, "executors of an application on YARN or Kubernetes", whole_at_least(1))
+    executor_memory: str = setting("1g", "heap of an executor on YARN or Kubernetes")
+    spark_image: str = setting("", "image of Spark's pods on Kubernetes")
+    spark_namespace: str = setting("tidemark", "namespace of Spark's pods on Kubernetes")
+    pod_templates: Path = setting(
+        REPOSITORY / "include" / "deploy" / "kubernetes" / "pods",
+        "folder of driver.yaml and executor.yaml, the templates of Spark's pods on Kubernetes",
+        absolute_path,
+    )
     secrets: Path | None = setting(
         None, "0600 file with the settings that are secret, TIDEMARK_…=value a line", absolute_path
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
@@ -72,7 +73,13 @@ class JobOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the hook; of what it logs, the driver's own lines are shown, the others for debugging only."""
+        if not hasattr(spark_submit, "kube_client"):
+            # Of Airflow's Kubernetes provider, which follows pods. Without it the hook fails at any k8s:// master.
+            spark_submit.kube_client = object()
         hook = super()._get_hook()
+        if hook._connection["deploy_mode"] != "cluster":
+            # The driver shares the worker's pod, so its environment is the process's and not options of a pod.
+            hook._is_kubernetes = False
         self._lines = DriverLines()
         hook._log = _OwnLines(hook.log, self._lines)
         return hook

@@ -1,4 +1,4 @@
-"""What an application on YARN needs: deploy mode, jars, executors, and an environment without secrets."""
+"""What an application on YARN or Kubernetes needs: deploy mode, jars, executors, an environment without secrets."""
 
 from __future__ import annotations
 
@@ -9,28 +9,13 @@ from typing import Literal
 
 from include.errors import UsageError
 from include.settings import Settings, read_properties, secret_variables
-from include.spark import driver_folders, yarn
+from include.spark import driver_folders, kubernetes, yarn
 from include.spark.jars import pyspark_home
 
 DeployMode = Literal["client", "cluster"]
 
 CLUSTER_JOBS = ("stream", "build_interval", "publish")
 """Entries whose driver may run on the cluster; what the others give back is a file on this machine."""
-
-CLUSTER_OPTIONS = {
-    # A driver that died ends the command, which says so; YARN would start another unseen.
-    "spark.yarn.maxAppAttempts": "1",
-    # The application is followed by its id: whoever submitted it need not live as long.
-    "spark.yarn.submit.waitAppCompletion": "false",
-}
-"""Spark's options of an application whose driver runs on the cluster."""
-
-DRIVER_ENVIRONMENT = {
-    "TIDEMARK_SPARK_MASTER": "yarn",
-    # Of its container, which is removed with it.
-    "TMPDIR": "./tmp",
-}
-"""Variables of a driver on the cluster."""
 
 _OWN = ("SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Of `spark-submit` here, and not of a driver elsewhere."""
@@ -40,16 +25,29 @@ def deploy_mode(job: str, current: Settings) -> DeployMode:
     """Return where the job's driver runs. Raise UsageError for cluster mode where the master is not YARN."""
     if current.spark_deploy_mode == "client":
         return "client"
-    if current.spark_master != "yarn":
+    if current.spark_master != "yarn" and not kubernetes.is_master(current.spark_master):
         raise UsageError(
             f"TIDEMARK_SPARK_DEPLOY_MODE=cluster with the master {current.spark_master}",
-            remedy="set TIDEMARK_SPARK_MASTER=yarn; Spark's standalone master takes no Python in cluster mode",
+            remedy="set TIDEMARK_SPARK_MASTER=yarn or k8s://https://HOST:PORT; "
+            "Spark's standalone master takes no Python in cluster mode",
         )
     return "cluster" if job in CLUSTER_JOBS else "client"
 
 
+def options(current: Settings, jars: Sequence[Path], mode: DeployMode) -> dict[str, str]:
+    """Return Spark's options of an application on YARN or Kubernetes; none for another master.
+
+    All jars lie where the code does, on each node or in the image. Raise UsageError for settings that are missing.
+    """
+    if kubernetes.is_master(current.spark_master):
+        return kubernetes.options(current, jars) | kubernetes.mode_options(current, mode)
+    if current.spark_master != "yarn":
+        return {}
+    return yarn_options(current, jars) | (yarn.CLUSTER_OPTIONS if mode == "cluster" else {})
+
+
 def yarn_options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
-    """Return Spark's options of an application on YARN: all jars lie on each node already, as the code does."""
+    """Return Spark's options of an application on YARN."""
     local = {"SPARK_LOCAL_IP": "127.0.0.1"} if yarn.is_embedded() else {}
     return {
         "spark.jars": ",".join(f"local:{jar}" for jar in jars),
@@ -60,11 +58,28 @@ def yarn_options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
     }
 
 
-def client_environment() -> dict[str, str]:
+def client_environment(current: Settings) -> dict[str, str]:
     """Return what tells Spark where YARN is; of the embedded one, which is on loopback, that drivers are, too."""
+    if current.spark_master != "yarn":
+        return {}
     folder = str(yarn.configuration())
     local = {"SPARK_LOCAL_IP": "127.0.0.1"} if yarn.is_embedded() else {}
     return {"HADOOP_CONF_DIR": folder, "YARN_CONF_DIR": folder, **local}
+
+
+def submit_options(current: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that give a driver on the cluster its environment."""
+    variables = {"TIDEMARK_SPARK_MASTER": current.spark_master, **driver_environment(environment)}
+    if kubernetes.is_master(current.spark_master):
+        return {f"spark.kubernetes.driverEnv.{name}": value for name, value in variables.items()}
+    # Of its container, which is removed with it.
+    variables["TMPDIR"] = "./tmp"
+    return {f"spark.yarn.appMasterEnv.{name}": value for name, value in variables.items()}
+
+
+def application_uri(current: Settings, path: str) -> str:
+    """Return how `spark-submit` is told the entry: on Kubernetes, that it is in the image."""
+    return f"local://{path}" if kubernetes.is_master(current.spark_master) else path
 
 
 def driver_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -89,5 +104,5 @@ def check_secrets(current: Settings) -> None:
     if alone:
         raise UsageError(
             f"{', '.join(alone)}: secrets of the environment do not reach a driver on the cluster",
-            remedy="write them to a 0600 file at the same path on each node, and name it by TIDEMARK_SECRETS",
+            remedy="write them to a 0600 file at the same path on each node or pod, and name it by TIDEMARK_SECRETS",
         )

@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any, Generic, Protocol, TypeVar
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.spark import yarn
+from include.settings import settings
+from include.spark import kubernetes, yarn
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission
 
@@ -19,11 +21,59 @@ _LOOK_AGAIN = 1.0
 """Seconds between two looks at an application and its log."""
 
 _PATIENCE = 120.0
-"""How long the resource manager may be away, s."""
+"""How long the cluster may not answer, s."""
+
+
+class Application(Protocol):
+    """An application on a cluster."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the cluster has no room for its driver yet."""
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for, as far as the cluster tells."""
+
+    @property
+    def own_exit_code(self) -> int | None:
+        """The driver's exit code where it ended by itself."""
+
+    @property
+    def end(self) -> str:
+        """How it ended, in a line."""
+
+
+Found = TypeVar("Found", bound=Application)
+
+
+class Cluster(Protocol[Found]):
+    """What takes applications: YARN or Kubernetes."""
+
+    forgets: str
+
+    def submitted_id(self, output: str) -> str:
+        """Return the id that `spark-submit` printed."""
+
+    def find(self, application: str) -> Found | None:
+        """Return an application; None for one that is not known (any more)."""
+
+    def kill(self, application: str) -> None:
+        """End an application."""
+
+    def new_lines(self, application: Found) -> list[str]:
+        """Return the driver's lines since the last call."""
+
+    def last_lines(self, application: Found) -> list[str]:
+        """Return the end of its log."""
 
 
 def hand_over(job: SparkSubmission) -> str:
-    """Hand an application over to YARN and return its id. Raise TidemarkError when YARN did not take it."""
+    """Hand an application over to the cluster and return what `spark-submit` printed."""
     done = subprocess.run(
         job.command(),
         env={**os.environ, **job.env},
@@ -36,68 +86,73 @@ def hand_over(job: SparkSubmission) -> str:
         # Ctrl-C reaches this process alone.
         start_new_session=True,
     )
-    return yarn.submitted_id(done.stdout)
+    return done.stdout
 
 
-class _Followed:
+class _Followed(Generic[Found]):
     """An application that is looked at until its end; its driver's lines go to standard error."""
 
-    def __init__(self, job: SparkSubmission, lines: DriverLines) -> None:
-        self.manager = yarn.resource_manager()
-        self.id = hand_over(job)
+    def __init__(self, cluster: Cluster[Found], job: SparkSubmission, lines: DriverLines) -> None:
+        self.cluster = cluster
+        self.id = cluster.submitted_id(hand_over(job))
         self._lines = lines
-        self._shown = 0
+        self._waits_for = ""
         self._answered = time.monotonic()
 
-    def look(self) -> yarn.Application | None:
-        """Show what is new of the log and return the application; None while YARN does not answer."""
+    def look(self) -> Found | None:
+        """Show what is new of the log and return the application; None while the cluster does not answer."""
         try:
-            found = yarn.find(self.manager, self.id)
+            found = self.cluster.find(self.id)
         except ServiceUnreachable:
             if time.monotonic() - self._answered > _PATIENCE:
                 raise
             return None
         if found is None:
             raise TidemarkError(
-                f"YARN does not know {self.id} any more: its resource manager started anew",
+                f"the cluster does not know {self.id} any more: {self.cluster.forgets}",
                 remedy="start again; a stream that still runs says so",
             )
         self._answered = time.monotonic()
-        self._show(yarn.read_log(found))
+        if found.waits_for not in ("", self._waits_for):
+            self._waits_for = found.waits_for
+            print(f"tidemark: {self.id} waits: {self._waits_for}", file=sys.stderr)
+        for line in self.cluster.new_lines(found):
+            if self._lines.passes(line):
+                print(line, file=sys.stderr)
+        sys.stderr.flush()
         return found
 
-    def _show(self, log: yarn.LogEnd) -> None:
-        # What has no line end yet is shown when it has one.
-        whole = log.content[: log.content.rfind(b"\n") + 1]
-        if log.begin > self._shown:
-            print(f"tidemark: {log.begin - self._shown} bytes of the driver's log are not shown here", file=sys.stderr)
-        for line in whole[max(0, self._shown - log.begin) :].decode(errors="replace").splitlines(keepends=True):
-            if self._lines.passes(line):
-                sys.stderr.write(line)
-        sys.stderr.flush()
-        self._shown = max(self._shown, log.begin + len(whole))
+    def kill(self) -> None:
+        """End the application."""
+        self.cluster.kill(self.id)
 
-    def code(self, ended: yarn.Application) -> int:
+    def code(self, ended: Found) -> int:
         """Return the exit code of an application that ended; of one that told none, say how it ended."""
         code = ended.own_exit_code
         if code is None:
             print(f"tidemark: {ended.end}", file=sys.stderr)
             return TidemarkError.exit_code
         if code == TidemarkError.exit_code:
-            print(*yarn.read_log(ended, "stderr", last=4096).lines, sep="\n", file=sys.stderr)
+            print(*self.cluster.last_lines(ended), sep="\n", file=sys.stderr)
         for line in self._lines.reasons(code):
             print(line, file=sys.stderr)
         return code
 
 
+def _follow(job: SparkSubmission, lines: DriverLines) -> _Followed[Any]:
+    master = settings().spark_master
+    cluster: Cluster[Any] = kubernetes.Kubernetes(master) if kubernetes.is_master(master) else yarn.Yarn()
+    return _Followed(cluster, job, lines)
+
+
 def run_on_cluster(job: SparkSubmission) -> int:
     """Run an application to its end and return its exit code; an interrupt kills it."""
-    followed = _Followed(job, DriverLines())
+    followed = _follow(job, DriverLines())
     try:
         while (found := followed.look()) is None or not found.has_ended:
             time.sleep(_LOOK_AGAIN)
     except KeyboardInterrupt:
-        yarn.kill(followed.manager, followed.id)
+        followed.kill()
         raise
     return followed.code(found)
 
@@ -114,12 +169,12 @@ def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool])
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
-    followed, asked = _Followed(job, DriverLines(shows_warnings=True)), False
+    followed, asked = _follow(job, DriverLines(shows_warnings=True)), False
     while (found := followed.look()) is None or not found.has_ended:
         if signals and not asked and found is not None:
             # One that waits for room on the cluster has nothing to finish.
             if found.is_waiting:
-                yarn.kill(followed.manager, followed.id)
+                followed.kill()
                 return 0
             asked = ask_to_stop()
         time.sleep(_LOOK_AGAIN)

@@ -76,15 +76,15 @@ class SparkSubmission:
 
     def command(self) -> list[str]:
         """Return the command line; it holds no secret."""
-        options = dict(self.conf)
-        master = ["--master", settings().spark_master]
+        current, options, application = settings(), dict(self.conf), self.application
+        master = ["--master", current.spark_master]
         if self.mode == "cluster":
-            passed_on = cluster.driver_environment(self.env)
-            options |= {f"spark.yarn.appMasterEnv.{name}": value for name, value in passed_on.items()}
-            master = ["--master", "yarn", "--deploy-mode", "cluster"]
+            options |= cluster.submit_options(current, self.env)
+            master += ["--deploy-mode", "cluster"]
+            application = cluster.application_uri(current, application)
         conf = [part for key, value in sorted(options.items()) for part in ("--conf", f"{key}={value}")]
         master += ["--name", self.name]
-        return [spark_submit_binary(), *master, *conf, self.application, *self.arguments]
+        return [spark_submit_binary(), *master, *conf, application, *self.arguments]
 
     def attached(self) -> tuple[list[str], dict[str, str]]:
         """Return command and environment of a driver that keeps its caller's terminal.
@@ -149,12 +149,10 @@ def submission(
         # Of executors that a cluster starts: they need the code at the same place, as the containers have it.
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
-        **(cluster.yarn_options(current, jars) if on_cluster or current.spark_master == "yarn" else {}),
+        **cluster.options(current, jars, "cluster" if on_cluster else "client"),
     }
     if on_cluster:
         cluster.check_secrets(current)
-        conf |= cluster.CLUSTER_OPTIONS
-        own = {**cluster.client_environment(), **cluster.DRIVER_ENVIRONMENT}
     environment = {**spark_environment(current), **own}
     return SparkSubmission(job, arguments, name, conf, environment, "cluster" if on_cluster else "client")
 
@@ -195,7 +193,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
-        **(cluster.client_environment() if current.spark_master == "yarn" else {}),
+        **cluster.client_environment(current),
         # spark-submit starts a JVM of its own to find out how to start the driver's.
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "TZ": "UTC",

@@ -16,6 +16,14 @@ from xml.etree import ElementTree
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import settings
 
+CLUSTER_OPTIONS = {
+    # A driver that died ends the command, which says so; YARN would start another unseen.
+    "spark.yarn.maxAppAttempts": "1",
+    # The application is followed by its id: whoever submitted it need not live as long.
+    "spark.yarn.submit.waitAppCompletion": "false",
+}
+"""Spark's options of an application whose driver runs on the cluster."""
+
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _OWN_CODE = re.compile(r"User application exited with status (\d+)")
@@ -48,6 +56,11 @@ class Application:
     def is_waiting(self) -> bool:
         """Whether the cluster has no room for its driver yet."""
         return self.state in _WAITING
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for; YARN does not tell."""
+        return ""
 
     @property
     def own_exit_code(self) -> int | None:
@@ -200,3 +213,40 @@ def read_log(application: Application, file: DriverFile = "stdout", last: int = 
     length = int(head[1])
     shown = min(last, length)
     return LogEnd(length - shown, answer.content[head.end() : head.end() + shown])
+
+
+class Yarn:
+    """YARN, as a command follows one application on it."""
+
+    forgets = "its resource manager started anew"
+    """Why an application would be unknown."""
+
+    def __init__(self) -> None:
+        self._manager = resource_manager()
+        self._shown = 0
+
+    def submitted_id(self, output: str) -> str:
+        """Return the application's id that `spark-submit` printed. Raise TidemarkError when it printed none."""
+        return submitted_id(output)
+
+    def find(self, application: str) -> Application | None:
+        """Return an application; None where the resource manager does not know it. Raise ServiceUnreachable."""
+        return find(self._manager, application)
+
+    def kill(self, application: str) -> None:
+        """Ask to kill an application. Raise ServiceUnreachable."""
+        kill(self._manager, application)
+
+    def new_lines(self, application: Application) -> list[str]:
+        """Return the driver's lines since the last call, and a line of its own for what was too much to read."""
+        log = read_log(application)
+        # What has no line end yet is shown when it has one.
+        whole = log.content[: log.content.rfind(b"\n") + 1]
+        missing = log.begin - self._shown
+        lines = whole[max(0, -missing) :].decode(errors="replace").splitlines()
+        self._shown = max(self._shown, log.begin + len(whole))
+        return [f"tidemark: {missing} bytes of the driver's log are not shown here", *lines] if missing > 0 else lines
+
+    def last_lines(self, application: Application) -> list[str]:
+        """Return the end of what the driver's JVM logged."""
+        return read_log(application, "stderr", last=4096).lines

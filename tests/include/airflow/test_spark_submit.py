@@ -26,6 +26,7 @@ MODES = {
     "standalone": {"host": "spark://127.0.0.1:7077", "extra": {}},
     "yarn client": {"host": "yarn", "extra": {"deploy-mode": "client"}},
     "yarn cluster": {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
+    "k8s client": {"host": "k8s://https://127.0.0.1:6443", "extra": {"deploy-mode": "client"}},
     "k8s": {"host": "k8s://https://127.0.0.1:6443", "extra": {"deploy-mode": "cluster", "namespace": "tidemark"}},
 }
 
@@ -43,20 +44,16 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
     mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from airflow.providers.apache.spark.hooks import spark_submit
-
     from include.airflow.spark import JobOperator
 
-    if not hasattr(spark_submit, "kube_client"):
-        # The hook wants the client to be installed, and does not use it to build the command.
-        monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
     extra = {"spark-binary": "spark-submit", **MODES[mode]["extra"]}  # type: ignore[dict-item]
     connection = {"conn_type": "spark", "host": MODES[mode]["host"], "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
     operator.take(submission("publish", "--pipeline", "nest_cameras", "--attempt", "7", name="publish nest_cameras"))
     with caplog.at_level(logging.DEBUG):
-        command = operator._get_hook()._build_spark_submit_command(operator.application)
+        hook = operator._get_hook()
+        command = hook._build_spark_submit_command(operator.application)
     assert CANARY not in "\n".join(command)
     assert CANARY not in caplog.text
     assert CANARY not in json.dumps({"env": operator.env_vars, "conf": operator.conf})
@@ -65,6 +62,9 @@ def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
     assert operator.env_vars["TIDEMARK_LAKE"] == "file:///srv/lake"
     if mode in ("yarn cluster", "k8s"):
         assert any(part.endswith("TIDEMARK_LAKE=file:///srv/lake") for part in command)
+    if mode in ("local", "standalone", "k8s client"):
+        assert hook._env is not None
+        assert hook._env["TIDEMARK_LAKE"] == "file:///srv/lake"
 
 
 def test_log_of_a_job_shows_the_driver_s_own_lines_and_the_rest_for_debugging_only() -> None:

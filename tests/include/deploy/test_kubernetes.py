@@ -1,0 +1,218 @@
+"""The manifests for Kubernetes against the API's schemas, the settings, the code and the compose file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from include.deploy import check_driver
+from include.settings import REPOSITORY, Settings, secret_variables
+from include.spark import kubernetes
+
+DEPLOY = REPOSITORY / "include" / "deploy"
+ENTRYPOINT = DEPLOY / "entrypoint.sh"
+KUSTOMIZATION = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
+FILES = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+OBJECTS: list[dict[str, Any]] = [each for file in FILES for each in yaml.safe_load_all(file.read_text())]
+SCHEMA = "1.37"
+
+
+def named(kind: str) -> dict[str, dict[str, Any]]:
+    """The objects of a kind, by name."""
+    return {each["metadata"]["name"]: each for each in OBJECTS if each["kind"] == kind and "name" in each["metadata"]}
+
+
+def pods() -> list[dict[str, Any]]:
+    """The specification of every pod, that of Spark's templates included."""
+    workloads = [each for each in OBJECTS if each["kind"] in ("Deployment", "StatefulSet", "Job")]
+    templates = [each for each in OBJECTS if each["kind"] == "Pod"]
+    assert len(workloads) == 4
+    assert len(templates) == 2
+    return [each["spec"]["template"]["spec"] for each in workloads] + [each["spec"] for each in templates]
+
+
+def containers() -> list[dict[str, Any]]:
+    """Every container."""
+    return [each for pod in pods() for each in (*pod["containers"], *pod.get("initContainers", ()))]
+
+
+def test_every_object_is_one_of_the_api() -> None:
+    for each in OBJECTS:
+        whole = copy.deepcopy(each)
+        for container in whole["spec"]["containers"] if whole["kind"] == "Pod" else ():
+            container["image"] = "tidemark"
+        kubernetes_validate.validate(whole, SCHEMA, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "wrong"),
+    [
+        ("Deployment", ("spec", "template", "spec", "containers", 0), {"livenesProbe": {}}),
+        ("Job", ("spec",), {"backofflimit": 6}),
+        ("Role", ("rules", 0), {"verb": ["get"]}),
+        ("StatefulSet", ("spec", "template", "spec"), {"terminationGracePeriodSeconds": "soon"}),
+    ],
+)
+def test_misspelt_field_is_refused(kind: str, path: tuple[str | int, ...], wrong: dict[str, Any]) -> None:
+    whole = copy.deepcopy(next(each for each in OBJECTS if each["kind"] == kind))
+    at: Any = whole
+    for step in path:
+        at = at[step]
+    at |= wrong
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(whole, SCHEMA, strict=True)
+
+
+def test_kustomization_names_every_file_but_the_optional_stream_and_spark_s_templates() -> None:
+    listed = {DEPLOY / each for each in KUSTOMIZATION["resources"]}
+    assert set(FILES) - listed == {
+        DEPLOY / "kubernetes" / each for each in ("stream.yaml", "pods/driver.yaml", "pods/executor.yaml")
+    }
+    (generated,) = KUSTOMIZATION["configMapGenerator"]
+    assert all((DEPLOY / each).is_file() for each in generated["files"])
+    (image,) = KUSTOMIZATION["images"]
+    assert named("ConfigMap")["tidemark-settings"]["data"]["TIDEMARK_SPARK_IMAGE"] == (
+        f"{image['newName']}:{image['newTag']}"
+    )
+    assert {each["image"] for each in containers() if "image" in each} == {image["name"], "prom/prometheus:v3.7.3"}
+
+
+def test_settings_are_known_and_no_secret_is_among_them() -> None:
+    data = named("ConfigMap")["tidemark-settings"]["data"]
+    known = {f"TIDEMARK_{name.upper()}" for name in Settings.declared()}
+    assert data.keys() <= known - secret_variables()
+    assert not named("Secret")
+    for each in containers():
+        # What is no reference is an argument in another form.
+        assert all("valueFrom" in variable for variable in each.get("env", ())), each["name"]
+    for name, value in named("ConfigMap")["airflow-settings"]["data"].items():
+        if re.search(r"(PASSWORD|_KEY|_SECRET|_CONN|_ASYNC)(_CMD)?$", name):
+            assert re.fullmatch(r"cat /run/secrets/airflow/[a-z-]+", value), name
+
+
+def test_airflow_is_set_up_as_in_the_compose_file() -> None:
+    compose = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["x-airflow-settings"]
+    shipped = named("ConfigMap")["airflow-settings"]["data"]
+    own = {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL", "AIRFLOW_CONN_SPARK_DEFAULT"}
+    secret = {name for name, value in compose.items() if "${" in str(value)}
+    shared = {name: value for name, value in compose.items() if name.startswith("AIRFLOW") and name not in own | secret}
+    assert {name: shipped.get(name) for name in shared} == shared
+    assert {f"{name}_CMD" for name in secret if name.startswith("AIRFLOW")} - own <= shipped.keys() | {
+        "AIRFLOW__API__BASE_URL_CMD"
+    }
+    connection = json.loads(shipped["AIRFLOW_CONN_SPARK_DEFAULT"])
+    assert connection["host"] == named("ConfigMap")["tidemark-settings"]["data"]["TIDEMARK_SPARK_MASTER"]
+
+
+def test_pods_are_hardened_bounded_and_probed() -> None:
+    for pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for each in pod["containers"]:
+            assert each["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert each["resources"]["limits"], each["name"]
+            # The set-up ends by itself, and an executor is its driver's to watch.
+            assert "livenessProbe" in each or each["name"] in ("setup", "spark-kubernetes-executor"), each["name"]
+        mounted = {volume["name"] for volume in pod["volumes"]} | {"state"}
+        assert {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]} <= mounted
+    # Who cannot read the pod's own files cannot start: the image's user and group.
+    assert {(pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) for pod in pods()} == {
+        (10001, 10001)
+    }
+
+
+def test_service_accounts_are_those_that_the_code_names() -> None:
+    accounts = named("ServiceAccount")
+    assert {kubernetes.DRIVER_ACCOUNT, kubernetes.EXECUTOR_ACCOUNT} <= accounts.keys()
+    assert accounts[kubernetes.EXECUTOR_ACCOUNT]["automountServiceAccountToken"] is False
+    bound = {subject["name"] for each in named("RoleBinding").values() for subject in each["subjects"]}
+    assert bound == accounts.keys() - {kubernetes.EXECUTOR_ACCOUNT}
+    for pod in pods():
+        used = pod.get("serviceAccountName")
+        assert (
+            used in accounts
+            or pod.get("automountServiceAccountToken") is False
+            or (pod["containers"][0]["name"] == kubernetes.CONTAINER)
+        )
+
+
+# The image's entrypoint
+
+
+def entrypoint(folder: Path, *arguments: str, **environment: str) -> str:
+    """What the entrypoint runs, with `java` and `spark-submit` that print their arguments."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("java", "spark-submit"):
+        (programs / name).write_text('#!/bin/bash\nprintf "%s\\n" "$(basename "$0")" "$@"\n')
+        (programs / name).chmod(0o755)
+    script = ENTRYPOINT.read_text().replace("/run/", f"{folder}/run/")
+    known = {"PATH": f"{programs}:{os.environ['PATH']}", **environment}
+    done = subprocess.run(["bash", "-c", script, "entrypoint", *arguments], env=known, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_secrets_are_private_files_and_variables_of_the_process_when_a_container_starts(tmp_path: Path) -> None:
+    for name, text in {
+        "tidemark/settings": "TIDEMARK_REGISTRY_URL=x\n",
+        "bucket/AWS_SECRET_ACCESS_KEY": "a $b 'c'",
+    }.items():
+        file = tmp_path / "run" / "secrets" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        file.chmod(0o440)
+    own = tmp_path / "run" / "tidemark"
+    own.mkdir()
+    said = entrypoint(tmp_path, "bash", "-c", 'echo "$AWS_SECRET_ACCESS_KEY" "$1"', "-", "a b")
+    assert said == "a $b 'c' a b\n"
+    assert (own / "settings").read_text() == "TIDEMARK_REGISTRY_URL=x\n"
+    assert stat.S_IMODE((own / "settings").stat().st_mode) == 0o600
+
+
+def test_driver_and_executor_are_what_spark_asks_for(tmp_path: Path) -> None:
+    said = entrypoint(tmp_path, "driver", "--properties-file", "a b", SPARK_DRIVER_BIND_ADDRESS="10.1.2.3")
+    wanted = ["--conf", "spark.driver.bindAddress=10.1.2.3", "--deploy-mode", "client", "--properties-file", "a b"]
+    assert said.splitlines() == ["spark-submit", *wanted]
+    environment = {f"SPARK_JAVA_OPT_{number}": f"-Dn={number} x" for number in (10, 2, 0)}
+    for name in ("HOME", "CONF_DIR", "DRIVER_URL", "APPLICATION_ID", "RESOURCE_PROFILE_ID"):
+        environment[f"SPARK_{name}"] = name.lower()
+    for name in ("MEMORY", "ID", "CORES", "POD_IP", "POD_NAME"):
+        environment[f"SPARK_EXECUTOR_{name}"] = name.lower()
+    (tmp_path / "second").mkdir()
+    said = entrypoint(tmp_path / "second", "executor", **environment)
+    assert said.splitlines()[:7] == [
+        "java", "-Dn=0 x", "-Dn=2 x", "-Dn=10 x", "-Xmsmemory", "-Xmxmemory", "-cp",
+    ]  # fmt: skip
+    assert said.splitlines()[-4:] == ["--resourceProfileId", "resource_profile_id", "--podName", "pod_name"]
+
+
+def test_entrypoint_is_the_image_s_and_can_be_run() -> None:
+    assert f'ENTRYPOINT ["/opt/tidemark/{ENTRYPOINT.relative_to(REPOSITORY)}"]' in (DEPLOY / "Dockerfile").read_text()
+    assert os.access(ENTRYPOINT, os.X_OK)
+
+
+# check_driver
+
+
+@pytest.mark.parametrize(
+    ("command", "pipeline"),
+    [
+        ("java … SparkSubmit local:///opt/tidemark/spark_jobs/stream.py --pipeline isp_hits", "isp_hits"),
+        ("python -m include.cli stream wiki_changes", "wiki_changes"),
+        ("java … SparkSubmit /opt/tidemark/spark_jobs/build_interval.py --pipeline isp_hits --attempt 3", None),
+        ("python -m include.cli monitor", None),
+    ],
+)
+def test_stream_of_a_command_line_is_known(command: str, pipeline: str | None) -> None:
+    assert check_driver.streamed_pipeline(command.split()) == pipeline

@@ -1,0 +1,229 @@
+"""Applications on Kubernetes: what Spark makes of a submission, that no secret is in it, and what a pod's end means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.settings import REPOSITORY, settings
+from include.spark import cluster_run, kubernetes
+from include.spark.submission import submission
+from tests.support.kubernetes_api import RecordingApi, recording_api
+
+CANARY = "canary-93be"
+URL = f"postgresql://tidemark:{CANARY}@postgres.example.net:5432"
+IMAGE = "registry.example.net/tidemark:0.1.0"
+ACCESS = REPOSITORY / "include" / "deploy" / "kubernetes" / "access.yaml"
+
+
+@pytest.fixture
+def api() -> Iterator[RecordingApi]:
+    with recording_api() as server:
+        yield server
+
+
+@pytest.fixture
+def on_kubernetes(api: RecordingApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingApi]:
+    """The settings submit in cluster mode; each secret has the canary in it."""
+    secrets, kafka = tmp_path / "settings", tmp_path / "kafka.properties"
+    secrets.write_text(f"TIDEMARK_DATABASE_URL={URL}\n")
+    kafka.write_text(f"sasl.password={CANARY}\n")
+    for file in (secrets, kafka):
+        file.chmod(0o600)
+    names = {
+        "TIDEMARK_HOME": "/var/lib/tidemark",
+        "TIDEMARK_LAKE": "s3a://bucket/lake",
+        "TIDEMARK_SPARK_MASTER": api.master,
+        "TIDEMARK_SPARK_DEPLOY_MODE": "cluster",
+        "TIDEMARK_SPARK_IMAGE": IMAGE,
+        "TIDEMARK_SPARK_EXECUTORS": "3",
+        "TIDEMARK_SECRETS": str(secrets),
+        "TIDEMARK_KAFKA_PROPERTIES": str(kafka),
+        "TIDEMARK_DATABASE_URL": URL,
+        "TIDEMARK_SOMETHING": CANARY,
+        "AWS_SECRET_ACCESS_KEY": CANARY,
+        # Spark's client would else take the address and the user of this machine's own cluster.
+        "KUBECONFIG": str(tmp_path / "none"),
+    }
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    settings.cache_clear()
+    yield api
+    settings.cache_clear()
+
+
+@pytest.fixture
+def local_lake(on_kubernetes: RecordingApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lake that needs no connector, which would have to be fetched."""
+    monkeypatch.setenv("TIDEMARK_LAKE", "file:///srv/lake")
+    settings.cache_clear()
+
+
+def allowed(role: str) -> set[tuple[str, str, str]]:
+    """Verb, API group and resource of all that a role may do."""
+    documents = yaml.safe_load_all(ACCESS.read_text())
+    rules = next(each["rules"] for each in documents if each["kind"] == "Role" and each["metadata"]["name"] == role)
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+@pytest.mark.usefixtures("local_lake")
+def test_command_is_that_of_yarn_with_the_image_s_code_and_no_secret(on_kubernetes: RecordingApi) -> None:
+    command = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits").command()
+    assert CANARY not in "\n".join(command)
+    assert command[1:5] == ["--master", on_kubernetes.master, "--deploy-mode", "cluster"]
+    assert command[-3:] == [f"local://{REPOSITORY}/spark_jobs/stream.py", "--pipeline", "isp_hits"]
+    options = [part for part in command if "=" in part]
+    assert f"spark.kubernetes.driverEnv.TIDEMARK_SECRETS={settings().secrets}" in options
+    assert "spark.kubernetes.driverEnv.TIDEMARK_LAKE=file:///srv/lake" in options
+    assert f"spark.kubernetes.container.image={IMAGE}" in options
+    assert "spark.executor.instances=3" in options
+    assert not [each for each in options if each.startswith("spark.yarn.")]
+
+
+@pytest.mark.usefixtures("local_lake")
+def test_driver_that_stays_here_names_its_pod_as_the_executors_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "spark.kubernetes.driver.pod.name" not in submission("run_sql", name="sql").conf
+    monkeypatch.setattr(kubernetes, "_ACCOUNT", tmp_path)
+    monkeypatch.setenv("HOSTNAME", "airflow-0")
+    job = submission("run_sql", name="sql")
+    assert job.mode == "client"
+    assert job.conf["spark.kubernetes.driver.pod.name"] == "airflow-0"
+    assert "spark.kubernetes.driver.podTemplateFile" not in job.conf
+    assert job.command()[-1] == f"{REPOSITORY}/spark_jobs/run_sql.py"
+
+
+@pytest.mark.usefixtures("local_lake")
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("TIDEMARK_SPARK_IMAGE", "", "without an image.*TIDEMARK_SPARK_IMAGE"),
+        ("TIDEMARK_POD_TEMPLATES", "/nowhere", r"TIDEMARK_POD_TEMPLATES: /nowhere/driver\.yaml is no file"),
+    ],
+)
+def test_submission_is_refused_when_its_pods_could_not_be_made(
+    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    settings.cache_clear()
+    with pytest.raises(UsageError, match=says):
+        submission("stream", name="stream")
+
+
+@pytest.mark.usefixtures("local_lake")
+def test_driver_s_pod_is_whole_and_without_secrets_when_spark_makes_it(on_kubernetes: RecordingApi) -> None:
+    job = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits")
+    driver = kubernetes.Kubernetes(on_kubernetes.master).submitted_id(cluster_run.hand_over(job))
+    (pod,) = on_kubernetes.of("pods")
+    assert driver == f"tidemark:{pod['metadata']['name']}"
+    assert CANARY not in "\n".join(on_kubernetes.sent)
+    for each in on_kubernetes.objects.values():
+        kubernetes_validate.validate(each, "1.37", strict=True)
+
+    template = yaml.safe_load((settings().pod_templates / "driver.yaml").read_text())["spec"]
+    spec = pod["spec"]
+    (container,), (wanted,) = spec["containers"], template["containers"]
+    assert container["name"] == kubernetes.CONTAINER
+    assert container["image"] == IMAGE
+    assert spec["serviceAccountName"] == "tidemark-driver"
+    assert spec["securityContext"] == template["securityContext"]
+    for kept in ("livenessProbe", "startupProbe", "securityContext"):
+        assert container[kept] == wanted[kept]
+    assert [each for each in wanted["volumeMounts"] if each not in container["volumeMounts"]] == []
+    assert {"name": "secrets", "secret": {"secretName": "tidemark", "defaultMode": 0o440}} in spec["volumes"]
+    assert container["resources"]["limits"] == {"memory": "2048Mi", "ephemeral-storage": "8Gi"}
+    assert container["args"][0] == "driver"
+    assert container["args"][-3:] == [job.command()[-3], "--pipeline", "isp_hits"]
+    properties = next(each["data"] for each in on_kubernetes.of("configmaps") if "spark.properties" in each["data"])
+    jars = properties["spark.properties"].replace("\\:", ":")
+    assert all(f"local://{jar}" in jars for jar in job.conf["spark.jars"].replace("local://", "").split(","))
+    asked = set(on_kubernetes.asked)
+    assert ("create", "", "pods") in asked
+    assert asked - allowed("spark-submit") == set()
+
+
+@pytest.mark.usefixtures("local_lake")
+def test_refusal_of_the_api_server_names_the_reason(on_kubernetes: RecordingApi) -> None:
+    printed = 'Exception in thread "main" io.fabric8.kubernetes.client.KubernetesClientException: pods is forbidden\n'
+    with pytest.raises(TidemarkError, match=r"pods is forbidden.*kubectl auth can-i"):
+        kubernetes.Kubernetes(on_kubernetes.master).submitted_id(printed)
+
+
+def a_pod(phase: str, state: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    containers = [{"name": kubernetes.CONTAINER, "state": state}] if state else []
+    return {"metadata": {"name": "driver"}, "status": {"phase": phase, "containerStatuses": containers, **status}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "ended", "code", "end"),
+    [
+        (a_pod("Running", {"running": {}}), False, None, "running"),
+        (a_pod("Succeeded", {"terminated": {"exitCode": 0, "reason": "Completed"}}), True, 0, "exit code 0, Completed"),
+        (a_pod("Failed", {"terminated": {"exitCode": 5, "reason": "Error"}}), True, 5, "failed, exit code 5, Error"),
+        (a_pod("Failed", {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), True, None, "OOMKilled"),
+        (a_pod("Failed", reason="Evicted", message="node was low on memory"), True, None, "Evicted node was low"),
+    ],
+)
+def test_exit_code_is_the_driver_s_own_only_where_it_ended_by_itself(
+    pod: dict[str, Any], ended: bool, code: int | None, end: str
+) -> None:
+    found = kubernetes.driver_pod("tidemark:driver", pod)
+    assert (found.has_ended, found.own_exit_code) == (ended, code)
+    assert end in found.end
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (a_pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), ""),
+        (a_pod("Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+         "ImagePullBackOff: no such image"),
+        (a_pod("Pending", conditions=[{"reason": "Unschedulable", "message": "0/3 nodes: memory"}]),
+         "Unschedulable: 0/3 nodes: memory"),
+        ({"metadata": {"name": "driver"}}, ""),
+    ],
+)  # fmt: skip
+def test_pod_that_does_not_start_says_why(pod: dict[str, Any], why: str) -> None:
+    found = kubernetes.driver_pod("tidemark:driver", pod)
+    assert found.is_waiting
+    assert found.waits_for == why
+
+
+def test_lines_of_a_driver_are_shown_once_when_its_log_is_read_again(api: RecordingApi) -> None:
+    cluster = kubernetes.Kubernetes(api.master)
+    driver = kubernetes.driver_pod("tidemark:driver", a_pod("Running"))
+    api.log = "2026-11-24T13:00:00.1Z tidemark: first\n2026-11-24T13:00:00.2Z tidemark: second\n"
+    assert cluster.new_lines(driver) == ["tidemark: first", "tidemark: second"]
+    # Of the last second the API server names all lines again.
+    api.log += "2026-11-24T13:00:00.3Z tidemark: third\n"
+    assert cluster.new_lines(driver) == ["tidemark: third"]
+    assert set(api.asked) - allowed("spark-submit") == set()
+    api.refusal = "pods/log is forbidden"
+    assert cluster.new_lines(driver) == []
+
+
+def test_pod_is_deleted_when_killed_and_unknown_from_then_on(api: RecordingApi) -> None:
+    cluster = kubernetes.Kubernetes(api.master)
+    api.objects["pods", "driver"] = a_pod("Running", {"running": {}})
+    found = cluster.find("tidemark:driver")
+    assert found is not None
+    assert not found.has_ended
+    cluster.kill("tidemark:driver")
+    assert cluster.find("tidemark:driver") is None
+    assert set(api.asked) - allowed("spark-submit") == set()
+    api.refusal = "pods is forbidden"
+    with pytest.raises(ServiceUnreachable, match=r"403.*tidemark-submit"):
+        cluster.find("tidemark:driver")
