@@ -25,6 +25,7 @@ from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
+from include.producing.followed import Followed, Pace
 from include.producing.position import Reached, RefusedEvent, StreamPosition
 from include.producing.refused_position import GoOn, RefusedPosition
 from include.settings import settings
@@ -45,33 +46,6 @@ _AHEAD = timedelta(minutes=5)
 """Furthest event time in the future that becomes the record's timestamp: Kafka refuses one an hour ahead."""
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD})
-
-
-@dataclass
-class Followed:
-    """Counts of a run's events; `received` is the sum of the six counts after it."""
-
-    pipeline: str
-    topic: str
-    received: int = 0
-    written: int = 0
-    duplicates: int = 0
-    canaries: int = 0
-    other_types: int = 0
-    without_data: int = 0
-    refused: int = 0
-    connections: int = 0
-    last_event_id: str = ""
-    missing_seconds: float = 0.0
-    """Time whose events the service no longer had."""
-
-    def line(self) -> str:
-        """Return the counts as a line of progress."""
-        return (
-            f"{self.pipeline}: {self.received} events received: {self.written} written to {self.topic}, "
-            f"{self.duplicates} duplicates, {self.canaries} canaries, {self.other_types} of another type, "
-            f"{self.without_data} without data, {self.refused} refused by Kafka; {self.connections} connections"
-        )
 
 
 @dataclass
@@ -141,6 +115,7 @@ class _Follower:
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))
         self._queued = 0
+        self._pace = Pace()
 
     async def run(self, until: int | None, seconds: float | None) -> Followed:
         self.until = until
@@ -190,6 +165,7 @@ class _Follower:
         else:
             await self._write(pending, event, facts)
         self.counts.received += 1
+        self._pace.note(moment)
         self._pending.append(pending)
         if self.until is not None and self._queued >= self.until:
             raise _LimitReached
@@ -262,8 +238,7 @@ class _Follower:
                 self._advance()
                 saved = now
             if now - told >= TELL_EVERY:
-                self.counts.connections = self.stream.connections
-                self.tell(self.counts.line())
+                self._tell_counts(whole=False)
                 told = now
             await asyncio.sleep(0.02)
 
@@ -283,11 +258,15 @@ class _Follower:
         with suppress(KafkaException):
             self._producer.flush(30 if self._failure is None else 5)
         self._advance()
-        self.counts.connections = self.stream.connections
         if self._pending and self._failure is None:
             self._failure = _not_confirmed(self.pipeline, None)
         if self._failure is not None:
             raise self._failure
+        self._tell_counts(whole=True)
+
+    def _tell_counts(self, *, whole: bool) -> None:
+        self.counts.connections = self.stream.connections
+        self._pace.measure(self.counts, whole=whole)
         self.tell(self.counts.line())
 
 

@@ -87,6 +87,8 @@ def test_every_event_is_written_once_when_the_network_drops_doubles_and_cuts(hom
     assert counts["duplicates"] > 0
     assert counts["other_types"] > 0
     assert counts["connections"] > 3
+    assert counts["events_per_second"] > 0
+    assert 180 <= counts["behind_seconds"] < 180 + (datetime.now(UTC) - moment).total_seconds()
     assert counts["last_event_id"] == position(home) == server.event_id(2999)
 
 
