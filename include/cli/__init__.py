@@ -66,7 +66,7 @@ VERBS: dict[str, Verb] = {
     ),
     "top": Verb(
         "live",
-        "Show the largest keys per window, live, as the pipeline's `Top` report names them; Ctrl-C ends it",
+        "Show the largest keys per window, live, as the pipeline's `Top` report or first view says; Ctrl-C ends it",
     ),
     "monitor": Verb("monitor", "Serve the web pages and /metrics on this machine until Ctrl-C"),
     "new-generation": Verb(

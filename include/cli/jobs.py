@@ -250,7 +250,8 @@ def report(
     wanted = parse_ranges(ranges, declared.name)
     check_ranges(declared, wanted, source)
     arguments = ["--pipeline", declared.name, "--ranges", format_ranges(wanted), "--source", source.value]
-    result = _report_of(declared, arguments, sum(map(len, wanted)) < SHORT)
+    with working(f"{declared.name}: reading the ranges", as_json=as_json):
+        result = _report_of(declared, arguments, sum(map(len, wanted)) < SHORT)
     if as_json:
         print_json(result)
         return
@@ -283,7 +284,7 @@ def sql(
     `lake.<table>` is what was registered. `live.<pipeline>_<view>` is one answer from both layers, of views that
     PostgreSQL serves.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with working("asking the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
         arguments = ("--query", str(statement), "--result", str(result))

@@ -65,7 +65,7 @@ def top(
     ] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="of the page; 0: a free one")] = 0,
 ) -> None:
-    """Show the largest keys per window, live, as the pipeline's `Top` report names them; Ctrl-C ends it.
+    """Show the largest keys per window, live, as the pipeline's `Top` report or first view says; Ctrl-C ends it.
 
     A second stream reads the files that the archive query has committed. It keeps nothing and disturbs nobody:
     any number may run. With --json every change is one line.

@@ -13,7 +13,7 @@ import typer
 
 from include import quarantine
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_table, working
+from include.cli.output import console, print_facts, print_json, print_table, suggest, working
 from include.errors import UsageError
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
@@ -59,9 +59,11 @@ def list_records(
         return
     counted: Counter[tuple[str, str]] = Counter()
     shown: list[list[object]] = []
+    first = ""
     for record in records:
         counted[record["reason"], record["state"]] += 1
         if len(shown) < limit:
+            first = first or f"{record['kafka_topic']} {record['kafka_partition']} {record['kafka_offset']}"
             where = f"{record['kafka_topic']}-{record['kafka_partition']}"
             became = " ".join(str(record[name]) for name in ("state", "since", "interval") if record[name])
             coordinates = [where, record["kafka_offset"], record["kafka_timestamp"]]
@@ -72,6 +74,7 @@ def list_records(
     print_table(["topic partition", "offset", "timestamp", "reason", "detail", "state", "note"], shown)
     console.print()
     print_table(["reason", "state", "records"], [[*names, count] for names, count in counted.most_common()])
+    suggest(f"./tidemark quarantine show {declared.name} {first}")
 
 
 def show(
@@ -97,6 +100,9 @@ def show(
         print_json(facts)
     else:
         print_facts(facts)
+        suggest(
+            f"./tidemark quarantine replay {declared.name} --topic {topic} --partition {partition} --offset {offset}"
+        )
 
 
 def _pairs(headers: list[dict[str, bytes]] | None) -> list[tuple[bytes, bytes | None]]:
@@ -132,6 +138,7 @@ def replay(
     if code:
         raise typer.Exit(code)
     print_json(counts)
+    suggest(f"./tidemark quarantine list {declared.name}")
 
 
 def discard(

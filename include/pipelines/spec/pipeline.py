@@ -98,11 +98,17 @@ class Pipeline:
 
     @property
     def top_report(self) -> Top:
-        """The first `Top` report. Raises UsageError when none is declared."""
+        """The first `Top` report; without one, the keys of the first view with windows by its first measure.
+
+        Raises UsageError when no view has windows.
+        """
         for report in self.reports:
             if isinstance(report, Top):
                 return report
-        raise UsageError(f"{self.name} declares no report of the kind Top", remedy="add one to its reports")
+        for view in self.views:
+            if not view.is_total and view.plain_key:
+                return Top(f"Largest by {view.measures[0]}", view.name, view.measures[0], view.plain_key)
+        raise UsageError(f"{self.name} has no view with windows", remedy="add one, or look at ./tidemark shell")
 
     @property
     def watched_reports(self) -> list[Listing]:

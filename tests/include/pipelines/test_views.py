@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import load_pipeline
+from include.pipelines import load_pipeline, pipeline_names
 from include.pipelines.spec import AdditiveView, CompactedTopic, Top
 
 VIEW = load_pipeline("nest_cameras").views[0]
@@ -57,3 +57,17 @@ def test_top_report_of_a_view_without_windows_is_refused() -> None:
     top = Top("Largest", view="zip_totals", by=("zipcode",), measure="hits")
     with pytest.raises(UsageError, match="shows windows, and the view 'zip_totals' has none"):
         replace(load_pipeline("isp_hits"), reports=(top,))
+
+
+@pytest.mark.parametrize("name", pipeline_names())
+def test_every_pipeline_has_something_to_show_live(name: str) -> None:
+    pipeline = load_pipeline(name)
+    # A declared report is checked against its view.
+    replace(pipeline, reports=(pipeline.top_report,))
+
+
+def test_nothing_is_shown_live_of_a_pipeline_without_windows() -> None:
+    pipeline = load_pipeline("isp_hits")
+    totals = tuple(view for view in pipeline.views if view.is_total)
+    with pytest.raises(UsageError, match="isp_hits has no view with windows"):
+        _ = replace(pipeline, views=totals, reports=()).top_report
