@@ -58,6 +58,7 @@ class Plot:
     marks: tuple[float, ...]
     top: str
     bottom: str
+    """Least value; empty where it is the largest, too."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Trend:
 
 
 def _short(value: float) -> str:
-    return number(int(value) if value == int(value) else value)
+    # Nobody reads fractions beside hundreds.
+    return number(round(value) if value == int(value) or abs(value) >= 100 else value)
 
 
 def _lines(trend: Trend) -> Plot:
@@ -129,7 +131,8 @@ def _lines(trend: Trend) -> Plot:
         upper = [at(place, high) for place, _ in run if (high := trend.high[place]) is not None]
         band.append(_points([*(at(place, low) for place, low in run), *reversed(upper)]))
     bounds = tuple(round(at(0, bound)[1], 2) for bound in trend.bounds) if count else ()
-    return Plot(tuple(lines), tuple(dots), (), tuple(band), bounds, _marks(trend, count), _short(most), _short(least))
+    lowest = _short(least) if least < most else ""
+    return Plot(tuple(lines), tuple(dots), (), tuple(band), bounds, _marks(trend, count), _short(most), lowest)
 
 
 def _stack(trend: Trend) -> Plot:
