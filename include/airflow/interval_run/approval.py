@@ -22,7 +22,7 @@ from include.intervals.telling.summary import summarize
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
-from include.monitor.text import markdown_list
+from include.monitor.text import markdown_list, quantity
 
 APPROVE, REFUSE = "Approve", "Refuse"
 
@@ -86,7 +86,7 @@ class PublishOperator(JobOperator):
         upsert_hitl_detail(
             ti_id=context["ti"].id,
             options=[APPROVE, REFUSE],
-            subject=f"{self.pipeline} {question.interval}: {len(question.warnings)} warnings. Register it?",
+            subject=f"{self.pipeline} {question.interval}: {quantity(len(question.warnings), 'warning')}. Register it?",
             body=_body(int(self.attempt), question),
             params={"reason": reason.serialize()},
         )

@@ -100,7 +100,7 @@ def test_person_is_asked_and_approval_registers_when_only_warnings_were_not_met(
     assert (parked.value.method_name, parked.value.kwargs) == ("execute_complete", {"question": question(waiting)})
     [shown] = asked
     assert shown["options"] == ["Approve", "Refuse"]
-    assert shown["subject"] == f"isp_hits {hour()}: 1 warnings. Register it?"
+    assert shown["subject"] == f"isp_hits {hour()}: 1 warning. Register it?"
     assert "- `warning: isp_hits: 50 to 294 rows (observed 7, 0 unexpected)`" in shown["body"]
     report = Path(unquote(lake.uri("reports", NAME, f"{hour().label}.html").removeprefix("file://")))
     assert "Not published: waits for approval" in report.read_text()
