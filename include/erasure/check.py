@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from include import lake
+from include.erasure import open_tables
 from include.erasure.keys import Keys
 from include.errors import UsageError
 from include.ledger.streams import lines
 from include.ledger.streams.incarnations import closed
+from include.monitor.text import quantity
 from include.pipelines.spec import KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
 
@@ -34,7 +36,6 @@ def check_erasable(pipeline: Pipeline, columns: Sequence[str]) -> None:
     """Raise UsageError for a pipeline that keeps rows where an erasure does not reach yet."""
     refused = [
         (pipeline.archive.delta, "pipelines with delta=True cannot be erased yet: older versions of the table stay"),
-        (pipeline.iceberg_tables, "pipelines with iceberg=True cannot be erased yet: older snapshots stay"),
         (pipeline.flags, "pipelines with flags cannot be erased yet: flags and limits name their subject"),
         (
             set(columns).intersection(pipeline.archive.partition_by.values()),
@@ -69,6 +70,8 @@ def remaining(pipeline: Pipeline) -> list[str]:
         for each in pipeline.outputs
     ]
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
+    if others := open_tables.files_of_others(pipeline):
+        told.append(f"{quantity(others, 'file')} that others wrote to the folders of its Iceberg tables")
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")
     return told

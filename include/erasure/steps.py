@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from include import catalog, kafka, lake
 from include.crash_points import crash_point
-from include.erasure import views
+from include.erasure import open_tables, views
 from include.erasure.files import rewrite_files
 from include.errors import AnotherWriter, OffsetsLost, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
@@ -120,14 +120,16 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
         }
         retired = unfinished.retire(erasure)
-        for location in (each for each in retired if catalog.comparable_location(each) in pointed_at):
+        locations = sorted({each.location for each in retired})
+        for location in (each for each in locations if catalog.comparable_location(each) in pointed_at):
             raise TidemarkError(
                 f"the catalog points at a replaced revision: {location}; the erasure is unfinished",
                 remedy=f"./tidemark doctor --repair, then: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
             )
         crash_point("erased_revisions_retired")
-        for location in retired:
+        snapshots = open_tables.forget(pipeline, retired)
+        for location in locations:
             lake.delete(location)
         sweep_landing(pipeline, times, done)
         sweep_tables(pipeline, times, pointed_at, done)
@@ -135,7 +137,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     for line in done.kept:
         tell(f"{pipeline.name}: left: {line}")
     crash_point("erased_files_swept")
-    return {"revisions": len(retired), "swept_files": done.deleted["files"]}
+    return {"revisions": len(locations), "snapshots": snapshots, "swept_files": done.deleted["files"]}
 
 
 def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:

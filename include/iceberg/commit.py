@@ -36,12 +36,15 @@ from include.pipelines.spec import Pipeline
 TRIES = 5
 """How often an interval is committed again because somebody else changed the table meanwhile."""
 
+PREVIOUS_VERSIONS = "20"
+"""How many former metadata files a table keeps."""
+
 _PROPERTIES = {
     "format-version": "2",
     # A commit costs the interval's files, not one manifest for every interval before.
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
+    "write.metadata.previous-versions-max": PREVIOUS_VERSIONS,
 }
 
 

@@ -6,7 +6,7 @@ is noted before it is deleted: what a run that was killed has left, the next one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,15 +31,18 @@ class Unneeded:
     left: tuple[str, ...]
 
 
-def sweep_metadata(pipeline: Pipeline, before: datetime, *, dry_run: bool) -> Unneeded:
+def sweep_metadata(
+    pipeline: Pipeline, before: datetime, *, dry_run: bool, tables: Sequence[str] | None = None
+) -> Unneeded:
     """Delete, in the folders of the pipeline's tables, what is needed no more and was written before that time.
 
-    With `dry_run` only find it. A table that cannot be read is left as it is.
+    `tables`: which; all that it declares unless given. With `dry_run` only find it. A table that cannot be read is
+    left as it is.
     """
     files: list[Folder] = []
     left: list[str] = []
     with writing(pipeline.name), opened() as catalog:
-        for table in pipeline.iceberg_tables:
+        for table in pipeline.iceberg_tables if tables is None else tables:
             try:
                 stored = find(catalog, pipeline, table)
                 if stored is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,49 +13,19 @@ import pytest
 
 from include.producing.messages import wiki_changes
 from tests.conftest import Home, iso, last_hours
-from tests.support import audit, remnants
+from tests.support import audit, persons, remnants
+from tests.support.persons import MARK, PERSONS, TOPIC
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 SECOND = START + timedelta(hours=1)
-TOPIC = "wiki-changes"
-MARK = "Zq7 Person"
-"""Begins every key, and stands nowhere else."""
-PERSONS = [f"{MARK} {number:04d} é" for number in range(1000)]
-OTHERS = 1500
-
-
-def changes_of_persons(rng: random.Random) -> Iterator[tuple[datetime, bytes]]:
-    """Two good changes of each person, one in each hour, and of every tenth one that breaks a rule."""
-    for number, user in enumerate(PERSONS):
-        for start in (START, SECOND):
-            moment = start + timedelta(seconds=rng.uniform(0, 3500))
-            change = json.loads(wiki_changes.message(moment, rng)[1])
-            change |= {"user": user, "type": "edit"}
-            change["meta"]["domain"] = change["server_name"]
-            yield moment, json.dumps(change, ensure_ascii=number % 2 == 0).encode()
-            if number % 10 == 0:
-                yield moment, json.dumps({**change, "length": f"of {user}"}).encode()
-
-
-def changes_of_others(rng: random.Random) -> Iterator[tuple[datetime, bytes]]:
-    for number in range(OTHERS):
-        moment = (START, SECOND)[number % 2] + timedelta(seconds=rng.uniform(0, 3500))
-        yield moment, wiki_changes.message(moment, rng)[1]
 
 
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """Two hours of records, in the order of their times, both published."""
-    rng = random.Random(7)
-    sent = sorted([*changes_of_persons(rng), *changes_of_others(rng)])
-    home.run("produce", "wiki_changes", "--events", "1", "--start", iso(START - timedelta(hours=1)), "--span", "1m")
-    producer = home.producer()
-    for number, (moment, value) in enumerate(sent):
-        producer.produce(TOPIC, value, partition=number % 2, timestamp=int(moment.timestamp() * 1000))
-        producer.poll(0)
-    producer.flush()
+    persons.produce(home, START)
     home.run("stream", "wiki_changes", "--until-caught-up")
     for start in (START, SECOND):
         assert home.interval("wiki_changes", start)["reconciliation"]["unexplained"] == 0
@@ -119,8 +88,8 @@ def test_nothing_comes_back_from_kafka_and_nothing_is_unexplained(landed: Home, 
             assert {each["partition"]: each["content_hash"] for each in verdict["registered"]} == before
         kept = rows(landed, verdict)
         held = audit.coordinates_of(kept)
-        persons = {at for at, record in records.items() if record.value and MARK.encode() in record.value}
-        assert not held.keys() & persons
+        theirs = {at for at, record in records.items() if record.value and MARK.encode() in record.value}
+        assert not held.keys() & theirs
         assert len(held) == counts["archived"]
         proof = Path(verdict["registered"][0]["proof"].removeprefix("file://"))
         landed.run("verify", str(proof), "--kafka", landed.kafka)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import fastavro
 import psycopg2
 import pyarrow.parquet as pq
 from psycopg2 import sql
@@ -23,6 +24,10 @@ def in_files(folder: Path, text: str) -> Iterator[str]:
             yield f"{path}: its bytes"
         elif path.suffix == ".parquet" and text in repr(pq.ParquetFile(path).read().to_pylist()):
             yield f"{path}: its columns"
+        elif path.suffix == ".avro":
+            with path.open("rb") as file:
+                if text in repr(list(fastavro.reader(file))):
+                    yield f"{path}: its entries"
 
 
 def in_database(home: Home, text: str, name: str = "ledger") -> list[str]:

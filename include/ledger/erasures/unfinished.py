@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
-from include.ledger.intervals.revisions import move
+from include.ledger.intervals.revisions import BuiltRevision, as_built, move
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
 from include.ledger.models import (
     Attempt,
@@ -192,18 +192,18 @@ def _old(ledger: Session, interval: int, last_build: int) -> bool:
     return newest is None or newest <= last_build
 
 
-def retire(erasure: Begun) -> list[str]:
-    """Mark the old revisions of the intervals as removed, and return where these lay; doing it twice is once."""
+def retire(erasure: Begun) -> list[BuiltRevision]:
+    """Mark the old revisions of the intervals as removed, and return them; doing it twice is once."""
     with session() as ledger:
         wanted = select(Revision).where(
             Revision.interval_id.in_(list(erasure.intervals)),
             Revision.state.in_({*RETIRED, RevisionState.REMOVED}),
             (Revision.build_id.is_(None)) | (Revision.build_id <= erasure.last_build),
         )
-        rows = ledger.scalars(wanted.with_for_update()).all()
+        rows = ledger.scalars(wanted.order_by(Revision.location).with_for_update()).all()
         for row in rows:
             move(row, RevisionState.REMOVED)
-        return sorted({row.location for row in rows})
+        return [as_built(row) for row in rows]
 
 
 def view_is_built(pipeline: str, view: str, query_id: str, version: int) -> bool:

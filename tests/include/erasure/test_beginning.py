@@ -219,4 +219,4 @@ def test_registered_interval_is_to_be_built_until_a_build_of_after_is_registered
     again = made.begin_attempt(pipeline)
     made.register(again, made.note_build(again))
     assert unfinished.intervals_to_build(begun) == []
-    assert unfinished.retire(begun) == ["file:///nowhere"]
+    assert [each.location for each in unfinished.retire(begun)] == ["file:///nowhere"]

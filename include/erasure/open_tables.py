@@ -1,0 +1,34 @@
+"""What Iceberg tables keep of erased rows: snapshots, manifests with their columns' bounds, former metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from include import lake
+from include.ledger.intervals.revisions import BuiltRevision
+from include.pipelines.spec import Pipeline
+
+
+def forget(pipeline: Pipeline, retired: Sequence[BuiltRevision]) -> int:
+    """Let the pipeline's Iceberg tables forget the files of revisions, and return how many snapshots went.
+
+    Tables that the pipeline declared once are among them. Raises what keeps a table from it.
+    """
+    if not _were_any(pipeline):
+        return 0
+    from include.iceberg.erased_files import forget_files
+
+    return forget_files(pipeline, retired)
+
+
+def files_of_others(pipeline: Pipeline) -> int:
+    """Return how many files in the tables' folders others wrote, which may hold rows."""
+    if not _were_any(pipeline):
+        return 0
+    from include.iceberg.erased_files import files_of_others
+
+    return sum(1 for _ in files_of_others(pipeline))
+
+
+def _were_any(pipeline: Pipeline) -> bool:
+    return any(lake.exists(lake.uri("iceberg", table)) for table in pipeline.tables)

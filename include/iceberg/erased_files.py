@@ -1,0 +1,166 @@
+"""Take every trace of erased files out of Iceberg tables: snapshots, manifests with their columns' bounds, metadata.
+
+A snapshot is the table as it was, so from the first erased file on most snapshots name one. They go with their tags.
+The one that took the last file out names it too; where that is the head, one that changes no file says the same
+in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ManageSnapshots
+
+from include import lake
+from include.crash_points import crash_point
+from include.errors import TidemarkError
+from include.iceberg.catalog import find, metadata_gone, opened, unescaped, writing
+from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, roll_back_foreign
+from include.iceberg.metadata_sweep import sweep_metadata
+from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
+from include.ledger.intervals.revisions import BuiltRevision
+from include.pipelines.spec import Pipeline
+
+_OWN_FILES = (".avro", ".metadata.json")
+
+
+def tables_of(pipeline: Pipeline) -> list[str]:
+    """Return the tables that are Iceberg tables, too, or were while the pipeline declared it."""
+    return [table for table in pipeline.tables if lake.exists(lake.uri("iceberg", table))]
+
+
+def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision]) -> int:
+    """Expire every snapshot that names a file of the revisions, delete its metadata, and return how many went.
+
+    Doing it twice is once. Raises TidemarkError for a snapshot that a tag or branch of somebody else names,
+    AnotherWriter, MetadataGone, and UsageError for a table that is not the pipeline's.
+    """
+    expired = 0
+    tables = [table for table in tables_of(pipeline) if any(each.table == table for each in erased)]
+    if not tables:
+        return 0
+    with writing(pipeline.name), opened() as catalog:
+        for table in tables:
+            folders = {f"{unescaped(each.location)}/" for each in erased if each.table == table}
+            try:
+                expired += _forget_in(catalog, pipeline, table, folders)
+            except FileNotFoundError as error:
+                raise metadata_gone(pipeline.name, table, error) from None
+    swept = sweep_metadata(pipeline, datetime.now(UTC), dry_run=False, tables=tables)
+    for why in swept.left:
+        raise TidemarkError(
+            f"{why}; the erasure is unfinished",
+            remedy=f"./tidemark erase {pipeline.name} --resume, when it is mended",
+            pipeline=pipeline.name,
+        )
+    return expired
+
+
+def _forget_in(catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Collection[str]) -> int:
+    for _ in range(TRIES):
+        stored = find(catalog, pipeline, table)
+        if stored is None:
+            return 0
+        try:
+            return _forget(roll_back_foreign(stored), folders, pipeline.name)
+        except CommitFailedException:
+            continue
+    raise TidemarkError(
+        f"somebody else goes on changing the Iceberg table {table}: the erasure is unfinished",
+        remedy=f"let them end, then: ./tidemark erase {pipeline.name} --resume",
+        pipeline=pipeline.name,
+    )
+
+
+def files_of_others(pipeline: Pipeline) -> Iterator[str]:
+    """Yield, below the lake, what lies in the tables' folders and was not written by Tidemark."""
+    for table in tables_of(pipeline):
+        at = lake.uri("iceberg", table)
+        for file in lake.list_files(at):
+            if not (file.name.startswith("metadata/") and file.name.endswith(_OWN_FILES)):
+                yield lake.below_lake(f"{at}/{file.name}")
+
+
+def _forget(table: Table, folders: Collection[str], pipeline: str) -> int:
+    live = [file for file in live_files(table) if _folder(file.file_path) in folders]
+    if live:
+        # Only a table that is not declared any more did not follow its intervals.
+        _say_again(table, live)
+    naming = _naming(table, folders)
+    if table.metadata.current_snapshot_id in naming:
+        _say_again(table, ())
+        crash_point("erased_head_said_again")
+        naming = _naming(table, folders)
+    _check_nobody_keeps(table, naming, pipeline)
+    if naming:
+        with table.transaction() as transaction:
+            Expire(transaction, table.metadata, list(naming.values()), through=False).commit()
+        crash_point("erased_snapshots_expired")
+        delete_lists(table, naming.values())
+    _drop_previous_metadata(table)
+    return len(naming)
+
+
+def _say_again(table: Table, without: Sequence[DataFile]) -> None:
+    """Commit a snapshot without these files that says what the head says, and move the head's verdicts to it."""
+    head = table.current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    said = {key: value for key, value in head.summary.additional_properties.items() if key.startswith("tidemark.")}
+    tags = [
+        name
+        for name, each in table.refs().items()
+        if each.snapshot_id == head.snapshot_id and build_of_tag(name) is not None
+    ]
+    with table.transaction() as transaction:
+        update = transaction.update_snapshot(snapshot_properties=said)
+        producer = update.overwrite() if without else update.merge_append()
+        with producer as snapshot:
+            for file in without:
+                snapshot.delete_data_file(file)
+        with ManageSnapshots(transaction) as references:
+            for name in tags:
+                references.create_tag(producer.snapshot_id, name)
+
+
+def _naming(table: Table, folders: Collection[str]) -> dict[int, Snapshot]:
+    """Return the snapshots whose manifests name a file of the folders, also as removed: with its columns' bounds."""
+    seen: dict[str, bool] = {}
+
+    def names_one(manifest: ManifestFile) -> bool:
+        path = manifest.manifest_path
+        if path not in seen:
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+            seen[path] = any(_folder(each.data_file.file_path) in folders for each in entries)
+        return seen[path]
+
+    return {each.snapshot_id: each for each in table.snapshots() if any(map(names_one, each.manifests(table.io)))}
+
+
+def _check_nobody_keeps(table: Table, naming: Collection[int], pipeline: str) -> None:
+    for name, each in table.refs().items():
+        if each.snapshot_id in naming and build_of_tag(name) is None:
+            raise TidemarkError(
+                f"the {each.snapshot_ref_type} {name} of the Iceberg table {'.'.join(table.name())} keeps a snapshot "
+                "with erased rows; the erasure is unfinished",
+                remedy=f"remove it from the table, then: ./tidemark erase {pipeline} --resume",
+                pipeline=pipeline,
+            )
+
+
+def _drop_previous_metadata(table: Table) -> None:
+    """Let the table forget its former metadata, whose files PyIceberg and the sweep then delete."""
+    for kept in ("1", PREVIOUS_VERSIONS):
+        with table.transaction() as transaction:
+            transaction.set_properties({"write.metadata.previous-versions-max": kept})
+        crash_point("erased_metadata_dropped")
+
+
+def _folder(path: str) -> str:
+    return path.rsplit("/", 1)[0] + "/"
