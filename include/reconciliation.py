@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice, zip_longest
 from typing import Any
 
 EXAMPLES = 20
-"""How many differences of each class are named one by one."""
+"""How many differences of each class are named one by one; each comparison has its share of them."""
 
 
 class DifferenceClass(StrEnum):
@@ -97,10 +98,14 @@ class Reconciliation:
 
 
 def _first_of_each(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
-    kept: list[Difference] = []
-    counted: Counter[DifferenceClass] = Counter()
-    for each in differences:
-        counted[each.cls] += 1
-        if counted[each.cls] <= EXAMPLES:
-            kept.append(each)
-    return tuple(kept)
+    """Return the first differences of each class, in order; of several comparisons in turn, so that each is named."""
+    places: dict[DifferenceClass, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, each in enumerate(differences):
+        places[each.cls][each.what].append(place)
+    kept = {place for compared in places.values() for place in islice(_in_turn(compared.values()), EXAMPLES)}
+    return tuple(each for place, each in enumerate(differences) if place in kept)
+
+
+def _in_turn(every: Iterable[Sequence[int]]) -> Iterator[int]:
+    for together in zip_longest(*every):
+        yield from (place for place in together if place is not None)

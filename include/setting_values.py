@@ -16,7 +16,17 @@ from urllib.parse import SplitResult, urlsplit
 _CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
 """What goes into a header, inside of brackets."""
 
+_PASSWORD = re.compile(r"(://[^:/@]*:)[^\s?]*@")
+"""SQLAlchemy also takes passwords with a slash or a colon in them; libpq takes several hosts."""
+
+_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
+
 _Number = TypeVar("_Number", int, float)
+
+
+def masked(address: str) -> str:
+    """Return an address as it may be printed: `***` for a password before its host or among its parameters."""
+    return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", address))
 
 
 class Secret:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
+from include.cli.output import console, print_facts, print_json, print_lines, print_table, progress, suggest, working
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
@@ -294,7 +294,6 @@ def verify(
     if as_json:
         print_json({"file": file, "differences": report.differences, "notes": report.notes})
     else:
-        for line in lines(report):
-            console.print(clean(line), highlight=False, soft_wrap=True)
+        print_lines(lines(report))
     if report.differences:
         raise typer.Exit(ReconciliationFailed.exit_code)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_table, progress, suggest, working
+from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import UsageError
 from include.housekeeping import run as keeping
 from include.pipelines import all_pipelines, load_pipeline
@@ -116,7 +116,7 @@ def _show(account: dict[str, Any], as_json: bool) -> None:
     remains = account.pop("remains", [])
     print_facts(account)
     for each in remains:
-        console.print(f"remains: {each}", highlight=False, soft_wrap=True)
+        console.print(f"remains: {clean(each)}", highlight=False, soft_wrap=True)
     if "erasure" in account:
         suggest("./tidemark rebuild TABLE PARTITION shows that nothing comes back from Kafka")
     else:

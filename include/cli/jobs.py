@@ -295,6 +295,6 @@ def sql(
     if as_json:
         print_json([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]])
     else:
-        print_table([clean(name) for name in answer["columns"]], answer["rows"])
+        print_table(answer["columns"], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
         suggest("./tidemark explain TABLE PARTITION tells where a partition's rows come from")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,9 +58,18 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, each as long as it is."""
+    for line in lines:
+        console.print(clean(line), highlight=False, soft_wrap=True)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """Print a table."""
-    table = Table(*columns, title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    """Print a table; title, columns and cells may come from data."""
+    header = map(clean, columns)
+    table = Table(
+        *header, title=clean(title) or None, title_justify="left", header_style="bold", box=None, pad_edge=False
+    )
     for row in rows:
         table.add_row(*(clean(value) for value in row))
     console.print(table)

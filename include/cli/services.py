@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -20,6 +19,7 @@ from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.pipelines import all_pipelines
 from include.services import supervisor
+from include.setting_values import masked
 
 if TYPE_CHECKING:
     from include.doctor.examine import Finding
@@ -42,7 +42,7 @@ def up(names: Names = None) -> None:
     Services that are already running are left as they are.
     """
     supervisor.up(names, progress)
-    print_table(["service", "address"], [[n, _masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
+    print_table(["service", "address"], [[n, masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
     suggest("./tidemark produce PIPELINE --events 10000, or ./tidemark demo for all at once")
 
 
@@ -62,16 +62,14 @@ def status(as_json: AsJson = False) -> None:
     is_known = services["postgres"].healthy
     missing, complete, gaps, waiting = _told_by_ledger() if is_known else (None,) * 4
     if as_json:
-        listed = {name: asdict(each) for name, each in services.items()}
+        listed = {name: {**asdict(each), "address": masked(each.address)} for name, each in services.items()}
         told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}
         print_json({"services": listed, **{name: _as_json(each) for name, each in told.items()}})
         return
     rows = []
     for name, each in services.items():
         state = "healthy" if each.healthy else "not started" if not each.address else "down"
-        rows.append(
-            [name, state, each.pid or ("external" if each.external else ""), _masked(each.address), each.detail]
-        )
+        rows.append([name, state, each.pid or ("external" if each.external else ""), masked(each.address), each.detail])
     print_table(["service", "state", "pid", "address", ""], rows)
     suggest("./tidemark lag" if services["postgres"].healthy and services["kafka"].healthy else "./tidemark up")
     for until in complete or ():
@@ -122,11 +120,6 @@ def setup_database() -> None:
     suggest("./tidemark status")
 
 
-def _masked(address: str) -> str:
-    parts = urlsplit(address)
-    return address.replace(f":{parts.password}@", ":***@", 1) if parts.password else address
-
-
 def _mark(finding: Finding) -> str:
     if finding.notice:
         return "[yellow]note[/yellow]"
@@ -154,9 +147,7 @@ def doctor(
         print_facts(examination.effective_settings())
         console.print()
         for finding in findings:
-            mark = _mark(finding)
-            console.print(
-                f"{mark} {finding.what}" + (f" — {finding.remedy}" if finding.remedy else ""), highlight=False
-            )
+            said = finding.what + (f" — {finding.remedy}" if finding.remedy else "")
+            console.print(f"{_mark(finding)} {clean(said)}", highlight=False)
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)

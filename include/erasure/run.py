@@ -19,7 +19,7 @@ from include.erasure import check, steps
 from include.erasure.find import Search, search
 from include.erasure.keys import Keys, hashes_of
 from include.erasure.steps import Tell
-from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping.run import alone
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures import intent, unfinished
@@ -169,9 +169,9 @@ def _renewed(lease: Lease) -> Iterator[None]:
     ended = threading.Event()
 
     def renew() -> None:
-        with suppress(TidemarkError):
-            # What ends it, the beginning's transaction finds again.
-            while not ended.wait(settings().lease_seconds / 4):
+        # What ends the lease, the beginning's transaction finds again; an outage that is over sooner does not.
+        while not ended.wait(settings().lease_seconds / 4):
+            with suppress(Exception):  # the thread's edge
                 writers.renew(lease)
 
     thread = threading.Thread(target=renew, daemon=True)

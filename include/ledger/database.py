@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from psycopg2.errors import UndefinedColumn, UndefinedTable
+from psycopg2.errors import ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
 from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
@@ -35,14 +35,21 @@ def engine() -> Engine:
 def session() -> Iterator[Session]:
     """Open one transaction: committed at the end, rolled back by an exception.
 
-    Raises ServiceUnreachable when PostgreSQL does not answer in time or goes away, TidemarkError when the ledger's
-    tables are of another version of the code.
+    Raises ServiceUnreachable when PostgreSQL does not answer in time, goes away or takes no writes, TidemarkError when
+    the ledger's tables are of another version of the code.
     """
+    with _named_errors(), Session(engine(), expire_on_commit=False) as opened, opened.begin():
+        yield opened
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
     try:
-        with Session(engine(), expire_on_commit=False) as opened, opened.begin():
-            yield opened
+        yield
     except DBAPIError as error:
-        if isinstance(error, OperationalError) or error.connection_invalidated:
+        # A standby that was not promoted, or a database whose disk ran full, answers and takes no writes.
+        is_away = isinstance(error, OperationalError) or isinstance(error.orig, ReadOnlySqlTransaction)
+        if is_away or error.connection_invalidated:
             raise unreachable(error) from error
         if isinstance(error.orig, UndefinedTable | UndefinedColumn):
             raise of_another_version(error.orig) from error
@@ -61,15 +68,12 @@ def lock(ledger: Session, name: str) -> None:
 
 def migrate() -> None:
     """Bring the ledger's tables to this code's version; do nothing when they are."""
-    try:
-        with engine().begin() as connection:
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-            connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
-            # Two processes migrating at once would both create the tables: the second waits here.
-            connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION)))
-            upgrade(connection)
-    except OperationalError as error:
-        raise unreachable(error) from error
+    with _named_errors(), engine().begin() as connection:
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        # Two processes migrating at once would both create the tables: the second waits here.
+        connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION)))
+        upgrade(connection)
 
 
 def upgrade(connection: Connection, version: str = "head") -> None:

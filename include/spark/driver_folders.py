@@ -45,8 +45,9 @@ def hold() -> None:
 
 
 def sweep() -> list[Path]:
-    """Remove dead drivers' folders and return them."""
-    dead = [folder for folder in _root().glob("*") if not _is_in_use(folder)]
+    """Remove dead drivers' folders and return them; two sweeps at once share them."""
+    # Nothing else belongs there: what is no folder is left to whoever put it there.
+    dead = [folder for folder in _root().glob("*") if folder.is_dir() and not _is_in_use(folder)]
     for folder in dead:
         # Another sweep may be at it.
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,7 +59,7 @@ def _is_in_use(folder: Path) -> bool:
         descriptor = os.open(folder / _LOCK, os.O_RDWR)
     except FileNotFoundError:
         # Not up yet, or killed before it was.
-        return folder.exists() and time.time() - folder.stat().st_mtime < STARTING
+        return time.time() - _changed_at(folder) < STARTING
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -66,6 +67,14 @@ def _is_in_use(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _changed_at(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        # Another sweep has removed it meanwhile.
+        return float("-inf")
 
 
 def _root() -> Path:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-from confluent_kafka import KafkaException
-
-from include.errors import TidemarkError
+from include.errors import one_line
 from include.intervals.notifications import tell_outages
 from include.pipelines.spec import Pipeline
 from spark_jobs.spark.log import log_of
@@ -42,9 +40,9 @@ class OutageNotices(threading.Thread):
             if told := tell_outages(self._pipeline):
                 log_of(self._pipeline.name).info("%s notifications of outages sent", told)
             self._is_late = False
-        except (TidemarkError, KafkaException) as error:
+        except Exception as error:  # the thread's edge: whatever is wrong with a service now, it is told later
             if not self._is_late:
-                log_of(self._pipeline.name).warning("outages are not told yet: %s", error)
+                log_of(self._pipeline.name).warning("outages are not told yet: %s", one_line(str(error)))
             self._is_late = True
 
     def end(self) -> None:

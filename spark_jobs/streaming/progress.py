@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.errors import TidemarkError
+from include.errors import one_line
 from include.ledger.streams import progress
 from include.ledger.streams.progress import QueryProgress
 from spark_jobs.spark.log import log_of
@@ -57,13 +57,13 @@ class ProgressNotes(threading.Thread):
                 progress.note(self._pipeline, new)
                 self._noted.update({each.query: each for each in new})
             self._is_away = False
-        except TidemarkError as error:
-            if not self._is_away:
-                log_of(self._pipeline).warning("the progress of the queries is not noted: %s", error)
-            self._is_away = True
         except (PySparkException, Py4JError, ConnectionError):
             # The driver is ending, or a query was replaced while it was asked.
             return
+        except Exception as error:  # the thread's edge: the charts go on as soon as the ledger writes again
+            if not self._is_away:
+                log_of(self._pipeline).warning("the progress of the queries is not noted: %s", one_line(str(error)))
+            self._is_away = True
 
     def end(self) -> None:
         """End the thread; one that waits for the ledger is not waited for."""

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import lake
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.lake import object_store
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
@@ -43,7 +43,7 @@ class Stop:
 class Heartbeat(threading.Thread):
     """Renews the lease from the moment it is held, also while Spark starts.
 
-    An outage of the ledger is tolerated as long as the lease lasts.
+    A ledger that is away, or refuses to write, is tolerated as long as the lease lasts.
     """
 
     def __init__(self, lease: writers.Lease) -> None:
@@ -67,16 +67,14 @@ class Heartbeat(threading.Thread):
             try:
                 self._stop_requested = writers.renew(self._lease, self._application_id, self._ui_address)
                 last = time.monotonic()
-            except ServiceUnreachable as error:
-                if time.monotonic() - last > settings().lease_seconds:
-                    self._error = error
+            except Exception as error:  # the thread's edge: if it ends, the lease runs out unheard
+                is_final = isinstance(error, TidemarkError) and not isinstance(error, ServiceUnreachable)
+                if is_final or time.monotonic() - last > settings().lease_seconds:
+                    self._error = _named(error)
                     return
-            except TidemarkError as error:
-                self._error = error
-                return
 
     def stop_requested(self) -> bool:
-        """Return whether a stop was requested. Raises AnotherWriter or ServiceUnreachable when the lease is lost."""
+        """Return whether a stop was requested. Raises TidemarkError, mostly AnotherWriter, when the lease is lost."""
         if self._error is not None:
             raise self._error
         return self._stop_requested
@@ -85,6 +83,15 @@ class Heartbeat(threading.Thread):
         """End the renewals."""
         self._ended.set()
         self.join(timeout=15)
+
+
+def _named(error: Exception) -> TidemarkError:
+    if isinstance(error, TidemarkError):
+        return error
+    return TidemarkError(
+        f"the lease could not be renewed: {type(error).__name__}: {one_line(str(error))}",
+        remedy="./tidemark status; mend PostgreSQL, then start the stream again",
+    )
 
 
 @contextmanager

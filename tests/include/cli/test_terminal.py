@@ -34,6 +34,21 @@ _conclude(Verdict("p", {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:
 """
 
 
+DOCTOR = """
+import typer
+from include.cli import services
+from include.doctor import examine
+from include.doctor.examine import Finding
+examine.examine = lambda **_: [Finding(True, "a file [red]x[/red] and [/nothing]", "look at [b]")]
+services.doctor()
+"""
+
+TABLE = """
+from include.cli.output import print_table
+print_table(["[red]column"], [["[/cell]"]], title="[bold]title")
+"""
+
+
 def at_terminal(home: Path, *command: str) -> str:
     """All that a command writes to a terminal of 100 columns, which is its standard output and error."""
     master, slave = pty.openpty()
@@ -103,6 +118,12 @@ def test_verdict_is_words_at_a_terminal_and_json_elsewhere(tmp_path: Path) -> No
     result = piped(tmp_path, "-c", TELL)
     assert result.stdout.startswith('{\n  "pipeline": "p"')
     assert result.stderr == f"tidemark: {words}\n"
+
+
+def test_markup_in_names_and_data_is_printed_as_it_is(tmp_path: Path) -> None:
+    assert "a file [red]x[/red] and [/nothing] — look at [b]" in piped(tmp_path, "-c", DOCTOR).stdout
+    table = piped(tmp_path, "-c", TABLE).stdout
+    assert [line.strip() for line in table.splitlines()] == ["[bold]title", "[red]column", "[/cell]"]
 
 
 def test_set_up_counts_its_seconds_at_a_terminal_only_and_ends_as_its_step(tmp_path: Path) -> None:

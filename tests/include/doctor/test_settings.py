@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.doctor.examine import effective_settings
+from include.setting_values import masked
 from include.settings import settings
 
 
@@ -15,6 +16,25 @@ def test_settings_without_a_service_are_none_when_nobody_set_them() -> None:
     assert embedded == {"TIDEMARK_KAFKA_BOOTSTRAP", "TIDEMARK_DATABASE_URL", "TIDEMARK_REGISTRY_URL"}
     assert shown["TIDEMARK_CONTACT"] == shown["TIDEMARK_OPENLINEAGE_URL"] == "(none)"
     assert shown["TIDEMARK_SPARK_UI"] == "false"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://someone:canary@127.0.0.1:5432/postgres",
+        "postgresql://someone:can/ary:canary@h1,h2:5432/ledger?sslmode=require",
+        "postgresql://h:5432/ledger?user=a&password=canary&sslpassword=canary",
+        "https://someone:canary@registry:8081",
+    ],
+)
+def test_password_in_an_address_is_masked_and_all_else_stays(address: str) -> None:
+    shown = masked(address)
+
+    assert "canary" not in shown
+    assert "***" in shown
+    assert shown.split("://")[0] == address.split("://")[0]
+    assert masked("127.0.0.1:9092,h:1") == "127.0.0.1:9092,h:1"
+    assert masked("postgresql://someone@h:5432/ledger") == "postgresql://someone@h:5432/ledger"
 
 
 def test_secret_of_a_setting_is_masked_when_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,14 @@ def test_broker_is_found_dead_and_returns_with_its_records_when_killed(home: Hom
     assert message.value() == b"still here"
 
 
+def test_password_of_the_database_is_not_printed_with_its_address(home: Home) -> None:
+    password = str(make_url(home.database).password)
+    for told in (("status", "--json"), ("status",), ("up",)):
+        shown = home.run(*told).stdout
+        assert "127.0.0.1" in shown
+        assert password not in shown
+
+
 def test_database_is_found_dead_and_returns_with_its_rows_when_killed(home: Home) -> None:
     query(home, "CREATE TABLE kept AS SELECT 42 AS answer")
     kill(home, "postgres")

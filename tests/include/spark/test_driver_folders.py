@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,20 @@ def test_nothing_is_held_when_a_driver_was_given_no_folder(home: Path, monkeypat
     driver_folders.hold()
     assert not (home / "tmp").exists()
     assert driver_folders.sweep() == []
+
+
+def test_each_sweep_ends_when_several_meet_at_folders_of_drivers_that_never_came_up(home: Path) -> None:
+    for _ in range(300):
+        os.utime(driver_folders.make("stream"), (0, 0))
+    with ThreadPoolExecutor(8) as several:
+        swept = [each.result() for each in [several.submit(driver_folders.sweep) for _ in range(8)]]
+    assert list((home / "tmp").iterdir()) == []
+    assert len({folder for each in swept for folder in each}) == 300
+
+
+def test_what_is_no_folder_keeps_nobody_from_sweeping(home: Path) -> None:
+    folder = driver_folders.make("stream")
+    os.utime(folder, (0, 0))
+    (home / "tmp" / "notes").write_text("of an operator")
+    assert driver_folders.sweep() == [folder]
+    assert (home / "tmp" / "notes").read_text() == "of an operator"

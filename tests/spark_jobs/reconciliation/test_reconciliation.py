@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -184,6 +185,22 @@ def test_examples_are_limited_while_counts_go_on() -> None:
     total = sum(one_by_one, Reconciliation())
     assert total.unexplained == EXAMPLES + 5
     assert [each.where for each in total.examples()] == [str(number) for number in range(EXAMPLES)]
+
+
+def test_each_view_has_its_share_of_the_examples() -> None:
+    def of_view(name: str, count: int) -> Reconciliation:
+        return Reconciliation.of(
+            Difference(DifferenceClass.UNEXPLAINED, f"{name} against its topic", f"{name} {number}", "differs")
+            for number in range(count)
+        )
+
+    total = sum((of_view("first", 50), of_view("second", 50), of_view("third", 3)), Reconciliation())
+    assert total.unexplained == 103
+    named = Counter(each.what.split()[0] for each in total.differences)
+    assert total.differences[0].where == "first 0"
+    assert sum(named.values()) == EXAMPLES
+    assert named["third"] == 3
+    assert min(named["first"], named["second"]) >= 8
 
 
 def test_unexplained_differences_are_named_first() -> None:
