@@ -142,6 +142,7 @@ class StreamOperator(SparkSubmitOperator):
             self.log.info(
                 "other code was deployed, which continues where the driver is: %s", ", ".join(event["changed"])
             )
+            take_step(launches.note_reason, launch, "replaced: other code was deployed")
             take_step(drivers.stop_driver, self.pipeline, launch)
             self.log.info("the driver has finished its micro-batch; the next run starts one of the new code")
             return
@@ -154,6 +155,7 @@ class StreamOperator(SparkSubmitOperator):
         if event["event"] == "stalled":
             told = f"{what}; it is stopped and started again"
             send_alert(context, self.pipeline, told, key=stream_key(self.pipeline), query=event["query"])
+            take_step(launches.note_reason, launch, f"stalled: the query {event['query']} committed nothing")
             take_step(drivers.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
         self._fail(context["ti"].dag_id, what)

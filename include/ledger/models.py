@@ -77,6 +77,9 @@ class StreamLaunch(Base):
     log: Mapped[str] = mapped_column(comment="Path of its log file on that host")
     ended_at: Mapped[datetime | None] = mapped_column(comment="When it was found ended")
     exit_code: Mapped[int | None] = mapped_column(comment="Its exit code, once known")
+    ended_for: Mapped[str] = mapped_column(
+        default="", server_default="", comment="Why Airflow ended it; empty: it did not"
+    )
 
 
 class Topic(Base):

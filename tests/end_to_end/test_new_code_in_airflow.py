@@ -112,6 +112,8 @@ def test_driver_is_replaced_between_two_micro_batches_when_code_that_continues_i
         wait_for("another driver", lambda: driver(home).launches == (0, None) and driver(home).holder, 240)
     finally:
         end_of(producer)
+    reasons = ask(home, "SELECT ended_for FROM stream_launches ORDER BY launched_at")
+    assert reasons == [("replaced: other code was deployed",), ("",)]
     after = driver(home)
     assert after.token > before.token
     assert after.holder != before.holder

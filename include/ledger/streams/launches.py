@@ -28,10 +28,13 @@ class Launch:
     """None until it ends."""
     ended_at: datetime | None = None
     """When it was found ended."""
+    ended_for: str = ""
+    """Why Airflow ended it; empty: it did not."""
 
 
 def _launch_of(row: StreamLaunch) -> Launch:
-    return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, row.pid, row.exit_code, row.ended_at)
+    facts = (row.pid, row.exit_code, row.ended_at, row.ended_for)
+    return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, *facts)
 
 
 def note_intent(launch: str, pipeline: str, host: str, log: str) -> None:
@@ -52,6 +55,14 @@ def note_end(launch: str, exit_code: int) -> None:
         row = ledger.get(StreamLaunch, launch)
         if row is not None:
             row.ended_at, row.exit_code = func.now(), exit_code
+
+
+def note_reason(launch: str, why: str) -> None:
+    """Record why Airflow ends a driver; without effect on one that was started by hand."""
+    with session() as ledger:
+        row = ledger.get(StreamLaunch, launch)
+        if row is not None:
+            row.ended_for = why
 
 
 def find(launch: str) -> Launch | None:

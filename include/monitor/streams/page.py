@@ -123,7 +123,9 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
 
 def _restarts(started: Sequence[Launch], *, is_live: bool) -> Iterable[Restart]:
     for number, each in enumerate(started):
-        if each.exit_code is not None:
+        if each.ended_for:
+            reason = each.ended_for
+        elif each.exit_code is not None:
             reason = "stopped, or caught up" if each.exit_code == 0 else error_class(each.exit_code).meaning
         elif number == 0 and is_live:
             reason = "runs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -9,12 +10,15 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from include import alerts
 from include.ledger.alerts import Alert
+from include.services.airflow import airflow_environment
 from tests.conftest import REPOSITORY, Home, settings_of
+from tests.support.canaries import dump_of
 from tests.support.receivers import Received, listening, mail_server, tls_in
 
 pytestmark = pytest.mark.services
@@ -101,6 +105,35 @@ def test_connection_that_airflow_keeps_is_named_by_its_name_alone(
     assert received.logins == [("eve", CANARY, False)]
     assert [mail["From"] for mail in received.mails] == ["kept@example.org"]
     assert CANARY not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+def test_dag_watch_mails_by_the_connection_in_airflows_database_what_a_command_could_not(
+    postgres: Home, received: Received
+) -> None:
+    kept = "airflow://operators_mail"
+    tell(postgres, kept, "in the database")
+    assert received.mails == []
+    server, extra = urlsplit(received.smtp), json.dumps({"disable_ssl": True, "disable_tls": True})
+    facts = {"type": "smtp", "host": str(server.hostname), "port": str(server.port), "login": "eve", "extra": extra}
+    named = [part for name, value in facts.items() for part in (f"--conn-{name}", value)]
+    settings = {"TIDEMARK_ALERT_SMTP": kept, "TIDEMARK_ALERT_EMAIL_TO": "on-call@example.org"}
+    with settings_of(postgres, **settings):
+        environment = airflow_environment(1)
+
+    def airflow(*arguments: str) -> str:
+        command = [str(Path(sys.executable).with_name("airflow")), *arguments]
+        done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        return done.stdout + done.stderr
+
+    airflow("db", "migrate")
+    airflow("connections", "add", "operators_mail", *named, "--conn-password", CANARY)
+    log = airflow("dags", "test", "watch")
+    assert received.logins == [("eve", CANARY, False)]
+    assert [mail["Subject"] for mail in received.mails] == ["[tidemark] in the database raised: the archive is behind"]
+    assert CANARY not in log + dump_of(postgres, "airflow")
 
 
 def test_command_imports_no_airflow_until_it_sends_a_mail(tmp_path: Path) -> None:

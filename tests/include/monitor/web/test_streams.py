@@ -67,6 +67,9 @@ def log(postgres: Home, lease: writers.Lease) -> Path:
     generations.open_generation(lease, started_by="eve@host", reason=HOSTILE)
     launches.note_intent("failed", NAME, "host", str(path))
     launches.note_end("failed", 4)
+    launches.note_intent("replaced", NAME, "host", str(path))
+    launches.note_reason("replaced", "replaced: other code was deployed")
+    launches.note_end("replaced", 0)
     launches.note_intent("running", NAME, "host", str(path))
     progress.note(NAME, [told(number) for number in range(10)])
     progress.note(NAME, [told(number, query="hourly_counts") for number in range(3)])
@@ -107,7 +110,11 @@ def test_stream_is_told_with_driver_rates_restarts_and_log(client: httpx.Client)
     assert (archive["query"], counts["query"]) == ("archive", "hourly_counts")
     assert (archive["input_rate"], archive["seconds"], archive["state_rows"]) == (50, 1.5, 7)
     assert [part["name"] for part in archive["parts"]] == ["addBatch", "walCommit"]
-    assert [each["reason"] for each in page["restarts"]] == ["runs", "offsets are lost, or the topic was recreated"]
+    assert [(each["reason"], each["is_failure"]) for each in page["restarts"]] == [
+        ("runs", False),
+        ("replaced: other code was deployed", False),
+        ("offsets are lost, or the topic was recreated", True),
+    ]
     assert page["log"]["lines"] == ["started <img src=x onerror=\"document.title='owned'\">[31m", "password=********"]
 
 
