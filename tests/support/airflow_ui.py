@@ -93,6 +93,8 @@ class AirflowUi:
             part.send_keys(Keys.CONTROL, "a")
             part.send_keys(text, Keys.TAB)
         self.find("[data-part=content][data-state=open] input").send_keys(Keys.ESCAPE)
+        left = """[...document.querySelectorAll("input[placeholder='HH:mm']")].filter((e) => e.checkVisibility())"""
+        self.wait("the calendar to be gone", f"{left}.length === 0")
 
     def switch(self, label: str) -> None:
         """Turn on a field of the form that is yes or no."""
@@ -106,6 +108,19 @@ class AirflowUi:
         wait_for("the form to be complete", button.is_enabled, 30)
         self.click(button)
         self.wait("the form to close", f"!document.querySelector('{_DIALOG} [data-testid=trigger-dag-submit]')")
+
+    def open_question(self, dag: str, run: str, task: str) -> str:
+        """Open what a task that awaits input asks, and return what the page says."""
+        self.browser.get(f"{self.address}/dags/{dag}/runs/{run}/tasks/{task}/required_actions")
+        self.wait("the question", "document.querySelector('#element_reason')")
+        return self.text()
+
+    def answer(self, option: str, reason: str) -> None:
+        """Give a reason and an answer to the question that is open."""
+        self.find("#element_reason").send_keys(reason, Keys.TAB)
+        button = self.find(f"[data-testid=hitl-option-{option}]")
+        wait_for("the answer to be taken", button.is_enabled, 30)
+        self.click(button)
 
     @contextmanager
     def pages(self, path: str = "/") -> Iterator[Any]:
@@ -148,7 +163,9 @@ class AirflowUi:
 
     def complaints(self) -> list[str]:
         """Return the errors of the console since it was asked before."""
-        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+        told = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+        # Of the machine, not of a page: somebody has made or removed a network interface.
+        return [message for message in told if "ERR_NETWORK_CHANGED" not in message]
 
     def _field(self, label: str, selector: str) -> Any:
         """Return the input of a labelled field; Airflow's labels do not all name theirs."""

@@ -62,7 +62,7 @@ def canaries(folder: Path, received: Received) -> Iterator[Canaries]:
     web = received.webhook.removesuffix("/hook")
     made = Canaries(
         {
-            "TIDEMARK_ALERT_SMTP": received.smtp.replace("//", f"//eve:{values['mail']}@"),
+            "TIDEMARK_ALERT_SMTP": received.smtp.replace("//", f"//eve:{values['mail']}@") + "/?disable_tls=true",
             "TIDEMARK_ALERT_EMAIL_TO": "operators@example.org",
             "TIDEMARK_ALERT_WEBHOOK": f"{web}/{values['webhook']}",
             "TIDEMARK_OPENLINEAGE_URL": web.replace("//", f"//:{values['lineage']}@"),
