@@ -8,7 +8,7 @@ import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
 from include.spark.submission import FIRST_COMPILER
-from tests.benchmarks import archive, batches, commands, flags, interval, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, interval, pages, pipelines, reads
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -37,6 +37,19 @@ def test_command_is_measured_beside_its_baseline() -> None:
         assert cpu > found["seconds"][baseline]["cpu"] > 0
         assert found["cpu_ratio"][name] > 1
     assert {target.figure for target in commands.targets(found)} == {"seconds.--help.wall", "seconds.status.wall"}
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+def test_costs_of_being_looked_at_are_told() -> None:
+    found = pages.run(rounds=1, seconds=10)
+    assert [len(each) for each in found["idle"]["rounds"].values()] == [1, 1]
+    assert found["idle"]["without"] > 0
+    assert found["idle"]["with_page"] > 0
+    assert found["notes"]["cpu_milliseconds_of_a_look"] > 0
+    assert "streams.py" in found["dag_files"]
+    figures = {target.figure for target in pages.targets(found)}
+    assert {"idle.with_page", "notes.share_of_a_core", "dag_files.streams.py"} <= figures
 
 
 @pytest.mark.slow

@@ -53,7 +53,14 @@ def test_notebook_reads_ledger_tables_and_live_view_and_draws_each(in_process: H
     done = tmp_path / "done.ipynb"
     # The project's libraries first, then those of the group alone: both are of one lock file.
     packages = next((REPOSITORY / ".venv" / "lib").glob("python*/site-packages"))
-    environment = in_process.environment(PYTHONPATH=f"{REPOSITORY}{os.pathsep}{packages}")
+    secrets = {
+        "TIDEMARK_ALERT_SMTP": "smtp://eve:c4nary-of-mail@127.0.0.1:1",
+        "TIDEMARK_ALERT_WEBHOOK": "http://127.0.0.1:1/c4nary-of-webhook",
+        "TIDEMARK_OPENLINEAGE_URL": "http://:c4nary-of-lineage@127.0.0.1:1",
+        "TIDEMARK_REGISTRY_URL": "http://eve:c4nary-of-registry@127.0.0.1:1",
+        "AWS_SECRET_ACCESS_KEY": "c4nary-of-bucket",
+    }
+    environment = in_process.environment(PYTHONPATH=f"{REPOSITORY}{os.pathsep}{packages}", **secrets)
     command = [str(tool_environment("notebook") / "python"), "-c", EXECUTE, str(NOTEBOOK), str(done)]
     ran = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
@@ -65,6 +72,7 @@ def test_notebook_reads_ledger_tables_and_live_view_and_draws_each(in_process: H
     password = urlsplit(in_process.database).password
     assert password
     assert password not in text
+    assert "c4nary" not in text + ran.stdout + ran.stderr
 
 
 def message(zipcode: str, hits: int) -> tuple[bytes, bytes]:

@@ -161,6 +161,18 @@ def test_compacted_topics_hold_the_counts_of_all_windows(streamed: Home, verdict
         assert told_by_topic(streamed.kafka, topic, key) == expected
 
 
+@pytest.mark.slow
+def test_largest_zip_codes_are_shown_though_no_report_names_them(streamed: Home, verdict: dict[str, Any]) -> None:
+    rows = archived(streamed, "isp_hits")
+    counts = counts_by_zip([{**row, "seconds": row["hittime"].replace(tzinfo=UTC).timestamp()} for row in rows])
+    found = streamed.json("top", "isp_hits", "--once", "--json", "--since", "6h", "--windows", "24")
+    assert (found["by"], found["measure"], found["late"], len(found["windows"])) == (["zipcode"], "hits", 0, 24)
+    for window in found["windows"]:
+        inside = {zip_code: hits for (zip_code, start), hits in counts.items() if start == seconds(window["from"])}
+        assert (window["total"], window["keys"]) == (sum(inside.values()), len(inside))
+        assert [hits for _, hits in window["rows"]] == sorted(inside.values(), reverse=True)[:10]
+
+
 def test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed: Home, verdict: dict[str, Any]) -> None:
     for table, topic, key in (
         ("isp_hits_by_zip", "isp-hits-by-zip", "zipcode"),
