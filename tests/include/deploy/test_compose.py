@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import stat
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import partial
@@ -21,38 +19,12 @@ import pytest
 from dotenv import dotenv_values
 
 from include.deploy import check_health, generate_env
+from tests.support.compose_file import parse, parser
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMPOSE = REPOSITORY / "docker-compose.yml"
 DOCKERFILE = (REPOSITORY / "include" / "deploy" / "Dockerfile").read_text()
-# The library that `docker compose` parses with, for machines without the plugin.
-COMPOSE_CONFIG = Path(__file__).with_name("compose_config")
 ONE_SHOT = {"setup", "airflow-migrate"}
-
-
-def _parser() -> list[str]:
-    """The command of a real Compose parser that prints the resolved model as JSON."""
-    docker = shutil.which("docker")
-    if docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0:
-        return [docker, "compose", "--file", str(COMPOSE), "config", "--format", "json"]
-    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-    if go:
-        return [go, "-C", str(COMPOSE_CONFIG), "run", ".", str(COMPOSE)]
-    pytest.skip("neither the docker compose plugin nor Go (for compose-go) is installed")
-
-
-def _parse(command: list[str], environment: dict[str, str | None]) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "GOPROXY", "GOFLAGS", "GOCACHE") if name in os.environ}
-    variables = {name: value for name, value in environment.items() if value is not None}
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**kept, **variables},
-        cwd=REPOSITORY,
-        timeout=300,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +38,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | Non
 @pytest.fixture(scope="module")
 def model(environment: dict[str, str | None]) -> dict[str, Any]:
     """The compose file as Compose understands it."""
-    result = _parse(_parser(), environment)
+    result = parse(parser(), environment)
     if "dial tcp" in result.stderr or "requires go >=" in result.stderr:
         pytest.skip(f"compose-go cannot be built here: {result.stderr.strip()[:200]}")
     assert result.returncode == 0, result.stderr
@@ -88,10 +60,10 @@ def test_every_service_is_there_when_parsed(services: dict[str, Any]) -> None:
 
 
 def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, str | None]) -> None:
-    command = _parser()
+    command = parser()
     if command[1] == "compose":
         command[2:2] = ["--env-file", os.devnull]
-    result = _parse(command, {**environment, "TIDEMARK_DB_PASSWORD": None})
+    result = parse(command, {**environment, "TIDEMARK_DB_PASSWORD": None})
     assert result.returncode != 0
     assert "generate_env.py" in result.stderr
 
@@ -102,7 +74,7 @@ def test_lake_in_a_bucket_reaches_all_who_read_or_write_it(environment: dict[str
         "AWS_ENDPOINT_URL": "http://s3:8333",
         "AWS_SECRET_ACCESS_KEY": "x",
     }
-    result = _parse(_parser(), {**environment, **bucket})
+    result = parse(parser(), {**environment, **bucket})
     assert result.returncode == 0, result.stderr
     services = json.loads(result.stdout)["services"]
     for name in ("setup", "airflow-scheduler", "airflow-triggerer", "monitor"):

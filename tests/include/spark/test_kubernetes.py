@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import yaml
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY, settings
 from include.spark import cluster_run, kubernetes
+from include.spark.jars import pyspark_home
 from include.spark.submission import submission
 from tests.support.kubernetes_api import RecordingApi, recording_api
 
@@ -153,6 +156,74 @@ def test_driver_s_pod_is_whole_and_without_secrets_when_spark_makes_it(on_kubern
     asked = set(on_kubernetes.asked)
     assert ("create", "", "pods") in asked
     assert asked - allowed("spark-submit") == set()
+
+
+def executor_pod(master: str, options: dict[str, str]) -> dict[str, Any]:
+    """The pod of an executor, as Spark's scheduler in a driver builds it."""
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    libraries = pyspark_home() / "jars"
+    (own_jar,) = libraries.glob("py4j-*.jar")
+    port, process = launch_gateway(
+        jarpath=str(own_jar), classpath=f"{libraries}/*", javaopts=["-XX:TieredStopAtLevel=1"], die_on_exit=True,
+        return_proc=True,
+    )  # fmt: skip
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    try:
+        spark, kubernetes_api = gateway.jvm.org.apache.spark, gateway.jvm.io.fabric8.kubernetes
+        none = gateway.jvm.scala.Option.empty()
+        conf = spark.SparkConf(False)
+        for name, value in {
+            **options, "spark.app.name": "stream isp_hits", "spark.driver.host": "driver", "spark.driver.port": "7078",
+        }.items():  # fmt: skip
+            conf.set(name, value)
+
+        def companion(name: str) -> Any:
+            return gateway.jvm.java.lang.Class.forName(f"org.apache.spark.{name}$").getField("MODULE$").get(None)
+
+        driver = companion("deploy.k8s.SparkKubernetesClientFactory$ClientType").Driver()
+        client = spark.deploy.k8s.SparkKubernetesClientFactory.createKubernetesClient(
+            master.removeprefix("k8s://"), none, "spark.kubernetes.authenticate", driver, conf, none
+        )
+        profile = companion("resource.ResourceProfile").getOrCreateDefaultProfile(conf)
+        built = spark.scheduler.cluster.k8s.KubernetesExecutorBuilder().buildFromFeatures(
+            spark.deploy.k8s.KubernetesExecutorConf(conf, "spark-1", "1", none, profile.id()),
+            spark.SecurityManager(conf, none, getattr(companion("SecurityManager"), "$lessinit$greater$default$3")()),
+            client, profile,
+        )  # fmt: skip
+        to_json = kubernetes_api.client.utils.Serialization.asJson
+        pod: dict[str, Any] = json.loads(to_json(built.pod().pod()))
+        pod["spec"]["containers"] = [json.loads(to_json(built.pod().container()))]
+        return pod
+    finally:
+        gateway.shutdown()
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.usefixtures("local_lake")
+def test_executor_s_pod_has_the_bucket_s_secret_alone_when_spark_makes_it(on_kubernetes: RecordingApi) -> None:
+    job = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits")
+    pod = executor_pod(on_kubernetes.master, job.conf)
+    kubernetes_validate.validate(pod, "1.37", strict=True)
+    assert CANARY not in json.dumps(pod)
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    template = yaml.safe_load((settings().pod_templates / "executor.yaml").read_text())["spec"]
+    assert spec["serviceAccountName"] == "tidemark-executor"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"] == template["securityContext"]
+    assert container["securityContext"] == template["containers"][0]["securityContext"]
+    assert container["image"] == IMAGE
+    assert container["args"] == ["executor"]
+    assert container["resources"]["limits"]["ephemeral-storage"] == "8Gi"
+    assert [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume] == ["tidemark-bucket"]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["SPARK_DRIVER_URL"] == "spark://CoarseGrainedScheduler@driver:7078"
+    # What the image's entrypoint reads.
+    read = set(re.findall(r"\$\{?(SPARK_(?!DRIVER_BIND|JAVA)\w+)", (ACCESS.parents[1] / "entrypoint.sh").read_text()))
+    assert read - {"SPARK_CONF_DIR"} <= environment.keys()
+    assert environment["SPARK_HOME"] == str(pyspark_home())
+    assert environment["PYTHONPATH"] == str(REPOSITORY)
 
 
 @pytest.mark.usefixtures("local_lake")
