@@ -131,14 +131,21 @@ class Composition:
 
     def run(self, name: str, command: Sequence[str], timeout: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a command in a service's container, as `docker compose exec` does."""
-        running = self.running.get(name)
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children") if running else None
-        first = children.read_text().split() if children and children.exists() else []
+        first = self._first_process(name)
         inside = self._inside(name, command)
         if first:
-            enter = ["nsenter", "--target", first[0], "--mount", "--uts", "--net", "--pid"]
-            inside = [*enter, f"--wd={self._work_folder(name)}", *self._as_user(name), *command]
+            enter = ["nsenter", "--target", str(first), "--mount", "--uts", "--net", "--pid"]
+            change = ["bash", "-c", f'cd {self._work_folder(name)}; exec "$@"', "inside"]
+            inside = [*enter, *change, *self._as_user(name), *command]
         return subprocess.run(inside, env=self._environment(name), capture_output=True, text=True, timeout=timeout)
+
+    def _first_process(self, name: str) -> int | None:
+        """The process that a container ends with; None for one that does not run."""
+        try:
+            found = Path(f"/proc/{self.running[name].pid}/task/{self.running[name].pid}/children").read_text().split()
+        except (KeyError, FileNotFoundError):
+            return None
+        return int(found[0]) if found else None
 
     def _start(self, name: str) -> None:
         service = self.model["services"][name]
@@ -263,23 +270,27 @@ class Composition:
 
     def stop(self, name: str) -> int:
         """Stop a service as an engine does, by SIGTERM to its first process, and return its exit code."""
-        process = self.running.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            first = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            for each in first:
-                os.kill(int(each), signal.SIGTERM)
+        self._signal(name, signal.SIGTERM)
         try:
-            return process.wait(60)
+            return self.running[name].wait(60)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return process.wait()
+            self._signal(name, signal.SIGKILL)
+            return self.running[name].wait(60)
+        finally:
+            del self.running[name]
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        first = self._first_process(name)
+        if first is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(first, number)
 
     def down(self) -> None:
         """End what still runs, the last one first, and remove the networks."""
         for name in reversed(self.started):
-            if name in self.running and self.running[name].poll() is None:
-                os.killpg(self.running[name].pid, signal.SIGKILL)
-                self.running[name].wait()
+            if name in self.running:
+                self._signal(name, signal.SIGKILL)
+                self.running[name].wait(60)
         for name in self.addresses:
             subprocess.run(["ip", "netns", "del", f"{BRIDGE}-{name}"], capture_output=True)
         subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
