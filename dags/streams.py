@@ -8,7 +8,7 @@ from airflow.sdk import DAG
 
 from include.airflow.backoff import ALERT_AFTER, GIVE_UP_AFTER, RETRIES, StreamBackoff
 from include.airflow.interval_run.links import DATA_WAY
-from include.airflow.notifier import ALERTS, AlertNotifier
+from include.airflow.notifier import ALERTS, AlertNotifier, ended_key
 from include.airflow.progress import STALLED_AFTER
 from include.airflow.streams import StreamOperator
 from include.pipelines import all_pipelines
@@ -80,7 +80,7 @@ def stream_dag(pipeline: Pipeline) -> DAG:
             retry_policy=StreamBackoff(pipeline.name),
             # While the ledger cannot be asked how often it failed.
             retry_delay=timedelta(seconds=30),
-            on_failure_callback=AlertNotifier(pipeline.name),
+            on_failure_callback=AlertNotifier(pipeline.name, ended_key(pipeline.name)),
         )
     return dag
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
-from include.airflow.notifier import ALERTS
-from include.airflow.tasks import take_step
+from include.airflow.notifier import ALERTS, recover_succeeded
+from include.airflow.tasks import states_of_run, take_step
 from include.alerts import overdue
 from include.pipelines import all_pipelines, load_pipeline
 
@@ -15,7 +15,8 @@ DOC = """
 ### Watch
 
 **What**: looks whether each pipeline's intervals are registered by their deadline, tells the operators once when some are not, and
-once when all are. It also tells that a stream works again, and what a receiver of alerts missed while it was away. No Spark is started.
+once when all are. It also tells that a stream works again, that a failed task has succeeded since though nobody could be told then,
+and what a receiver of alerts missed while it was away. No Spark is started.
 
 **When**: every five minutes. Pipelines that never had an interval are left alone, and so are intervals older than {looked_back:.0f} hours:
 `./tidemark doctor` names those.
@@ -63,7 +64,9 @@ def watch_dag() -> DAG:
         @task
         def look() -> dict[str, dict[str, int]]:
             """Look at every pipeline; counts by pipeline are the task's return value."""
-            return {name: take_step(overdue.watch, load_pipeline(name)) for name in (p.name for p in all_pipelines())}
+            succeeded = take_step(recover_succeeded, states_of_run)
+            looked = {name: take_step(overdue.watch, load_pipeline(name)) for name in (p.name for p in all_pipelines())}
+            return {**looked, "tasks": {"recovered": succeeded}}
 
         look()
     return dag

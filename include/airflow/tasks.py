@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from include.airflow.daily import parse_day
@@ -139,6 +140,12 @@ def announce_registered(attempt: int) -> dict[str, Any]:
         "report": verdict.report,
         "complete_until": completeness(verdict.pipeline).as_json()["until"],
     }
+
+
+def states_of_run(dag: str, run: str) -> Mapping[str, str]:
+    """Return the states of a run's tasks by their ids, as Airflow has them; none of a run that was deleted."""
+    states: Mapping[str, Mapping[str, str]] = get_current_context()["ti"].get_task_states(dag_id=dag, run_ids=[run])
+    return states.get(run, {})
 
 
 def day_of_run(context: Any) -> datetime:

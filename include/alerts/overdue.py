@@ -7,17 +7,18 @@ missed it already, and nobody is told when it is over. The ledger knows all of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from include import alerts
 from include.alerts import key_limits
 from include.intervals.telling.addresses import stream_page
-from include.ledger.alerts import Alert, open_alerts
+from include.ledger.alerts import Alert, add_facts, open_alerts
 from include.ledger.archive.micro_batches import last_batch
+from include.ledger.database import clock
 from include.ledger.intervals.days import registered_starts
 from include.ledger.streams.writers import live_writer
 from include.pipelines.spec import Pipeline
-from include.times import Interval, format_time
+from include.times import Interval, format_time, parse_time
 
 LOOKED_BACK = timedelta(days=1)
 """How far back overdue intervals are looked for; older ones are told as never built."""
@@ -41,25 +42,27 @@ def find_overdue(pipeline: Pipeline, now: datetime) -> Overdue | None:
     """Return the pipeline's overdue intervals of the last day; None without one, or when it never had an interval."""
     schedule = pipeline.schedule
     end = schedule.floor(now - schedule.registered_within)
-    first, registered = registered_starts(pipeline.name, end - LOOKED_BACK, end)
-    if first is None:
-        return None
-    begin = max(schedule.floor(end - LOOKED_BACK), first)
-    starts = [begin + number * schedule.every for number in range(max(0, (end - begin) // schedule.every))]
-    missing = tuple(Interval(each, each + schedule.every) for each in starts if each not in registered)
+    missing = _unregistered(pipeline, end - LOOKED_BACK, end)
     return Overdue(pipeline.name, missing, missing[0].to_time + schedule.registered_within) if missing else None
+
+
+def _unregistered(pipeline: Pipeline, begin: datetime, end: datetime) -> tuple[Interval, ...]:
+    """Return the intervals between two times that are not registered, from the pipeline's first one on."""
+    schedule = pipeline.schedule
+    first, registered = registered_starts(pipeline.name, schedule.floor(begin), end)
+    if first is None:
+        return ()
+    begin = max(schedule.floor(begin), first)
+    starts = [begin + number * schedule.every for number in range(max(0, (end - begin) // schedule.every))]
+    return tuple(Interval(each, each + schedule.every) for each in starts if each not in registered)
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
     """Tell of a pipeline's overdue intervals and views with too many keys, and what is over; return the counts."""
-    now = now or datetime.now(UTC)
-    key, overdue = f"overdue/{pipeline.name}", find_overdue(pipeline, now)
-    recovered = 0
-    if overdue is None:
-        recovered += alerts.recover(key)
-    else:
-        alerts.tell(_alert(key, pipeline, overdue))
-    recovered += _recover_stream(pipeline.name, now)
+    # The ledger's, like the times of leases, commits and alerts: a wrong clock of this host delays no end of an alert.
+    now = now or clock()
+    overdue = find_overdue(pipeline, now)
+    recovered = _watch_overdue(pipeline, overdue) + _recover_stream(pipeline.name, now)
     over_limit, below_again = key_limits.watch(pipeline)
     return {
         "overdue": len(overdue.intervals) if overdue else 0,
@@ -70,21 +73,70 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
     }
 
 
-def _alert(key: str, pipeline: Pipeline, overdue: Overdue) -> Alert:
+def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
+    """Tell of overdue intervals that no open alert is about; return how many alerts are over.
+
+    An alert is about the intervals from its first one on, as long as the next ones are overdue, too. It is over when
+    all of these are registered, however old they are by then. One that never is stays open; what is overdue later has
+    an alert of its own.
+    """
+    recovered, is_told = 0, False
+    for told in _open_alerts(pipeline):
+        from_time, until = _told_of(pipeline, told)
+        if overdue and overdue.intervals[0].from_time <= until:
+            is_told = True
+            if (last := overdue.intervals[-1].to_time) > until:
+                add_facts(told.key, {"until": format_time(last)})
+        elif not _unregistered(pipeline, from_time, until):
+            recovered += alerts.recover(told.key)
+    if overdue and not is_told:
+        alerts.tell(_alert(pipeline, overdue))
+    return recovered
+
+
+def _open_alerts(pipeline: Pipeline) -> list[Alert]:
+    key = _key(pipeline)
+    # The name of a pipeline may be the beginning of another's.
+    return [each for each in open_alerts(key) if each.key == key or each.key.startswith(f"{key}/")]
+
+
+def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:
+    """Return from when until when the intervals lie that an alert is about."""
+    first_end = told.since - pipeline.schedule.registered_within
+    if until := told.facts.get("until"):
+        return first_end - pipeline.schedule.every, parse_time(until)
+    # Told by an older version of the code.
+    further = max(0, len(told.facts.get("intervals", ())) - 1)
+    return first_end - pipeline.schedule.every, first_end + further * pipeline.schedule.every
+
+
+def _key(pipeline: Pipeline) -> str:
+    return f"overdue/{pipeline.name}"
+
+
+def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
     first, minutes = overdue.intervals[0], pipeline.schedule.registered_within // timedelta(minutes=1)
     command = (
         f"./tidemark interval {pipeline.name} --from {format_time(first.from_time)} --to {format_time(first.to_time)}"
     )
     page = stream_page(pipeline.name)
     return Alert(
-        key,
+        f"{_key(pipeline)}/{first.label}",
         pipeline.name,
         f"{len(overdue.intervals)} intervals are not registered {minutes} minutes after their end",
         f"interval__{pipeline.name}, first {first}",
         overdue.since,
         f"look at the failed or waiting task of interval__{pipeline.name}, is its stream behind? {page} — or {command}",
-        {"intervals": [str(each) for each in overdue.intervals[:24]]},
+        {
+            "intervals": [str(each) for each in overdue.intervals[:24]],
+            "until": format_time(overdue.intervals[-1].to_time),
+        },
     )
+
+
+def stream_keys(pipeline: str) -> tuple[str, str]:
+    """Return the keys of the alerts that a stream fails or hangs, and that its run ended for good."""
+    return f"stream/{pipeline}", f"stream/{pipeline}/ended"
 
 
 def _recover_stream(pipeline: str, now: datetime) -> int:
@@ -92,12 +144,18 @@ def _recover_stream(pipeline: str, now: datetime) -> int:
 
     Of a stream that was stalled, the stalled query must have committed since: a driver that hangs holds its lease, too.
     """
-    key = f"stream/{pipeline}"
-    live, told = live_writer(pipeline), next((each for each in open_alerts(key) if each.key == key), None)
-    if told is None or live is None or live.acquired_at < told.since or now - live.acquired_at < STEADY:
+    keys, live = stream_keys(pipeline), live_writer(pipeline)
+    if live is None or now - live.acquired_at < STEADY:
         return 0
-    if stalled := told.facts.get("query"):
-        last = last_batch(pipeline, stalled)
-        if last is None or last.committed_at < told.since:
-            return 0
-    return int(alerts.recover(key))
+    told = [each for each in open_alerts(keys[0]) if each.key in keys and _raised(each) <= live.acquired_at]
+    return sum(alerts.recover(each.key) for each in told if _commits_again(pipeline, each))
+
+
+def _commits_again(pipeline: str, told: Alert) -> bool:
+    stalled = told.facts.get("query")
+    last = last_batch(pipeline, stalled) if stalled else None
+    return not stalled or (last is not None and last.committed_at >= _raised(told))
+
+
+def _raised(told: Alert) -> datetime:
+    return told.raised_at or told.since

@@ -35,6 +35,8 @@ class Alert:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further facts that a channel may pass on, e.g. Airflow's dag, run and task."""
     over_at: datetime | None = None
+    raised_at: datetime | None = field(default=None, compare=False)
+    """When it was noted, by the ledger's clock; `since` is by that of whoever noticed it."""
 
     @property
     def state(self) -> str:
@@ -72,6 +74,14 @@ def close_alert(key: str, facts: Mapping[str, Any] | None = None) -> bool:
             row.closed_at = func.now()
             row.alert = {**row.alert, "facts": {**row.alert.get("facts", {}), **(facts or {})}}
         return row is not None
+
+
+def add_facts(key: str, facts: Mapping[str, Any]) -> None:
+    """Keep further facts of an open alert; what was told stays as it was."""
+    with session() as ledger:
+        row = ledger.scalar(select(AlertRow).where(AlertRow.key == key, AlertRow.closed_at.is_(None)).with_for_update())
+        if row is not None:
+            row.alert = {**row.alert, "facts": {**row.alert.get("facts", {}), **facts}}
 
 
 def open_alerts(prefix: str = "") -> list[Alert]:
@@ -143,4 +153,5 @@ def _alert(row: AlertRow) -> Alert:
         kept["todo"],
         kept.get("facts", {}),
         row.closed_at,
+        row.raised_at,
     )

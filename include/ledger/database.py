@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -64,6 +65,12 @@ def unreachable(error: DBAPIError) -> ServiceUnreachable:
 def lock(ledger: Session, name: str) -> None:
     """Take the lock of that name for the rest of the transaction; wait for the transaction that holds it."""
     ledger.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
+
+
+def clock() -> datetime:
+    """Return the time by the ledger's clock; those of hosts may differ."""
+    with session() as ledger:
+        return ledger.scalars(select(func.clock_timestamp())).one()
 
 
 def migrate() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Index, MetaData, UniqueConstraint, func, text
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity, Index, MetaData, UniqueConstraint, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -70,6 +70,9 @@ class StreamLaunch(Base):
     __table_args__ = {"comment": "Drivers started detached (by Airflow): intent noted before the start"}
 
     id: Mapped[str] = mapped_column(primary_key=True, comment="Random id, also in the driver's environment")
+    number: Mapped[int] = mapped_column(
+        BigInteger, Identity(), unique=True, comment="Order of the intents, also when the clock is set back"
+    )
     pipeline: Mapped[str] = mapped_column(index=True, comment="Name of the pipeline")
     launched_at: Mapped[datetime] = _now("When the intent was noted")
     host: Mapped[str] = mapped_column(comment="Where it was started")

@@ -76,7 +76,7 @@ def last(pipeline: str) -> Launch | None:
     """Return the pipeline's newest launch."""
     with session() as ledger:
         wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
-        row = ledger.scalar(wanted.order_by(StreamLaunch.launched_at.desc()).limit(1))
+        row = ledger.scalar(wanted.order_by(StreamLaunch.number.desc()).limit(1))
         return _launch_of(row) if row else None
 
 
@@ -84,4 +84,4 @@ def recent(pipeline: str, most: int) -> list[Launch]:
     """Return the pipeline's newest launches, newest first."""
     with session() as ledger:
         wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
-        return [_launch_of(row) for row in ledger.scalars(wanted.order_by(StreamLaunch.launched_at.desc()).limit(most))]
+        return [_launch_of(row) for row in ledger.scalars(wanted.order_by(StreamLaunch.number.desc()).limit(most))]

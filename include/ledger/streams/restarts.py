@@ -24,7 +24,7 @@ def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
         newest = ledger.scalars(
             select(StreamLaunch)
             .where(StreamLaunch.pipeline == pipeline)
-            .order_by(StreamLaunch.launched_at.desc())
+            .order_by(StreamLaunch.number.desc())
             .limit(_MOST)
         ).all()
     failures: list[int | None] = []

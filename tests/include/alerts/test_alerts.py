@@ -17,16 +17,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from include import alerts
 from include.airflow.backoff import StreamBackoff
-from include.airflow.notifier import send_alert
+from include.airflow.notifier import AlertNotifier, RecoveryNotifier, ended_key, recover_succeeded, send_alert
 from include.alerts import key_limits
 from include.alerts.overdue import find_overdue, watch
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.database import session
+from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
+from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
 from include.pipelines import load_pipeline
 from tests.conftest import Home, settings_of
@@ -155,6 +159,42 @@ def test_intervals_that_are_not_registered_by_their_deadline_are_told_once_and_s
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
 
 
+def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_later_is_told_too(
+    receivers: Received,
+) -> None:
+    pipeline, day = replace(load_pipeline("isp_hits"), name="isp_overdue"), timedelta(days=1)
+
+    def deliver(number: int) -> None:
+        attempt = begin_attempt("isp_overdue", hour(number))
+        register(attempt, note_build(attempt))
+
+    late = timedelta(minutes=21)
+    for number in (0, *range(2, 30)):
+        deliver(number)
+    assert watch(pipeline, START + timedelta(hours=2) + late)["overdue"] == 1
+    # A day later it is no longer looked for, and was never built.
+    assert watch(pipeline, START + timedelta(hours=27) + late)["recovered"] == 0
+    assert [each["state"] for each in receivers.posts] == ["raised"]
+    assert watch(pipeline, START + timedelta(hours=31) + late)["overdue"] == 1
+    assert watch(pipeline, START + timedelta(hours=33) + late)["overdue"] == 3
+    assert [each["since"] for each in receivers.posts] == ["2026-11-20T07:20:00Z", "2026-11-21T12:20:00Z"]
+    # Built at last; the other one goes on, also with intervals that nobody was told of one by one.
+    deliver(1)
+    assert watch(pipeline, START + timedelta(hours=33) + late)["recovered"] == 1
+    deliver(30)
+    assert watch(pipeline, START + timedelta(hours=33) + late)["recovered"] == 0
+    deliver(31)
+    deliver(32)
+    # Nobody watched for two days: what is overdue by then was not told.
+    assert watch(pipeline, START + timedelta(hours=33) + 2 * day + late)["recovered"] == 1
+    for number in range(33, 81):
+        deliver(number)
+    assert watch(pipeline, START + timedelta(hours=33) + 2 * day + late)["recovered"] == 1
+    states = ["raised", "raised", "recovered", "recovered", "raised", "recovered"]
+    assert sorted(each["state"] for each in receivers.posts) == sorted(states)
+    assert open_alerts("overdue/isp_overdue") == []
+
+
 def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(receivers: Received) -> None:
     declared = load_pipeline("isp_hits")
     pipeline = replace(declared, name="isp_keys")
@@ -221,3 +261,63 @@ def test_stream_that_stalled_has_recovered_only_when_the_stalled_query_has_commi
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
     finally:
         writers.release(lease)
+
+
+def failed_task(run: str, **more: Any) -> Any:
+    return {"ti": SimpleNamespace(dag_id="interval__x", run_id=run, task_id="publish", **more), "exception": "broken"}
+
+
+def test_task_that_succeeded_while_the_ledger_was_away_is_told_of_later(
+    receivers: Received, postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for context in (failed_task("a"), failed_task("b"), failed_task("c", map_index=3)):
+        AlertNotifier("nest_cameras").notify(context)
+    with settings_of(postgres, TIDEMARK_DATABASE_URL="postgresql://nobody@127.0.0.1:1/ledger"):
+        RecoveryNotifier().notify(failed_task("a"))
+    assert [each["state"] for each in receivers.posts] == ["raised"] * 3
+    states = {"a": {"publish": "success"}, "b": {"publish": "running"}, "c": {"publish_2": "success"}}
+    assert recover_succeeded(lambda dag, run: states[run]) == 1
+    assert [each["run"] for each in receivers.posts if each["state"] == "recovered"] == ["a"]
+    states["c"]["publish_3"] = "success"
+    assert recover_succeeded(lambda dag, run: states[run]) == 1
+    # A run that was deleted has no tasks.
+    assert recover_succeeded(lambda dag, run: {}) == 0
+    RecoveryNotifier().notify(failed_task("b"))
+    assert open_alerts("task/") == []
+
+
+def test_stream_whose_run_ended_has_recovered_when_another_driver_works(receivers: Received) -> None:
+    pipeline, now = load_pipeline("auction_bids"), datetime.now(UTC)
+    AlertNotifier("auction_bids", ended_key("auction_bids")).notify(failed_task("given up"))
+    assert watch(pipeline, now)["recovered"] == 0
+    lease = writers.acquire("auction_bids")
+    try:
+        assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
+    finally:
+        writers.release(lease)
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
+
+
+def test_stream_has_recovered_whatever_the_clock_of_the_host_was_that_told_of_it(receivers: Received) -> None:
+    pipeline, ahead = load_pipeline("isp_hits"), datetime.now(UTC) + timedelta(hours=1)
+    alerts.tell(Alert("stream/isp_hits", "isp_hits", "3 failures in a row", "stream__isp_hits", ahead, "wait"))
+    lease = writers.acquire("isp_hits")
+    try:
+        assert watch(pipeline, datetime.now(UTC) + timedelta(minutes=3))["recovered"] == 1
+    finally:
+        writers.release(lease)
+
+
+def test_failures_are_counted_in_their_order_when_the_clock_of_the_ledger_is_set_back(receivers: Received) -> None:
+    for code in (6, 4, 4, 4):
+        launch = uuid.uuid4().hex
+        launches.note_intent(launch, "set_back", "host", "/nowhere")
+        launches.note_end(launch, code)
+        # What follows is noted by a clock that is half an hour behind.
+        with session() as ledger:
+            ahead = {name: getattr(StreamLaunch, name) + timedelta(minutes=30) for name in ("launched_at", "ended_at")}
+            ledger.execute(update(StreamLaunch).where(StreamLaunch.pipeline == "set_back").values(**ahead))
+    last = launches.last("set_back")
+    assert last is not None
+    assert last.id == launch
+    assert failures_in_a_row("set_back", timedelta(hours=1)) == [4, 4, 4, 6]
