@@ -13,10 +13,10 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import (
-    clean,
     console,
     print_facts,
     print_json,
+    print_lines,
     print_table,
     progress,
     progress_console,
@@ -208,7 +208,7 @@ def _conclude(verdict: Verdict, as_json: bool) -> None:
         suggest(f"./tidemark explain {first['table']} {first['partition']}")
     elif verdict.exit_code:
         suggest(f"read {verdict.report}")
-    console.print(clean(verdict.in_words()), highlight=False, soft_wrap=True)
+    print_lines([verdict.in_words()])
 
 
 def rebuild(
@@ -225,12 +225,12 @@ def rebuild(
     if as_json:
         print_json(comparison)
     else:
+        print_lines(comparison.pop("notes"))
         print_facts(comparison)
         suggest(f"./tidemark explain {table} {partition}")
     if not comparison["equal"]:
-        differences = "; ".join(rebuilding.differences(comparison))
         raise TidemarkError(
-            f"{table} {partition} is not what its offsets give: {differences}",
+            f"{table} {partition} is not what its offsets give: {'; '.join(rebuilding.differences(comparison))}",
             remedy="run its interval again, which registers it anew",
         )
 
@@ -258,7 +258,7 @@ def report(
     print_facts(result["records"])
     for title, section in result["reports"].items():
         print_table(section["columns"], [list(row.values()) for row in section["rows"]], title=title)
-        console.print(f"[dim]{clean(section['note'])}; {section['truncated']} rows more[/dim]")
+        print_lines([f"{section['note']}; {section['truncated']} rows more"])
     suggest(f"./tidemark quarantine list {declared.name}")
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from include import catalog, lake
-from include.errors import TidemarkError, UsageError
+from include import catalog, kafka, lake
+from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals.steps import readable_source, submit
 from include.lake.revision_files import DamagedFile, damaged_files
+from include.ledger.archive.removal import removed_ranges
 from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision, RegisteredRevision
@@ -23,7 +24,8 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
 
     Compared are three: the content hash that the ledger recorded, that of the rows that were built again, and the
     files that lie at the registered location, byte by byte, with the location that the catalog has. `equal` says
-    that all agree. Raises UsageError when the partition is not registered, TidemarkError when the build fails.
+    that all agree; `notes` what it does not say.
+    Raises UsageError when the partition is not registered, TidemarkError when the build fails.
     """
     registered = revisions.registered(table, partition)
     if not registered:
@@ -47,7 +49,30 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
         and again.content_hash == revision.content_hash
         and not damaged
         and _same_place(pointed_at, revision.location),
+        "notes": list(notes(pinned, source)),
     }
+
+
+def notes(pinned: PinnedInterval, source: Source) -> Iterator[str]:
+    """Yield what a rebuild from this source does not compare: removed landing is read from what was registered."""
+    removed = removed_ranges(pinned.pipeline, pinned.ranges) if source is Source.ARCHIVE else []
+    if not removed:
+        return
+    offsets = sum(map(len, removed))
+    yield (
+        f"the landing files of {offsets:,} offsets, first {removed[0]}, were removed: their rows were read from the "
+        f"registered files themselves; {_left_in_kafka(pinned)}"
+    )
+
+
+def _left_in_kafka(pinned: PinnedInterval) -> str:
+    try:
+        kafka.check_retained(pinned.pipeline, pinned.ranges)
+    except OffsetsLost:
+        return "Kafka does not hold the interval any more, so that nothing else is left to compare with"
+    except ServiceUnreachable as error:
+        return f"whether Kafka holds the interval is not known: {error.message}"
+    return "Kafka holds the whole interval: --source kafka compares with it"
 
 
 def differences(comparison: dict[str, Any]) -> list[str]:

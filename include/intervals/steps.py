@@ -22,6 +22,7 @@ from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
 from include.ledger.intervals import attempts, locks, revisions
+from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams.incarnations import closed
@@ -144,22 +145,34 @@ def judge_validation(attempt: int) -> None:
 
 
 def announce(attempt: int) -> Verdict:
-    """Write the interval's proof, report and verdict, end the attempt, and notify the operators of what is new."""
-    from include.monitor.report import render_report
+    """Write the interval's proof, report and verdict, end the attempt, and notify the operators of what is new.
 
+    One that comes late, after a newer build was announced, ends its attempt: report and verdict stay the newer one's.
+    """
     crash_point("interval_published")
     spec = attempts.load_attempt(attempt)
+    with locks.announcing(spec.pinned.pipeline, spec.pinned.interval):
+        return _announce(spec)
+
+
+def _announce(spec: AttemptSpec) -> Verdict:
+    from include.monitor.report import render_report
+
     verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
     verdict = replace(verdict, report=location.removeprefix("file://"))
     pipeline = load_pipeline(verdict.pipeline)
     if verdict.exit_code == 0:
         verdict = verdict.with_proof(prove_registered(pipeline, spec.pinned.id))
-    data = spec.findings.build.report if spec.findings.build else {}
-    lake.write_text(location, render_report(verdict.as_json(), {"description": pipeline.description, **data}))
-    attempts.end_attempt(attempt, verdict.exit_code, verdict.as_json())
-    send_lineage(pipeline, attempt, verdict)
-    tell_asked(spec)
+    if is_late := attempts.is_superseded(spec):
+        attempts.close_attempt(spec.id, verdict.exit_code)
+    else:
+        data = spec.findings.build.report if spec.findings.build else {}
+        lake.write_text(location, render_report(verdict.as_json(), {"description": pipeline.description, **data}))
+        attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json())
+    send_lineage(pipeline, spec.id, verdict)
+    if not is_late:
+        tell_asked(spec)
     if verdict.exit_code == 0:
         notifications.notify(pipeline, spec.pinned)
     return verdict

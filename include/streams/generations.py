@@ -15,7 +15,6 @@ from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
 from include.kafka.sources import describe_source, reads, source_topic_partitions
 from include.ledger.archive import micro_batches
-from include.ledger.archive.removal import removed_ranges
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange
@@ -101,7 +100,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     with no_stream(pipeline.name) as lease:
         identities = describe_source(pipeline.source)
         successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
-        _check_landing(pipeline, topic)
+        generations.check_landing(pipeline.name, topic)
         bounds = kafka.offset_bounds(kafka.topic_partitions_of([successor]))
         others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
         ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
@@ -133,17 +132,3 @@ def _successor(pipeline: Pipeline, topic: str, identity: TopicIdentity | None, s
             f"topic {topic} is the one that was read before (id {stored_id}): nothing to adopt", pipeline=pipeline.name
         )
     return identity
-
-
-def _check_landing(pipeline: Pipeline, topic: str) -> None:
-    """Raise UsageError when landing files of the topic were removed: tables tell rows by offset alone."""
-    archived = [
-        OffsetRange(tp, 0, at) for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic == topic
-    ]
-    if removed := removed_ranges(pipeline.name, archived):
-        raise UsageError(
-            f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be told from those "
-            "that the new topic will have at the same offsets",
-            remedy="give the new topic another name and declare that one",
-            pipeline=pipeline.name,
-        )

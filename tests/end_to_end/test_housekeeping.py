@@ -123,6 +123,8 @@ def test_rebuild_from_archive_and_from_kafka_are_equal_when_landing_was_removed(
         rebuilt = kept.home.json("rebuild", "nest_cameras", partition, "--source", source, "--json")
         assert rebuilt["equal"] is True
         assert rebuilt["rebuilt_hash"] == kept.registered("nest_cameras", 0)["content_hash"]
+        told = [note for note in rebuilt["notes"] if "--source kafka compares with it" in note]
+        assert len(told) == (source == "archive")
 
 
 def test_rerun_keeps_hash_and_revision_when_landing_was_removed(kept: Kept) -> None:

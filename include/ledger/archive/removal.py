@@ -17,7 +17,7 @@ from include.ledger.archive.holdings import registered_around
 from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import session
 from include.ledger.intervals import pins
-from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, TopicIncarnation
 from include.offsets import Fate, OffsetRange, TopicPartition, intersection, merged
 
 
@@ -74,10 +74,13 @@ def _lies_in(wanted: OffsetRange, wholes: Sequence[OffsetRange]) -> bool:
 def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
     """Record that the archived files of the micro-batches are no longer read, and return of which.
 
-    One of an interval that was pinned again meanwhile keeps its files: nothing else holds its rows for sure.
+    One of an interval that was pinned again meanwhile keeps its files: nothing else holds its rows for sure. So do all
+    when a topic that was created again was adopted meanwhile: tables tell its rows from older ones by offset alone.
     """
     with session() as ledger:
         pins.lock_pinning(ledger, pipeline)
+        if ledger.scalar(select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline).limit(1)):
+            return set()
         settled = _settled(ledger, pipeline, MicroBatchRange.micro_batch_id.in_(set(batches))).keys()
         ledger.execute(
             update(LandingFileRow)

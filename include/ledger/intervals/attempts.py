@@ -135,6 +135,27 @@ def latest_build(ledger: Session, attempt: int) -> Build | None:
     return ledger.scalar(select(Build).where(Build.attempt_id == attempt).order_by(Build.id.desc()).limit(1))
 
 
+def is_superseded(spec: AttemptSpec) -> bool:
+    """Return whether another attempt of the interval with a later build was announced already.
+
+    An attempt that was never built is as late as its number says.
+    """
+    later = Attempt.id > spec.id if spec.build is None else Build.id > spec.build
+    wanted = (
+        select(Attempt.id)
+        .outerjoin(Build, Build.attempt_id == Attempt.id)
+        .where(
+            Attempt.interval_id == spec.pinned.id,
+            Attempt.id != spec.id,
+            Attempt.run_by != REBUILD,
+            Attempt.ended_at.is_not(None),
+            later,
+        )
+    )
+    with session() as ledger:
+        return ledger.scalar(wanted.limit(1)) is not None
+
+
 def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any]) -> None:
     """Note how an attempt ended, and its verdict as the interval's.
 
@@ -156,7 +177,7 @@ def _is_registered(ledger: Session, interval_id: int) -> bool:
 
 
 def close_attempt(attempt: int, exit_code: int) -> None:
-    """Note that an attempt ended which has nothing to say about its interval: a rebuild."""
+    """Note that an attempt ended which has nothing to say about its interval: a rebuild, or one that comes late."""
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt)
         row.ended_at, row.exit_code = func.now(), exit_code

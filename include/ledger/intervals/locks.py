@@ -10,7 +10,7 @@ from include.errors import AnotherWriter, UsageError
 from include.ledger.held_locks import AT_ONCE, held_lock
 from include.times import Interval
 
-__all__ = ["AT_ONCE", "PATIENCE", "attempt_under_way", "no_attempt_under_way", "publishing"]
+__all__ = ["AT_ONCE", "PATIENCE", "announcing", "attempt_under_way", "no_attempt_under_way", "publishing"]
 
 PATIENCE = timedelta(minutes=10)
 """How long a step waits for another that works on the same interval."""
@@ -58,6 +58,16 @@ def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
         if lock is None:
             raise _busy(pipeline, f"somebody else is publishing {interval}", patience)
         yield lock.check
+
+
+@contextmanager
+def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[None]:
+    """Announce the interval alone: another that announces it waits. Raises AnotherWriter, ServiceUnreachable."""
+    why = f"{interval} is being announced"
+    with held_lock(_name("announce", pipeline, interval), patience, waiting_for=why) as lock:
+        if lock is None:
+            raise _busy(pipeline, f"somebody else is announcing {interval}", patience)
+        yield
 
 
 def _busy(pipeline: str, what: str, patience: timedelta) -> AnotherWriter:

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, put_query_at
-from include.ledger.archive.positions import check_topics
+from include.ledger.archive.positions import check_topics, position_rows
+from include.ledger.archive.removal import removed_in
 from include.ledger.database import lock, session
 from include.ledger.intervals import pins
 from include.ledger.intervals.pins import PinnedInterval
@@ -138,7 +139,9 @@ def open_with_topic(
     pipeline = lease.pipeline
     with session() as ledger:
         writers.check(ledger, lease)
+        # Housekeeping removes landing under the same lock, and none of a pipeline that has adopted a topic.
         pins.lock_pinning(ledger, pipeline)
+        _check_landing(ledger, pipeline, successor.topic)
         pinned = None
         if rest is not None:
             _check_unpinned(ledger, pipeline, rest)
@@ -146,6 +149,27 @@ def open_with_topic(
         incarnations.succeed(ledger, pipeline, successor, adopted_by, reason)
         put_query_at(ledger, lease.token, _move(pipeline, f"adopt-{successor.topic_id}", ranges))
         return open_in(ledger, pipeline, adopted_by, f"adopted {successor.topic}: {reason}"), pinned
+
+
+def check_landing(pipeline: str, topic: str) -> None:
+    """Raise UsageError when landing files of the topic were removed: tables tell rows by offset alone."""
+    with session() as ledger:
+        _check_landing(ledger, pipeline, topic)
+
+
+def _check_landing(ledger: Session, pipeline: str, topic: str) -> None:
+    archived = [
+        OffsetRange(TopicPartition(row.topic, row.topic_partition), 0, row.next_offset)
+        for row in position_rows(ledger, pipeline, ARCHIVE)
+        if row.topic == topic
+    ]
+    if removed := removed_in(ledger, pipeline, archived):
+        raise UsageError(
+            f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be told from those "
+            "that the new topic will have at the same offsets",
+            remedy="give the new topic another name and declare that one",
+            pipeline=pipeline,
+        )
 
 
 def _check_unpinned(ledger: Session, pipeline: str, rest: Rest) -> None:

@@ -18,7 +18,7 @@ from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.times import Interval, format_time
 from tests.conftest import Home, settings_of
-from tests.support.attempts import begin_attempt, hour, note_build
+from tests.support.attempts import begin_attempt, hour, note_build, register
 from tests.support.receivers import Received, listening
 
 pytestmark = pytest.mark.services
@@ -95,3 +95,11 @@ def test_question_is_over_when_the_interval_was_built_anew_and_nobody_is_asked(r
     assert states(receivers) == ["raised", "recovered"]
     assert receivers.posts[1]["ended"] == "nobody is asked about its latest build"
     assert not open_alerts("approval/isp_hits/" + format_time(hour(22).from_time))
+
+
+def test_question_stays_open_when_an_older_attempt_is_announced_late(receivers: Received) -> None:
+    older = begin_attempt(NAME, hour(23))
+    register(older, note_build(older))
+    build_that_is_warned(hour(23), FEW)
+    steps.announce(older)
+    assert states(receivers) == ["raised"]

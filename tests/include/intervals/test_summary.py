@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from include.errors import ReconciliationFailed
 from include.intervals import steps
 from include.intervals.telling.summary import LINES, WIDTH, bounded, summarize
+from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.models import Attempt, IntervalRow
 from include.reconciliation import Difference, DifferenceClass
 from tests.support.attempts import begin_attempt, note_build, register
 
@@ -149,6 +155,53 @@ def test_announcement_names_tables_report_and_page(pipeline: str, monkeypatch: p
     assert lines[0] == f"{pipeline} {INTERVAL}: complete, 1 table partitions are registered"
     assert f"announced: lake.{pipeline}, 1 table partitions, 190 rows" in lines
     assert lines[-1] == f"page: http://127.0.0.1:8080/tidemark/intervals/{pipeline}/2026-11-20T05"
+
+
+def test_late_announcement_of_an_older_attempt_leaves_the_newer_ones_report(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
+    resumed, older = begin_attempt(pipeline), begin_attempt(pipeline)
+    register(older, note_build(older, rows=150))
+    newer = begin_attempt(pipeline)
+    register(newer, note_build(newer, rows=190))
+    first = Path(steps.announce(newer).report)
+    report = first.read_text()
+    late = steps.announce(older)
+    assert (late.exit_code, Path(late.report)) == (0, first)
+    assert first.read_text() == report
+    assert verdict_of(pipeline)["registered"][0]["revision"] == f"r-{newer}"
+    # One that began before both is built at last: what it built is the newest.
+    register(resumed, note_build(resumed, rows=180))
+    steps.announce(resumed)
+    assert verdict_of(pipeline)["registered"][0]["revision"] == f"r-{resumed}"
+    assert open_attempts(pipeline) == []
+
+
+def test_failure_of_an_older_attempt_that_comes_late_leaves_the_registered_verdict(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
+    older = begin_attempt(pipeline)
+    note_build(older, unexplained=3)
+    newer = begin_attempt(pipeline)
+    register(newer, note_build(newer))
+    steps.announce(newer)
+    with pytest.raises(ReconciliationFailed):
+        steps.judge_reconciliation(older)
+    assert verdict_of(pipeline)["reconciliation"]["unexplained"] == 0
+    assert open_attempts(pipeline) == []
+
+
+def verdict_of(pipeline: str) -> Any:
+    with session() as ledger:
+        return ledger.scalars(select(IntervalRow.verdict).where(IntervalRow.pipeline == pipeline)).one()
+
+
+def open_attempts(pipeline: str) -> list[int]:
+    with session() as ledger:
+        wanted = select(Attempt.id).join(IntervalRow, IntervalRow.id == Attempt.interval_id)
+        return list(ledger.scalars(wanted.where(IntervalRow.pipeline == pipeline, Attempt.ended_at.is_(None))))
 
 
 def steps_pipeline() -> object:

@@ -9,13 +9,19 @@ import pytest
 
 from include.errors import TidemarkError, UsageError
 from include.intervals.pinning import check_repin
+from include.intervals.rebuild import notes
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.database import session
 from include.ledger.intervals import pins
-from include.ledger.models import SPAN
+from include.ledger.intervals.states import Source
+from include.ledger.models import SPAN, Position, Topic
+from include.ledger.streams import generations, writers
+from include.ledger.streams.incarnations import closed
+from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.times import Interval
-from tests.support.committed import DAY, commit, register, span
+from include.topics import TopicIdentity
+from tests.support.committed import DAY, TP, commit, register, span
 
 pytestmark = pytest.mark.services
 
@@ -87,6 +93,62 @@ def test_interval_stays_as_it_is_when_its_landing_is_removed_before_it_is_pinned
     assert removal.mark_removed(pipeline, [batch]) == {batch}
     assert pins.replace_ranges(pinned, [span(0, 12)], repinned_by="test") is None
     assert pins.find_interval(pipeline, DAY) == pinned
+
+
+def read_topic(pipeline: str, until: int) -> TopicIdentity:
+    """What the archive's commits leave of the topic and their position; the topic as it was created again."""
+    with session() as ledger:
+        ledger.add(Topic(pipeline=pipeline, topic="events", topic_id="id", topic_partitions=1))
+        position = {"topic": "events", "topic_partition": 0, "next_offset": until, "micro_batch_id": 0}
+        ledger.add(Position(pipeline=pipeline, query="archive", **position))
+    return TopicIdentity("events", "other", 1)
+
+
+def adopt(pipeline: str, successor: TopicIdentity) -> None:
+    lease = writers.acquire(pipeline)
+    try:
+        begin = OffsetRange(TP, 0, 0, successor.topic_id)
+        generations.open_with_topic(lease, successor, None, [begin], adopted_by="test", reason="test")
+    finally:
+        writers.release(lease)
+
+
+def test_landing_stays_when_its_topic_was_adopted_anew_before_it_is_removed(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    batch = commit(pipeline, 0, 0, 10, archived=2)
+    successor = read_topic(pipeline, 10)
+    settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
+    adopt(pipeline, successor)
+    assert settled.keys() == {batch}
+    assert removal.mark_removed(pipeline, settled) == set()
+    assert removal.removed_ranges(pipeline, [span(0, 10)]) == []
+
+
+def test_topic_is_not_adopted_when_its_landing_is_removed_before(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    batch = commit(pipeline, 0, 0, 10, archived=2)
+    successor = read_topic(pipeline, 10)
+    generations.check_landing(pipeline, "events")
+    assert removal.mark_removed(pipeline, [batch]) == {batch}
+    with pytest.raises(UsageError, match="were removed"):
+        adopt(pipeline, successor)
+    assert closed(pipeline) == frozenset()
+
+
+def test_rebuild_says_what_it_compares_with_when_landing_was_removed(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    batch = commit(pipeline, 0, 0, 10, archived=2)
+    pinned = pins.find_interval(pipeline, DAY)
+    assert pinned is not None
+    assert list(notes(pinned, Source.ARCHIVE)) == []
+    removal.mark_removed(pipeline, [batch])
+    assert list(notes(pinned, Source.KAFKA)) == []
+    [told] = notes(pinned, Source.ARCHIVE)
+    assert told.startswith(
+        "the landing files of 10 offsets, first events-0 [0, 10), were removed: their rows were read"
+    )
+    # No broker runs here.
+    assert "whether Kafka holds the interval is not known" in told
 
 
 def test_files_of_old_offsets_are_found_by_the_index_when_much_came_after(pipeline: str) -> None:
