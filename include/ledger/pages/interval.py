@@ -159,6 +159,7 @@ class BatchPart:
     empty: int
     quarantined: int
     gaps: int
+    erased: int
     files: tuple[tuple[str, str], ...]
     """Fate and path below the lake of its files that still exist."""
 
@@ -207,6 +208,7 @@ def batches_of(pipeline: str, within: OffsetRange) -> list[BatchPart]:
             part.empty,
             part.quarantined,
             part.gaps,
+            part.erased,
             tuple(files.get(batch.id, ())),
         )
         for batch, part in rows

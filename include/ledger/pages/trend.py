@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import Select, func, select
@@ -55,6 +55,7 @@ class FateTotals:
     empty: int
     quarantined: int
     gaps: int
+    erased: int
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def registered_rows(table: str, pipeline: str, since: datetime, until: datetime)
 
 def fates_query(pipeline: str, since: datetime, until: datetime) -> Select:
     """Return the query over the fates of intervals, summed over their topic partitions."""
-    counts = (IntervalRange.archived, IntervalRange.empty, IntervalRange.quarantined, IntervalRange.gaps)
+    counts = [getattr(IntervalRange, each.name) for each in fields(FateTotals)]
     return (
         select(IntervalRange.interval_id, *(func.coalesce(func.sum(count), 0) for count in counts))
         .join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)

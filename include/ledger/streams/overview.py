@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import Subquery, func, select
@@ -10,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.database import session
-from include.ledger.models import Generation, LandingFileRow, MicroBatch, QuarantineCount, Writer
+from include.ledger.models import Generation, LandingFileRow, MicroBatch, Position, QuarantineCount, Writer
 from include.ledger.streams.writers import LiveWriter, live_at
 from include.offsets import Fate
 
@@ -43,6 +44,8 @@ class StreamOverview:
     """Committed within `RECENTLY`."""
     quarantined: int
     """Of these, in quarantine."""
+    moved: Mapping[str, datetime] = field(default_factory=dict)
+    """When each query's last micro-batch was committed."""
 
 
 def overview(pipeline: str) -> StreamOverview:
@@ -67,6 +70,7 @@ def overview(pipeline: str) -> StreamOverview:
             ledger.scalar(select(func.max(newest.c.committed_at))),
             int(ledger.scalar(records) or 0),
             _quarantined(ledger, newest, now),
+            _moved(ledger, pipeline),
         )
 
 
@@ -94,6 +98,17 @@ def quarantined_by_reason(pipeline: str, within: timedelta | None = None) -> tup
         wanted = wanted.where(QuarantineCount.hour >= func.date_trunc("hour", func.clock_timestamp() - within))
     with session() as ledger:
         return tuple(ReasonCount(reason, int(number)) for reason, number in ledger.execute(wanted))
+
+
+def _moved(ledger: Session, pipeline: str) -> dict[str, datetime]:
+    """Return when each query moved last; its positions lead to the micro-batch, however many there are before."""
+    wanted = (
+        select(Position.query, func.max(MicroBatch.committed_at))
+        .join(MicroBatch, MicroBatch.id == Position.micro_batch_id)
+        .where(Position.pipeline == pipeline)
+        .group_by(Position.query)
+    )
+    return dict(ledger.execute(wanted).tuples().all())
 
 
 def _newest(pipeline: str) -> Subquery:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from statistics import median
 
 from include.ledger.pages import trend as ledger
 from include.ledger.pages.trend import ExpectationFacts, FateTotals, IntervalFacts, RegisteredFacts
 from include.monitor.history.plot import Mark, Series, Trend
+from include.offsets import ERASED
 from include.pipelines.spec import Pipeline
 from include.times import Interval
 
@@ -160,6 +161,12 @@ def _code_changes(points: Sequence[Point]) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
+def _shown_fates(points: Sequence[Point]) -> list[str]:
+    """Return the fates of the stack; `erased` where anything was: few pipelines ever erase."""
+    every = [each.name for each in fields(FateTotals)]
+    return [name for name in every if name != ERASED or any(p.fates and p.fates.erased for p in points)]
+
+
 def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ...]:
     def values(name: str) -> tuple[float | None, ...]:
         return tuple(getattr(point, name) for point in points)
@@ -216,7 +223,7 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
             "offsets of the pipeline",
             "",
             "stack",
-            tuple(of_fate(name) for name in ("archived", "empty", "quarantined", "gaps")),
+            tuple(map(of_fate, _shown_fates(points))),
             marks=marks,
         ),
         Trend(

@@ -58,6 +58,10 @@ class BrokerView:
     """None: the broker was never seen."""
     error: str = ""
     """Why it cannot be seen now."""
+    since: Mapping[str, datetime] = field(default_factory=dict)
+    """As `waiting_since`, of the other queries."""
+    directions: Mapping[str, Direction] = field(default_factory=dict)
+    """How the lags of the other queries move."""
 
 
 @dataclass
@@ -72,7 +76,8 @@ class _Pipeline:
     topic_partitions: Sequence[TopicPartition] = ()
     described_at: float = -_DESCRIBED
     ends: SeenEnds = field(default_factory=SeenEnds)
-    archive_lags: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=60))
+    query_lags: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
+    """What each query was behind, and when; oldest first."""
 
 
 class BrokerWatch:
@@ -148,10 +153,39 @@ def _seen_now(known: _Pipeline) -> BrokerView:
         for query, of_query in committed.items()
         for tp, (low, end) in sorted(bounds.items())
     )
-    archived = committed[micro_batches.ARCHIVE]
-    firsts = {tp: max(archived.get(tp, low), low) for tp, (low, end) in bounds.items() if archived.get(tp, low) < end}
-    since = waiting_since(firsts, _timestamps(firsts, bounds), known.ends, now)
-    return BrokerView(lags, since, _direction(known, sum(bounds[tp][1] - at for tp, at in firsts.items())), now)
+    firsts = {query: _firsts(of_query, bounds) for query, of_query in committed.items()}
+    behind = {query: sum(bounds[tp][1] - at for tp, at in each.items()) for query, each in firsts.items()}
+    archive = firsts[micro_batches.ARCHIVE]
+    timestamps = _timestamps(archive, bounds)
+    since = {query: _since(known, each, archive, timestamps, now) for query, each in firsts.items()}
+    directions = {query: _direction(known, query, offsets) for query, offsets in behind.items()}
+    return BrokerView(
+        lags,
+        since.pop(micro_batches.ARCHIVE),
+        directions.pop(micro_batches.ARCHIVE),
+        now,
+        since={query: at for query, at in since.items() if at is not None},
+        directions=directions,
+    )
+
+
+def _firsts(
+    committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int]:
+    """Return the first offset that a query has not committed, of the topic partitions in which it is behind."""
+    return {tp: max(committed.get(tp, low), low) for tp, (low, end) in bounds.items() if committed.get(tp, low) < end}
+
+
+def _since(
+    known: _Pipeline,
+    firsts: Mapping[TopicPartition, int],
+    archive: Mapping[TopicPartition, int],
+    timestamps: Mapping[TopicPartition, datetime],
+    now: datetime,
+) -> datetime | None:
+    """Return since when a query's first record waits; records' timestamps are read where the archive waits only."""
+    same = {tp: timestamps[tp] for tp, at in firsts.items() if tp in timestamps and archive[tp] == at}
+    return waiting_since(firsts, same, known.ends, now)
 
 
 def _timestamps(
@@ -161,10 +195,11 @@ def _timestamps(
     return kafka.record_times({tp: firsts[tp] for tp in furthest}) if furthest else {}
 
 
-def _direction(known: _Pipeline, offsets: int) -> Direction:
+def _direction(known: _Pipeline, query: str, offsets: int) -> Direction:
     now = time.monotonic()
-    known.archive_lags.append((now, offsets))
-    before = next((lag for at, lag in reversed(known.archive_lags) if now - at >= _COMPARED), known.archive_lags[0][1])
+    lags = known.query_lags.setdefault(query, deque(maxlen=60))
+    lags.append((now, offsets))
+    before = next((lag for at, lag in reversed(lags) if now - at >= _COMPARED), lags[0][1])
     # What a live topic adds between two micro-batches is no direction.
     margin = max(10, before // 20)
     return "growing" if offsets > before + margin else "falling" if offsets < before - margin else "steady"

@@ -93,10 +93,11 @@ def read(pipelines: Iterable[Pipeline]) -> Scrape:
 
 
 def _observe(pipeline: Pipeline) -> Observed:
-    state = stream_state(pipeline)
+    state, broker = stream_state(pipeline), broker_watch().view(pipeline)
     return Observed(
         state,
-        broker_watch().view(pipeline).lags,
+        # What was last seen of a broker that is away would look like what is seen now.
+        () if broker.error else broker.lags,
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items()},
         quarantined_by_reason(pipeline.name),
         len(failures_in_a_row(pipeline.name, _AN_HOUR)),

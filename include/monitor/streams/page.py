@@ -21,7 +21,7 @@ from include.monitor.lag import Lag
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.driver_log import DriverLog, driver_log
 from include.monitor.streams.rates import QueryRates, query_rates
-from include.monitor.streams.state import StreamState, stream_state
+from include.monitor.streams.state import ORDER, StreamState, stream_state
 from include.pipelines.spec import Pipeline
 
 RESTARTS = 10
@@ -32,8 +32,6 @@ MOST_TOPIC_PARTITIONS = 50
 
 _FRESH = 1.5
 """Seconds for which a state is shown to others, too: ten open pages cost what one does."""
-
-_ORDER = {"bad": 0, "open": 1, "good": 2}
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
     """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer."""
     broker_watch().watch(pipelines)
     states = [_states.of(each) for each in pipelines]
-    return StreamsPage(tuple(sorted(states, key=lambda each: (_ORDER[each.tone], each.pipeline))))
+    return StreamsPage(tuple(sorted(states, key=lambda each: (ORDER[each.tone], each.pipeline))))
 
 
 def stream_page(pipeline: Pipeline) -> StreamPage:

@@ -8,15 +8,19 @@ from datetime import datetime, timedelta
 from typing import Literal
 from urllib.parse import urlsplit
 
+from include.ledger.archive.committed import FLAGS
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.streams.overview import StreamOverview, overview
-from include.monitor.lag import Lag
+from include.ledger.streams.writers import LiveWriter
 from include.monitor.streams.broker import BrokerView, Direction, broker_watch
 from include.monitor.text import clean, duration, quantity
 from include.pipelines.spec import Pipeline
 from include.streams import new_code
 
 Tone = Literal["good", "open", "bad"]
+
+ORDER = {"bad": 0, "open": 1, "good": 2}
+"""Tones, those with a problem first."""
 
 NEAR = timedelta(seconds=60)
 """A stream that is no further behind keeps up."""
@@ -33,6 +37,9 @@ class QueryLag:
     offsets: int
     topic_partitions: int
     """In how many of them it is behind."""
+    seconds: float | None = None
+    """How long the longest waiting record has waited; None when none waits, or nothing is known."""
+    direction: Direction = "steady"
 
 
 @dataclass(frozen=True)
@@ -130,45 +137,71 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
 
 def lag_now(broker: BrokerView, now: datetime) -> StreamLag:
     """Return the lag with its seconds up to now: what waits goes on waiting, also when the broker is away."""
-    archive = [each for each in broker.lags if each.query == ARCHIVE]
-    seconds = max(0.0, (now - broker.waiting_since).total_seconds()) if broker.waiting_since else None
+    queries = tuple(_by_query(broker, now))
+    archive = next((each for each in queries if each.query == ARCHIVE), QueryLag(ARCHIVE, 0, 0))
     return StreamLag(
-        sum(each.lag for each in archive) if broker.seen_at else None,
-        seconds,
+        archive.offsets if broker.seen_at else None,
+        _seconds(broker.waiting_since, now),
         broker.direction,
-        tuple(_by_query(broker.lags)),
+        queries,
         broker.seen_at,
         broker.error,
     )
 
 
-def _by_query(lags: Iterable[Lag]) -> Iterable[QueryLag]:
+def _seconds(since: datetime | None, now: datetime) -> float | None:
+    return max(0.0, (now - since).total_seconds()) if since else None
+
+
+def _by_query(broker: BrokerView, now: datetime) -> Iterable[QueryLag]:
+    """Yield the lag of each query; the archive's is the first."""
     queries: dict[str, list[int]] = {}
-    for each in lags:
+    for each in broker.lags:
         queries.setdefault(each.query, []).append(each.lag)
-    return (QueryLag(name, sum(behind), sum(map(bool, behind))) for name, behind in queries.items())
+    since = {**broker.since, ARCHIVE: broker.waiting_since}
+    directions = {**broker.directions, ARCHIVE: broker.direction}
+    for name, behind in queries.items():
+        seconds = _seconds(since.get(name), now)
+        yield QueryLag(name, sum(behind), sum(map(bool, behind)), seconds, directions.get(name, "steady"))
 
 
 def _sentence(known: StreamOverview, lag: StreamLag) -> tuple[Tone, str]:
-    waits = ""
-    if lag.offsets:
-        since = f", the first for {duration(lag.seconds)}" if lag.seconds is not None else ""
-        waits = f"{quantity(lag.offsets, 'offset waits', 'offsets wait')}{since}"
+    """Return tone and sentence of the worst query; of the archive where others are no worse."""
     if known.writer is None:
-        return _without_driver(known, waits)
-    if not lag.offsets:
-        return "good", "keeping up, nothing waits"
-    behind = "" if lag.seconds is None else f", {duration(lag.seconds)} behind"
-    idle = known.read_at - max(filter(None, (known.committed_at, known.writer.acquired_at)))
-    if idle > STALLED_AFTER:
-        return "bad", f"stalled: the driver lives, but has committed nothing for {duration(idle)}; {waits}"
-    if lag.seconds is None or lag.seconds <= NEAR.total_seconds():
+        waiting = max(lag.queries, key=lambda each: each.offsets, default=None)
+        return _without_driver(known, _waits(waiting) if waiting and waiting.offsets else "")
+    told = [_of_query(known, known.writer, each) for each in lag.queries if each.offsets]
+    return min(told, key=lambda each: ORDER[each[0]], default=("good", "keeping up, nothing waits"))
+
+
+def _waits(each: QueryLag) -> str:
+    by = "" if each.query == ARCHIVE else f" for {each.query}"
+    since = f", the first for {duration(each.seconds)}" if each.seconds is not None else ""
+    return f"{quantity(each.offsets, 'offset waits', 'offsets wait')}{by}{since}"
+
+
+def _of_query(known: StreamOverview, writer: LiveWriter, each: QueryLag) -> tuple[Tone, str]:
+    """Return what is said of a query for which offsets wait."""
+    name = "" if each.query == ARCHIVE else f"the query {each.query} is "
+    behind = "" if each.seconds is None else f", {duration(each.seconds)} behind"
+    moved = known.committed_at if each.query == ARCHIVE else known.moved.get(each.query)
+    idle = known.read_at - max(filter(None, (moved, writer.acquired_at)))
+    # A topic that was silent for long has a query that was idle for as long, and is not stalled.
+    waited = idle if each.seconds is None else min(idle, timedelta(seconds=each.seconds))
+    if waited > STALLED_AFTER:
+        whose = f"{each.query} " if name else ""
+        return (
+            "bad",
+            f"stalled: the driver lives, but {whose}has committed nothing for {duration(idle)}; {_waits(each)}",
+        )
+    # The flag query commits when a batch ends, which is minutes long; its flags do not wait for that.
+    if each.query == FLAGS or each.seconds is None or each.seconds <= NEAR.total_seconds():
         return "good", f"keeping up{behind}"
-    if lag.direction == "growing":
-        return "bad", f"falling behind{behind}, and more: {waits}"
-    if lag.direction == "falling":
-        return "open", f"catching up{behind}: {waits}"
-    return "open", f"behind: {waits}"
+    if each.direction == "growing":
+        return "bad", f"{name}falling behind{behind}, and more: {_waits(each)}"
+    if each.direction == "falling":
+        return "open", f"{name}catching up{behind}: {_waits(each)}"
+    return "open", f"{name}behind: {_waits(each)}"
 
 
 def _without_driver(known: StreamOverview, waits: str) -> tuple[Tone, str]:
@@ -181,7 +214,7 @@ def _without_driver(known: StreamOverview, waits: str) -> tuple[Tone, str]:
 def _remedy(pipeline: str, known: StreamOverview, lag: StreamLag, tone: Tone) -> str:
     if lag.error:
         return "./tidemark status; ./tidemark up kafka"
-    if known.writer is None and (lag.offsets or known.last_holder_seen is None):
+    if known.writer is None and (any(each.offsets for each in lag.queries) or known.last_holder_seen is None):
         return f"unpause the DAG stream__{pipeline}, or run ./tidemark stream {pipeline}"
     if tone == "bad":
         return f"./tidemark lag {pipeline}; read the driver's log"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from include.ledger.streams.overview import overview
-from include.monitor.streams.broker import BrokerWatch
+from include.monitor.streams.broker import BrokerWatch, broker_watch
+from include.monitor.streams.metrics import metrics_text
 from include.monitor.streams.state import assess
 from include.pipelines import load_pipeline
 from tests.conftest import Home, wait_for
@@ -18,6 +20,13 @@ from tests.support.topic_log import Log
 pytestmark = pytest.mark.services
 
 PIPELINE = load_pipeline("nest_cameras")
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    """The process's watch goes on looking for this module's broker: later modules have one of their own."""
+    yield
+    broker_watch.cache_clear()
 
 
 def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_is_killed(in_process: Home) -> None:
@@ -35,6 +44,7 @@ def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_
     view = wait_for("the records", lambda: (seen := watch.view(PIPELINE)).waiting_since and seen)
     assert sum(each.lag for each in view.lags if each.query == "archive") == 3
     assert before <= view.waiting_since <= datetime.now(UTC)
+    assert b"tidemark_end_offset{" in metrics_text([PIPELINE])
     first = assess(PIPELINE, overview(PIPELINE.name), view).lag
     assert first.offsets == 3
     os.kill(in_process.services["kafka"]["pid"], signal.SIGKILL)
@@ -44,6 +54,11 @@ def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_
     assert state.lag.offsets == 3
     assert state.lag.seconds > first.seconds
     assert state.remedy == "./tidemark status; ./tidemark up kafka"
+    # Old numbers would look like new ones.
+    is_away = b'tidemark_broker_up{pipeline="nest_cameras"} 0.0'
+    told = wait_for("the metrics to tell it", lambda: is_away in (text := metrics_text([PIPELINE])) and text)
+    assert b"tidemark_end_offset{" not in told
+    assert b"tidemark_lag_offsets{" not in told
 
 
 def test_question_is_answered_within_moments_when_the_broker_was_never_seen(in_process: Home) -> None:

@@ -35,6 +35,15 @@ def seen(offsets: int, seconds: float | None = None, **more: object) -> BrokerVi
     return replace(BrokerView(lags, since, "steady", ago(1)), **more)
 
 
+def view_behind(offsets: int, seconds: float | None = None, **more: object) -> BrokerView:
+    """An archive that keeps up, and a view that does not."""
+    archive = seen(3, 1.2)
+    lag = Lag("nest_cameras", "hourly_counts", "nest-logs", 0, 100, 100 + offsets)
+    since = {} if seconds is None else {"hourly_counts": ago(seconds)}
+    return replace(archive, lags=(*archive.lags, lag), since=since, **more)
+
+
+MOVES, HANGS = (replace(KNOWN, moved={"hourly_counts": ago(age)}) for age in (5, 1200))
 STOPPED = replace(KNOWN, writer=None, last_holder_seen=ago(300))
 NEVER = replace(KNOWN, writer=None, last_holder_seen=None, committed_at=None, token=0)
 STUCK = replace(KNOWN, committed_at=ago(1200))
@@ -71,6 +80,44 @@ STUCK = replace(KNOWN, committed_at=ago(1200))
             "18 min 20 s.",
         ),
         (STUCK, seen(0), "good", "Keeping up, nothing waits."),
+        # The topic was silent until now.
+        (STUCK, seen(1, 1.5), "good", "Keeping up, 1.5 s behind."),
+        (MOVES, view_behind(40, 3), "good", "Keeping up, 1.2 s behind."),
+        (
+            HANGS,
+            view_behind(4000, 1100),
+            "bad",
+            "Stalled: the driver lives, but hourly_counts has committed nothing for 20 min; 4,000 offsets wait for "
+            "hourly_counts, the first for 18 min 20 s.",
+        ),
+        # The page was opened a moment ago: how long the record waits is not known.
+        (
+            HANGS,
+            view_behind(4000),
+            "bad",
+            "Stalled: the driver lives, but hourly_counts has committed nothing for 20 min; 4,000 offsets wait for "
+            "hourly_counts.",
+        ),
+        (
+            MOVES,
+            view_behind(4000, 120),
+            "open",
+            "The query hourly_counts is behind: 4,000 offsets wait for hourly_counts, the first for 2 min.",
+        ),
+        (
+            MOVES,
+            view_behind(4000, 120, directions={"hourly_counts": "growing"}),
+            "bad",
+            "The query hourly_counts is falling behind, 2 min behind, and more: 4,000 offsets wait for hourly_counts, "
+            "the first for 2 min.",
+        ),
+        (
+            replace(STOPPED, moved=HANGS.moved),
+            replace(view_behind(40, 90), lags=(*seen(0).lags, view_behind(40).lags[1])),
+            "bad",
+            "No driver runs, the last sign of one is 5 min old; 40 offsets wait for hourly_counts, the first for "
+            "1 min 30 s.",
+        ),
         (
             STOPPED,
             seen(9, 290),

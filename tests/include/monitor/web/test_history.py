@@ -9,17 +9,18 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from include.doctor.watch import doctor_watch
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.intervals import attempts
 from include.ledger.intervals.findings import ExpectationResult
-from include.ledger.models import Build, ExpectationRow, IntervalRow, QuarantineCount
+from include.ledger.models import Build, ExpectationRow, IntervalRange, IntervalRow, MicroBatchRange, QuarantineCount
 from include.ledger.validation import approvals
 from include.monitor.live_page import serving
 from include.monitor.web.alone import app_alone
+from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.times import format_time
 from tests.conftest import Home, last_hours, wait_for
@@ -186,6 +187,30 @@ def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code(client: ht
     page = client.get(f"/tables/{NAME}").text
     assert "75.0 %" in page
     assert client.get("/tables/nothing").status_code == 404
+
+
+def test_erased_offsets_have_their_place_among_the_fates_where_there_are_any(
+    client: httpx.Client, world: World
+) -> None:
+    place = f"/intervals/{NAME}/{label(world, 1)}"
+    pages = (f"/tables/{NAME}", place, f"{place}/range?topic={world.topic}&partition=0")
+    assert not [page for page in pages if "Erased" in client.get(page).text]
+    erase(3, world.range(1))
+    try:
+        assert not [page for page in pages if "Erased" not in client.get(page).text]
+        data = client.get(f"/tables/{NAME}?format=json").json()
+        (stack,) = (each for each in data["trends"] if each["key"] == "fates")
+        assert stack["series"][-1] == {"name": "erased", "values": [0, 3, 0, 0]}
+    finally:
+        erase(0, world.range(1))
+
+
+def erase(count: int, offsets: OffsetRange) -> None:
+    """Count so many records of the range as erased, as an erasure leaves them."""
+    with session() as ledger:
+        for table in (IntervalRange, MicroBatchRange):
+            of_range = (table.topic == offsets.topic_partition.topic, table.from_offset == offsets.from_offset)
+            ledger.execute(update(table).where(*of_range).values(erased=count, archived=PER_HOUR - count))
 
 
 def test_what_expectations_observed_is_kept_of_passed_ones_too(world: World) -> None:
