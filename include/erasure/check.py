@@ -35,7 +35,6 @@ def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]
 def check_erasable(pipeline: Pipeline, columns: Sequence[str]) -> None:
     """Raise UsageError for a pipeline that keeps rows where an erasure does not reach yet."""
     refused = [
-        (pipeline.archive.delta, "pipelines with delta=True cannot be erased yet: older versions of the table stay"),
         (pipeline.flags, "pipelines with flags cannot be erased yet: flags and limits name their subject"),
         (
             set(columns).intersection(pipeline.archive.partition_by.values()),

@@ -48,7 +48,7 @@ def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
         write_private(asked, json.dumps(question))
         write_private(result, "{}")
         arguments = ("--pipeline", pipeline.name, "--asked", str(asked), "--result", str(result))
-        if code := run_job(submission("find_subject", *arguments, name=f"search {pipeline.name}", short=True)):
+        if code := run_job(submission("erase_subject", *arguments, name=f"search {pipeline.name}", short=True)):
             raise TidemarkError(
                 f"the search ended with {code}; nothing was changed",
                 remedy="read its log above",

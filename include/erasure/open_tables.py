@@ -1,4 +1,4 @@
-"""What Iceberg tables keep of erased rows: snapshots, manifests with their columns' bounds, former metadata."""
+"""Open tables of a pipeline, which keep what they were: those that it declares, and those that it declared once."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def files_of_others(pipeline: Pipeline) -> int:
     from include.iceberg.erased_files import files_of_others
 
     return sum(1 for _ in files_of_others(pipeline))
+
+
+def delta_table_exists(pipeline: Pipeline) -> bool:
+    """Return whether the archive is a Delta table, too, or was one."""
+    return lake.exists(f"{lake.uri('delta', pipeline.name)}/_delta_log")
 
 
 def _were_any(pipeline: Pipeline) -> bool:

@@ -18,6 +18,7 @@ from include.crash_points import crash_point
 from include.erasure import check, steps
 from include.erasure.find import Search, search
 from include.erasure.keys import Keys, hashes_of
+from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping.run import alone
@@ -105,7 +106,8 @@ def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
 def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     """Finish the unfinished erasure of a pipeline and return the account of it. Raises UsageError without one.
 
-    A stream may run meanwhile: what it reads of the archive leaves the records out.
+    A stream may run meanwhile, but for a pipeline with a Delta table: what it reads of the archive leaves the records
+    out.
     """
     erasure = unfinished.unfinished(pipeline.name)
     if erasure is None:
@@ -116,6 +118,10 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
         steps.rewrite(pipeline, erasure, tell)
     steps.build_views(pipeline, erasure, tell)
     steps.build_intervals(pipeline, erasure, tell)
+    if delta_table_exists(pipeline):
+        # Nobody may append meanwhile: what is not in a version yet is deleted with older versions.
+        with no_stream(pipeline.name) as lease, _renewed(lease):
+            steps.erase_from_delta(pipeline, erasure, tell)
     swept = steps.sweep(pipeline, erasure, tell)
     done = unfinished.finish(erasure.id, swept)
     crash_point("erasure_finished")

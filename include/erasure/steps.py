@@ -107,6 +107,18 @@ def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:
     )
 
 
+def erase_from_delta(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
+    """Delete the records from the Delta table, its older versions and its log, and pin its view again.
+
+    Raises what the application's end means.
+    """
+    tell(f"{pipeline.name}: the Delta table is written again, its older versions are deleted")
+    arguments = ("--pipeline", pipeline.name, "--erasure", str(erasure.id))
+    job = submission("erase_subject", *arguments, name=f"erase {pipeline.name}", short=True, delta=True)
+    if code := run_job(job):
+        raise _ended(pipeline, "the Delta table's application", code)
+
+
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """Delete what may still hold the rows: replaced revisions, removed and leftover files, old checkpoints.
 

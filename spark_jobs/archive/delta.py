@@ -10,7 +10,8 @@ a micro-batch that was committed to Delta, but not to the ledger, changes nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -28,16 +29,12 @@ from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from include import lake
+from include.lake.delta_log import OWN, is_own
+from include.offsets import Coordinates
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.spark.frames import empty_frame
-
-OWN = "tidemark"
-"""The mark of Tidemark's commits in the table's history; those of intervals say more."""
-
-_SAYS_MORE = '{"tidemark.'
-"""How the metadata begins of a commit that puts an interval's rows: a JSON object of what an Iceberg snapshot says."""
+from spark_jobs.spark.frames import empty_frame, frame_of
 
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 """Operations that change no row, whoever runs them."""
@@ -56,6 +53,21 @@ _CONFLICTS = (
 
 _MEANWHILE = 100
 """Commits that may be added to the history while it is read."""
+
+
+_WHOLE_FILES = {
+    "spark.databricks.delta.commitInfo.userMetadata": OWN,
+    # A row that is only marked as deleted lies in its file.
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+}
+
+_on_top_of_others = retry(
+    # Another commit came first and conflicts with this one; on top of it, this one does not conflict.
+    retry=retry_if_exception_type(_CONFLICTS),
+    stop=stop_after_attempt(10),
+    wait=wait_random(max=1),
+    reraise=True,
+)
 
 
 def location(pipeline: Pipeline) -> str:
@@ -85,22 +97,37 @@ def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, said: Mapp
     _write(pipeline, rows, "overwrite", replaceWhere=condition, userMetadata=metadata if said else OWN)
 
 
-def is_own(metadata: str | None) -> bool:
-    """Return whether a commit's metadata is Tidemark's."""
-    return metadata is not None and (metadata == OWN or metadata.startswith(_SAYS_MORE))
+@_on_top_of_others
+def delete_records(spark: SparkSession, pipeline: Pipeline, erased: Collection[Coordinates]) -> None:
+    """Delete the rows of records in one commit, and write again what other engines only marked as deleted."""
+    rows = frame_of(spark, sorted(erased), "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
+    is_erased = " AND ".join(f"kept.{name} = erased.{name}" for name in rows.columns)
+    table = DeltaTable.forPath(spark, location(pipeline))
+    for name, value in _WHOLE_FILES.items():
+        spark.conf.set(name, value)
+    table.alias("kept").merge(F.broadcast(rows).alias("erased"), is_erased).whenMatchedDelete().execute()
+    spark.sql(f"REORG TABLE delta.`{location(pipeline)}` APPLY (PURGE)")
+
+
+def write_checkpoint(spark: SparkSession, pipeline: Pipeline) -> int:
+    """Write a checkpoint of the newest version, and return the version's number."""
+    gateway: Any = spark
+    log = gateway._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(gateway._jsparkSession, location(pipeline))
+    log.checkpoint()
+    return int(log.unsafeVolatileSnapshot().version())
+
+
+def delete_older_files(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Delete all files that the newest version does not have, whatever their age; nobody may write meanwhile."""
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.sql(f"VACUUM delta.`{location(pipeline)}` RETAIN 0 HOURS")
 
 
 def _unvalidated(rows: DataFrame) -> DataFrame:
     return rows.withColumn("interval", F.lit(None).cast("STRING"))
 
 
-@retry(
-    # Another commit came first and conflicts with this one; on top of it, this one does not conflict.
-    retry=retry_if_exception_type(_CONFLICTS),
-    stop=stop_after_attempt(10),
-    wait=wait_random(max=1),
-    reraise=True,
-)
+@_on_top_of_others
 def _write(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> None:
     writer = rows.write.format("delta").mode(mode).partitionBy("interval")
     writer.options(mergeSchema="true", **{"userMetadata": OWN, **options}).save(location(pipeline))

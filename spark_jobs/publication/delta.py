@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,19 +36,44 @@ def publish_delta(run: IntervalRun) -> None:
     view = f"{DATABASE}.{pipeline.delta_view}"
     with attempts.publishing_delta(pipeline.name):
         ensure_table(spark, pipeline)
-        version = _put_rows(run, _pinned_version(spark, pipeline, view))
+        version = _put_rows(run, pinned_version(spark, pipeline))
         crash_point("delta_rows_put")
-        columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
-        spark.sql(
-            f"CREATE OR REPLACE VIEW {view} "
-            f"TBLPROPERTIES ('tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}') "
-            f"AS SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
-        )
+        pin_view(spark, pipeline, version)
     builds.note_delta(run.attempt, DeltaVersion(view, version))
 
 
-def _pinned_version(spark: SparkSession, pipeline: Pipeline, view: str) -> int | None:
-    """The version that the view shows; None where there is no view of this table."""
+def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
+    """Let the view show the validated rows of a version."""
+    columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
+    spark.sql(
+        f"CREATE OR REPLACE VIEW {DATABASE}.{pipeline.delta_view} "
+        f"TBLPROPERTIES ('tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}') "
+        f"AS SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
+    )
+
+
+def restore_rows(spark: SparkSession, pipeline: Pipeline, said: Mapping[str, str], *delivered: int) -> None:
+    """Put the rows of all registered intervals, and of no other, into the table again; `delivered`: more intervals."""
+    every = revisions.registered(pipeline.table)
+    files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
+    _replace(spark, pipeline, "interval IS NOT NULL", {*delivered, *(each.interval_id for each in every)}, files, said)
+
+
+def _replace(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    validated: str,
+    delivered: Collection[int],
+    files: list[str],
+    said: Mapping[str, str],
+) -> None:
+    streamed = f"interval IS NULL AND ({within_sql(ranges_of_intervals(delivered))})"
+    replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), said)
+
+
+def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
+    """Return the version that the view shows; None where there is no view of this table."""
+    view = f"{DATABASE}.{pipeline.delta_view}"
     if not spark.catalog.tableExists(view):
         return None
     properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {view}").collect()}
@@ -65,16 +90,11 @@ def _put_rows(run: IntervalRun, trusted: int | None) -> int:
     for _ in range(TRIES):
         before = latest_version(spark, pipeline)
         if trusted is None or has_foreign_writes(spark, pipeline, trusted, before):
-            every = revisions.registered(pipeline.table)
-            files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
-            validated, delivered = "interval IS NOT NULL", {mine.id, *(each.interval_id for each in every)}
-            said = {**_said(run), "tidemark.restored": "all registered intervals"}
+            restore_rows(spark, pipeline, {**_said(run), "tidemark.restored": "all registered intervals"}, mine.id)
         else:
             own = [each for each in revisions.registered_of_interval(mine.id) if each.table == pipeline.table]
             files = [f"{each.location}/{name}" for each in own for name in sorted(each.files)]
-            validated, delivered, said = f"interval = '{mine.interval.label}'", {mine.id}, _said(run)
-        streamed = f"interval IS NULL AND ({within_sql(ranges_of_intervals(delivered))})"
-        replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), said)
+            _replace(spark, pipeline, f"interval = '{mine.interval.label}'", {mine.id}, files, _said(run))
         version = latest_version(spark, pipeline)
         if not has_foreign_writes(spark, pipeline, before, version):
             return version

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -18,7 +15,7 @@ from pyiceberg.table import Table
 from include.iceberg import catalog as iceberg_catalog
 from tests.conftest import Home, last_hours
 from tests.support import audit, duckdb_iceberg, persons, remnants
-from tests.support.checkout import Checkout, copy_checkout
+from tests.support.checkout import HomeOfCheckout, copy_checkout
 from tests.support.persons import MARK, PERSONS
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.faults]
@@ -42,23 +39,10 @@ KILLED_AT = (
 """Of the sweep, in order."""
 
 
-@dataclass
-class HomeOfCheckout(Home):
-    """A home whose commands run the code of a copied checkout."""
-
-    code: Path = Path()
-
-    def run(
-        self, *arguments: str, expect: int | None = 0, cwd: Path | None = None, **extra: str
-    ) -> subprocess.CompletedProcess[str]:
-        code = cwd or self.code
-        return super().run(*arguments, expect=expect, cwd=code, **{"PYTHONPATH": str(code), **extra})
-
-
 @pytest.fixture(scope="module")
 def landed(in_process: Home, tmp_path_factory: pytest.TempPathFactory) -> HomeOfCheckout:
     """Two hours, published; both tables are Iceberg tables."""
-    made: Checkout = copy_checkout(tmp_path_factory.mktemp("open") / "checkout", in_process)
+    made = copy_checkout(tmp_path_factory.mktemp("open") / "checkout", in_process)
     made.edit(DECLARED, 'subject="user",', 'subject="user",\n        iceberg=True,')
     made.edit(DECLARED, 'windows=TimeWindow("10m"),', 'windows=TimeWindow("10m"),\n            iceberg=True,')
     home = HomeOfCheckout(in_process.path, code=made.path)

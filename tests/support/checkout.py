@@ -38,6 +38,19 @@ class Checkout:
         return json.loads(self.run(*arguments, **options).stdout)
 
 
+@dataclass
+class HomeOfCheckout(Home):
+    """A home whose commands run the code of a copied checkout."""
+
+    code: Path = Path()
+
+    def run(
+        self, *arguments: str, expect: int | None = 0, cwd: Path | None = None, **extra: str
+    ) -> subprocess.CompletedProcess[str]:
+        code = cwd or self.code
+        return super().run(*arguments, expect=expect, cwd=code, **{"PYTHONPATH": str(code), **extra})
+
+
 def copy_checkout(path: Path, home: Home) -> Checkout:
     path.mkdir(parents=True)
     for name in ("include", "spark_jobs", "expectations", "dags", "pyproject.toml"):

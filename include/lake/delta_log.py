@@ -1,0 +1,76 @@
+"""The log of a Delta table: who made a commit, and how what it repeats of rows leaves it.
+
+A commit names its files with each column's least and greatest value. So do checkpoints, and checksums of small tables.
+What rebuilds the newest version is the newest checkpoint alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import pyarrow.fs as fs
+
+from include.crash_points import crash_point
+from include.lake.files import delete, delete_file, filesystem, list_entries, read_text, write_text
+
+OWN = "tidemark"
+"""The mark of Tidemark's commits in the table's history; those of intervals say more."""
+
+_SAYS_MORE = '{"tidemark.'
+"""How the metadata begins of a commit that puts an interval's rows: a JSON object of what an Iceberg snapshot says."""
+
+_LOG_FILE = re.compile(r"(\d{20})\.(.+)")
+
+
+def is_own(metadata: str | None) -> bool:
+    """Return whether a commit's metadata is Tidemark's."""
+    return metadata is not None and (metadata == OWN or metadata.startswith(_SAYS_MORE))
+
+
+def forget_values(table: str, version: int) -> None:
+    """Take what repeats rows out of a table's log, up to a version that has a checkpoint; doing it twice is once.
+
+    Commits keep their files, transactions and what Tidemark said of them; they lose columns' bounds, and those of
+    others their conditions. Older checkpoints and checksums are deleted.
+    """
+    log = f"{table}/_delta_log"
+    for entry in list_entries(log, recursive=False):
+        match = _LOG_FILE.fullmatch(entry.name)
+        if match is None or int(match[1]) > version:
+            continue
+        if match[2] == "json":
+            _forget_in_commit(f"{log}/{entry.name}")
+        elif int(match[1]) < version:
+            delete_file(f"{log}/{entry.name}")
+        crash_point("delta_log_file_swept")
+
+
+def _forget_in_commit(location: str) -> None:
+    before = read_text(location)
+    after = "".join(f"{_without_values(line)}\n" for line in before.splitlines() if line)
+    if after == before:
+        return
+    system, path = filesystem(location)
+    mtime = system.get_file_info(path).mtime_ns
+    folder, _, name = location.rpartition("/")
+    # Hadoop would compare it with the new content.
+    delete(f"{folder}/.{name}.crc")
+    write_text(location, after)
+    if isinstance(system, fs.LocalFileSystem) and mtime is not None:
+        # It is the commit's time.
+        os.utime(path, ns=(mtime, mtime))
+
+
+def _without_values(line: str) -> str:
+    action: dict[str, Any] = json.loads(line)
+    for kind in ("add", "remove"):
+        if kind in action:
+            action[kind].pop("stats", None)
+    info = action.get("commitInfo")
+    if info is not None and not is_own(info.get("userMetadata")):
+        info.pop("userMetadata", None)
+        info["operationParameters"] = {}
+    return json.dumps(action, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,47 @@
+"""What an erasure needs Spark for: to find the records of persons, and to erase them from the pipeline's Delta table.
+
+    spark-submit spark_jobs/erase_subject.py --pipeline NAME --asked FILE --result FILE
+    spark-submit spark_jobs/erase_subject.py --pipeline NAME --erasure ID
+
+The first only reads. Both its files are JSON and private: what is asked for are keys of persons
+(`include/erasure/find.py`). During the second no stream may run: the command that starts it holds the pipeline's lease
+(`include/erasure/run.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from include.ledger.erasures.unfinished import coordinates_of
+from include.pipelines import load_pipeline
+from spark_jobs.spark.entry import run_entry
+from spark_jobs.spark.session import build_session
+
+
+def main(argv: list[str]) -> int:
+    """Arguments to exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--asked", type=Path)
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--erasure", type=int)
+    arguments = parser.parse_args(argv)
+    pipeline = load_pipeline(arguments.pipeline)
+    if arguments.erasure is not None:
+        from spark_jobs.erasure.delta import erase_from_delta
+
+        session = build_session(f"erase {pipeline.name}", catalog=True)
+        erase_from_delta(session, pipeline, coordinates_of(arguments.erasure))
+        return 0
+    from spark_jobs.erasure.find import find_subject
+
+    session = build_session(f"search {pipeline.name}")
+    arguments.result.write_text(json.dumps(find_subject(session, pipeline, json.loads(arguments.asked.read_text()))))
+    return 0
+
+
+if __name__ == "__main__":
+    run_entry(main, sys.argv[1:])

@@ -1,0 +1,44 @@
+"""Erase records from a Delta archive: its rows, its older versions, and what its log repeats of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import SparkSession
+
+from include.crash_points import crash_point
+from include.lake.delta_log import forget_values
+from include.ledger.intervals import attempts
+from include.offsets import Coordinates
+from include.pipelines.spec import Pipeline
+from spark_jobs.archive.delta import (
+    delete_older_files,
+    delete_records,
+    has_foreign_writes,
+    latest_version,
+    location,
+    write_checkpoint,
+)
+from spark_jobs.publication.delta import pin_view, pinned_version, restore_rows
+
+
+def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erased: Collection[Coordinates]) -> None:
+    """Let a Delta table hold nothing of the records, in no version. Nobody may append to it meanwhile.
+
+    Transactions and what commits say of their intervals stay in the log; time travel begins at a new version, to
+    which the view is pinned before older files go. Doing it twice is once.
+    """
+    with attempts.publishing_delta(pipeline.name):
+        pinned = pinned_version(spark, pipeline)
+        if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline)):
+            restore_rows(spark, pipeline, {})
+        delete_records(spark, pipeline, erased)
+        crash_point("delta_rows_erased")
+        version = write_checkpoint(spark, pipeline)
+        crash_point("delta_checkpoint_written")
+        if pinned is not None:
+            pin_view(spark, pipeline, version)
+        crash_point("delta_view_pinned")
+        delete_older_files(spark, pipeline)
+        crash_point("delta_files_deleted")
+        forget_values(location(pipeline), version)

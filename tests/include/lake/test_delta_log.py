@@ -1,0 +1,86 @@
+"""What a Delta table's log repeats of rows leaves it; files, transactions and what Tidemark said of them stay."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include import lake
+from include.lake.delta_log import forget_values, is_own
+from include.settings import settings
+
+MARK = "Zq7 Person"
+STATS = json.dumps({"numRecords": 2, "minValues": {"user": f"{MARK} 0001"}, "maxValues": {"user": f"{MARK} é"}})
+SAID = '{"tidemark.interval":"2026-11-20T05"}'
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    made = tmp_path / "delta" / "somebody" / "_delta_log"
+    made.mkdir(parents=True)
+    yield made
+    settings.cache_clear()
+
+
+def write(log: Path, version: int, *actions: dict[str, Any]) -> Path:
+    """A commit, older than it is, with Hadoop's checksum beside it."""
+    path = log / f"{version:020}.json"
+    path.write_text("".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in actions), encoding="utf-8")
+    (log / f".{path.name}.crc").write_bytes(b"crc")
+    os.utime(path, (1000 + version, 1000 + version))
+    return path
+
+
+def read(log: Path, version: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (log / f"{version:020}.json").read_text(encoding="utf-8").splitlines()]
+
+
+def commit(kind: str, said: str, **more: Any) -> list[dict[str, Any]]:
+    info = {"operation": "WRITE", "operationParameters": {"predicate": f"user = '{MARK}'"}, "userMetadata": said}
+    return [{"commitInfo": info}, {kind: {"path": "a.parquet", "stats": STATS, **more}}]
+
+
+def test_values_leave_commits_up_to_the_version_and_all_else_stays(log: Path) -> None:
+    write(log, 0, *commit("add", "tidemark"), {"txn": {"appId": "q1", "version": 7}})
+    write(log, 1, *commit("remove", SAID, size=3))
+    write(log, 2, *commit("add", "by hand"))
+    later = write(log, 3, *commit("add", "tidemark"))
+    older = [log / f"{1:020}.checkpoint.parquet", log / f"{1:020}.crc", log / f"{0:020}.{1:020}.compacted.json"]
+    newer = [log / f"{2:020}.checkpoint.parquet", log / f"{2:020}.crc", log / "_last_checkpoint"]
+    for each in (*older, *newer):
+        each.write_text(MARK)
+    for _ in range(2):
+        forget_values(lake.uri("delta", "somebody"), 2)
+        assert not any(each.exists() for each in older)
+        assert all(each.exists() for each in (*newer, later, log / f".{later.name}.crc"))
+        assert read(log, 0)[1:] == [{"add": {"path": "a.parquet"}}, {"txn": {"appId": "q1", "version": 7}}]
+        assert read(log, 1)[0]["commitInfo"]["userMetadata"] == SAID
+        assert read(log, 1)[1] == {"remove": {"path": "a.parquet", "size": 3}}
+        assert read(log, 2)[0] == {"commitInfo": {"operation": "WRITE", "operationParameters": {}}}
+        assert MARK in later.read_text(encoding="utf-8")
+        for version in (0, 1, 2):
+            path = log / f"{version:020}.json"
+            assert not (log / f".{path.name}.crc").exists()
+            assert path.stat().st_mtime == 1000 + version
+
+
+def test_commit_without_values_is_left_as_it_is(log: Path) -> None:
+    path = log / f"{0:020}.json"
+    path.write_text('{"txn":{"appId":"q1","version":7}}\n')
+    before = path.stat()
+    forget_values(lake.uri("delta", "somebody"), 0)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_own_commits_are_told_from_those_of_others() -> None:
+    assert is_own("tidemark")
+    assert is_own(SAID)
+    assert not is_own("tidemark?")
+    assert not is_own(None)
