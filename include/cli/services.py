@@ -23,6 +23,7 @@ from include.setting_values import masked
 
 if TYPE_CHECKING:
     from include.doctor.examine import Finding
+    from include.services.process import ServiceStatus
 
 Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, yarn, airflow, or all (but yarn)")]
 
@@ -62,7 +63,7 @@ def status(as_json: AsJson = False) -> None:
     is_known = services["postgres"].healthy
     missing, complete, gaps, waiting = _told_by_ledger() if is_known else (None,) * 4
     if as_json:
-        listed = {name: {**asdict(each), "address": masked(each.address)} for name, each in services.items()}
+        listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
         told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}
         print_json({"services": listed, **{name: _as_json(each) for name, each in told.items()}})
         return
@@ -118,6 +119,11 @@ def setup_database() -> None:
     prepare_databases()
     progress("databases ledger, catalog and airflow are ready")
     suggest("./tidemark status")
+
+
+def _for_programs(service: ServiceStatus) -> str:
+    """Return the address by which a program of this user connects; a password from the settings is not repeated."""
+    return masked(service.address) if service.external else service.address
 
 
 def _mark(finding: Finding) -> str:
