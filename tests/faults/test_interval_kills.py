@@ -12,32 +12,9 @@ import pytest
 from include.times import Interval
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
+from tests.support.registered import Registered, in_catalog, in_ledger
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
-
-Registered = set[tuple[str, str, str]]
-"""Table, partition and location."""
-
-
-def catalog(home: Home, interval: Interval) -> Registered:
-    """Everything registered of the interval, from the metastore's own tables."""
-    with psycopg2.connect(home.database.replace("/ledger", "/catalog")) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            'SELECT t."TBL_NAME", p."PART_NAME", s."LOCATION" FROM "PARTITIONS" p '
-            'JOIN "TBLS" t ON t."TBL_ID" = p."TBL_ID" JOIN "SDS" s ON s."SD_ID" = p."SD_ID" '
-            'WHERE p."PART_NAME" LIKE %s',
-            (f"%interval={interval.label}",),
-        )
-        return {(table, part, location.replace("file:///", "file:/")) for table, part, location in cursor.fetchall()}
-
-
-def revisions(home: Home, interval: Interval, state: str) -> Registered:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT table_name, table_partition, location FROM revisions WHERE state = %s AND table_partition LIKE %s",
-            (state, f"%interval={interval.label}"),
-        )
-        return {(table, part, location.replace("file:///", "file:/")) for table, part, location in cursor.fetchall()}
 
 
 def kill_interval(home: Home, interval: Interval, moment: str) -> None:
@@ -60,7 +37,7 @@ def check_result(home: Home, interval: Interval, begun: Registered) -> None:
     """The interval runs to its end now: what was begun is registered, each row once, built equal every time."""
     verdict: dict[str, Any] = home.interval("nest_cameras", interval.from_time)
     assert {(r["table"], r["partition"]) for r in verdict["registered"]} == {(t, p) for t, p, _ in begun}
-    assert catalog(home, interval) == begun
+    assert in_catalog(home.database, interval.label) == begun
     records = audit.in_ranges(audit.read_topic(home.kafka, "nest-logs"), verdict["ranges"])
     assert len(records) == 1200
     table = audit.read_parquet(r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras")
@@ -79,14 +56,14 @@ def test_rerun_finishes_the_registration_when_the_interval_is_killed_in_the_midd
 ) -> None:
     # What is visible passed its checkpoint, and the intent is noted.
     kill_interval(home, interval, "partition_registered")
-    begun = revisions(home, interval, "registering")
-    assert len(catalog(home, interval)) == 1 < len(begun)
-    assert catalog(home, interval) < begun
-    assert revisions(home, interval, "registered") == set()
+    begun = in_ledger(home.database, "registering", interval.label)
+    assert len(in_catalog(home.database, interval.label)) == 1 < len(begun)
+    assert in_catalog(home.database, interval.label) < begun
+    assert in_ledger(home.database, "registered", interval.label) == set()
 
     check_result(home, interval, begun)
-    assert revisions(home, interval, "registering") == set()
-    assert revisions(home, interval, "registered") == begun
+    assert in_ledger(home.database, "registering", interval.label) == set()
+    assert in_ledger(home.database, "registered", interval.label) == begun
 
 
 @pytest.mark.slow
@@ -95,7 +72,7 @@ def test_nothing_is_visible_and_a_rerun_converges_when_the_interval_is_killed_at
 ) -> None:
     for moment in ("interval_pinned", "revision_staged", "revision_written", "revisions_noted"):
         kill_interval(home, interval, moment)
-        assert catalog(home, interval) == set(), f"something is visible after a kill at {moment}"
-        assert revisions(home, interval, "registered") == set()
+        assert in_catalog(home.database, interval.label) == set(), f"something is visible after a kill at {moment}"
+        assert in_ledger(home.database, "registered", interval.label) == set()
     kill_interval(home, interval, "interval_published")
-    check_result(home, interval, revisions(home, interval, "registered"))
+    check_result(home, interval, in_ledger(home.database, "registered", interval.label))
