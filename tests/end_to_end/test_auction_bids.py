@@ -21,95 +21,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.spark.jars import classpath, java
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
-from tests.support.audit import Coordinates, Fates, Record
+from tests.support.audit import Coordinates
+from tests.support.bids import FLAGS, expected_flags, fates_of, flags
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-PIPELINE, TOPIC, FLAGS = "auction_bids", "auction-bids", "auction-flags"
+PIPELINE, TOPIC = "auction_bids", "auction-bids"
 START = last_hours(3)
-
-
-def bid_of(record: Record) -> dict[str, Any] | None:
-    """The bid of a good message; None for one that must be in quarantine."""
-    try:
-        bid = json.loads(record.value or b"", parse_float=Decimal, parse_int=Decimal)
-        amount, moment = bid["amount"], datetime.fromisoformat(bid["bid_time"]).timestamp() * 1000
-        names = [bid[name] for name in ("bid_id", "auction_id", "category", "seller", "bidder", "currency")]
-        good = (
-            len(record.value or b"") <= 1_048_576
-            and Decimal("0.01") <= amount <= Decimal("9999999.99")
-            and amount == round(amount, 2)
-            and all(isinstance(name, str) and 1 <= len(name) <= 100 for name in names)
-            and record.timestamp - 30 * 86_400_000 <= moment <= record.timestamp + 3_600_000
-        )
-    except (ValueError, KeyError, TypeError, ArithmeticError):
-        return None
-    return bid if good else None
-
-
-def fates_of(records: dict[Coordinates, Record]) -> Fates:
-    bids = {coordinates: bid_of(record) for coordinates, record in records.items()}
-    good = {coordinates for coordinates, bid in bids.items() if bid}
-    return Fates({(*c, 0): bids[c] or {} for c in good}, good, set(), set(bids) - good)
 
 
 def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
     with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
         cursor.execute(query, values)
         return cursor.fetchall() if cursor.description else []
-
-
-def flags(home: Home) -> dict[Coordinates, dict[str, Any]]:
-    """The flags by the bid's coordinates; those of one version of the limits must not differ."""
-    found: dict[tuple[Coordinates, int], bytes] = {}
-    for record in audit.read_topic(home.kafka, FLAGS).values():
-        assert record.key
-        assert record.value
-        value = json.loads(record.value)
-        coordinates = (value["kafka_topic"], value["kafka_partition"], value["kafka_offset"])
-        named = json.loads(record.key)
-        assert (named["kafka_topic"], named["kafka_partition"], named["kafka_offset"]) == coordinates
-        assert found.setdefault((coordinates, value["limits_version"]), record.value) == record.value
-    return {c: json.loads(value, parse_float=Decimal) for (c, _), value in sorted(found.items())}
-
-
-def expected_flags(
-    bids: dict[Coordinates, dict[str, Any]], before: list[dict[str, Any]]
-) -> dict[Coordinates, set[str]]:
-    """The oracle: rules that each bid breaks, learned from the bids `before`, in plain Python."""
-    amounts: dict[tuple[str, str], list[float]] = defaultdict(list)
-    hourly: Counter[tuple[str, str]] = Counter()
-    pairs: Counter[tuple[str, str, str]] = Counter()
-    for bid in before:
-        hour = bid["bid_time"][:13]
-        amounts[bid["category"], bid["currency"]].append(float(bid["amount"]))
-        hourly[bid["bidder"], hour] += 1
-        pairs[bid["bidder"], bid["seller"], hour] += 1
-    above = {}
-    for category, found in amounts.items():
-        if len(found) >= 30:
-            mean = sum(found) / len(found)
-            above[category] = mean + 4 * (sum((a - mean) ** 2 for a in found) / len(found)) ** 0.5
-    usual = sum(hourly.values()) / len(hourly) if hourly else 0
-    bursts = {bidder for (bidder, _), count in hourly.items() if count >= max(10, 10 * usual)}
-    shills = {
-        (bidder, seller)
-        for (bidder, seller, hour), count in pairs.items()
-        if count >= 5 and 2 * count >= hourly[bidder, hour] and bidder != seller
-    }
-    broken: dict[Coordinates, set[str]] = {}
-    for coordinates, bid in bids.items():
-        limit = above.get((bid["category"], bid["currency"]), float("inf"))
-        assert abs(float(bid["amount"]) - limit) > 0.01, "this seed puts a bid onto its limit"
-        rules = {
-            "far_above": float(bid["amount"]) > limit,
-            "own_auction": bid["bidder"] == bid["seller"],
-            "burst": bid["bidder"] in bursts,
-            "shill_pair": (bid["bidder"], bid["seller"]) in shills,
-        }
-        if any(rules.values()):
-            broken[coordinates] = {rule for rule, breaks in rules.items() if breaks}
-    return broken
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +64,7 @@ def bids_of(home: Home, verdict: dict[str, Any]) -> dict[Coordinates, dict[str, 
 
 def rules_in(home: Home, verdict: dict[str, Any]) -> dict[Coordinates, set[str]]:
     ours = bids_of(home, verdict)
-    return {c: {rule["rule"] for rule in flag["rules"]} for c, flag in flags(home).items() if c in ours}
+    return {c: {rule["rule"] for rule in flag["rules"]} for c, flag in flags(home.kafka).items() if c in ours}
 
 
 def test_every_bid_is_archived_or_quarantined_whole(home: Home, first: dict[str, Any]) -> None:
@@ -187,7 +111,7 @@ def test_flags_follow_from_limits_learned_from_the_hour_before_bid_by_bid(
     found = rules_in(home, second)
     assert found == expected_flags(bids_of(home, second), list(bids_of(home, first).values()))
     assert set().union(*found.values()) == {"own_auction", "far_above", "burst", "shill_pair"}
-    versions = {flag["limits_version"] for c, flag in flags(home).items() if c in found}
+    versions = {flag["limits_version"] for c, flag in flags(home.kafka).items() if c in found}
     ((learned_from,),) = ledger(home, "SELECT learned_from FROM limits_versions WHERE id = %s", versions.pop())
     assert not versions
     registered = {r["revision"] for r in first["registered"] if r["table"] != PIPELINE}
@@ -254,7 +178,9 @@ def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_sur
     home.run("stream", PIPELINE, "--until-caught-up")
     assert lag_of(home, "flags") == 0
     found = {
-        c: r for c, r in rules_in(home, verdict).items() if not flags(home)[c]["bid_id"].startswith(("early", "l"))
+        c: r
+        for c, r in rules_in(home, verdict).items()
+        if not flags(home.kafka)[c]["bid_id"].startswith(("early", "l"))
     }
     known = [*bids_of(home, second).values(), *bids_of_first(home)]
     ours = {c: b for c, b in bids_of(home, verdict).items() if not b["bid_id"].startswith(("early", "l"))}
@@ -309,7 +235,7 @@ def test_limits_of_before_stay_when_a_revision_that_they_would_be_learned_from_i
     finally:
         file.write_bytes(whole)
     assert "no limits could be learned, those of before stay: " in done.stderr
-    flag = next(flag for flag in flags(home).values() if flag["bid_id"] == bid_id)
+    flag = next(flag for flag in flags(home.kafka).values() if flag["bid_id"] == bid_id)
     assert flag["limits_version"] == before
 
 
@@ -362,7 +288,7 @@ def rerun(home: Home, expect: int) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_forged_and_altered_flags_and_a_missing_one_stop_the_interval(home: Home, second: dict[str, Any]) -> None:
-    known = {c: flag for c, flag in flags(home).items() if c in bids_of(home, second)}
+    known = {c: flag for c, flag in flags(home.kafka).items() if c in bids_of(home, second)}
     honest = sorted(set(bids_of(home, second)) - set(known))[0]
     (altered, flag), *_ = sorted(known.items())
     forged = {**flag, **dict(zip(("kafka_topic", "kafka_partition", "kafka_offset"), honest, strict=True))}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ from include.schemas.registry import SchemaRegistry
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.delta_log import read_delta, validated
+from tests.support.positions import decoded_by_another_library, is_plausible
 from tests.support.registry_gate import Gate, open_gate
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
 HOUR = last_hours(3)
-NEWEST = fastavro.parse_schema(json.loads(VERSIONS[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -67,40 +66,6 @@ def topic_of(home: Home) -> list[Any]:
             found.append(message)
     consumer.close()
     return found
-
-
-def decoded_by_another_library(registry: SchemaRegistry) -> Callable[[bytes | None], dict[str, Any] | None]:
-    """Values as fastavro reads them with their own schemas, resolved to the newest; None for what is none."""
-    schemas: dict[int, Any] = {}
-
-    def decode(value: bytes | None) -> dict[str, Any] | None:
-        if value is None or len(value) < 5 or value[0] or len(value) > 1_048_576:
-            return None
-        schema_id, body = int.from_bytes(value[1:5], "big"), io.BytesIO(value[5:])
-        if schema_id not in schemas:
-            found = registry.schema(schema_id)
-            schemas[schema_id] = fastavro.parse_schema(json.loads(found.schema)) if found else None
-        if schemas[schema_id] is None:
-            return None
-        try:
-            record: dict[str, Any] = fastavro.schemaless_reader(body, schemas[schema_id], NEWEST)
-        except (EOFError, ValueError, IndexError):
-            return None
-        return record if not body.read() else None
-
-    return decode
-
-
-def is_plausible(record: dict[str, Any], arrived: int) -> bool:
-    behind = arrived - record["timestamp"]
-    return (
-        all(math.isfinite(record[name]) for name in ("latitude", "longitude", "altitude", "speed"))
-        and abs(record["latitude"]) <= 90
-        and abs(record["longitude"]) <= 180
-        and -1_000 <= record["altitude"] <= 20_000
-        and 0 <= record["speed"] <= 500
-        and -3_600_000 <= behind <= 30 * 86_400_000
-    )
 
 
 def registered_rows(verdict: dict[str, Any], table: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
 from tests.support import audit
+from tests.support.audit import Coordinates, Fates, Record
 
 LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
 DISKS = ("landing", "checkpoints", "tables")
@@ -28,26 +29,27 @@ class Rig:
     home: Home
     start: datetime
     produced: int = 0
+    pipeline: str = "nest_cameras"
 
     def produce(self, events: int, bad_fraction: float = 0.05) -> None:
         """More records, one minute after the ones before."""
         minute = self.start + timedelta(seconds=self.produced / 100)
         arguments = ("--events", str(events), "--bad-fraction", str(bad_fraction), "--seed", str(self.produced))
-        self.home.run("produce", "nest_cameras", *arguments, "--start", iso(minute), "--span", "30s")
+        self.home.run("produce", self.pipeline, *arguments, "--start", iso(minute), "--span", "30s")
         self.produced += events
 
     def catch_up(self, **extra: str) -> subprocess.CompletedProcess[str]:
-        return self.home.run("stream", "nest_cameras", "--until-caught-up", **extra)
+        return self.home.run("stream", self.pipeline, "--until-caught-up", **extra)
 
     def fail(self, **extra: str) -> subprocess.CompletedProcess[str]:
         """A stream that must not end well."""
-        ended = self.home.run("stream", "nest_cameras", "--until-caught-up", expect=None, **extra)
+        ended = self.home.run("stream", self.pipeline, "--until-caught-up", expect=None, **extra)
         assert ended.returncode != 0, "the fault was not felt"
         return ended
 
     def started(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
         """A running stream, once it says so."""
-        process = self.home.start("stream", "nest_cameras", *arguments, **extra)
+        process = self.home.start("stream", self.pipeline, *arguments, **extra)
         assert process.stderr is not None
         while "streaming from" not in (line := process.stderr.readline()):
             assert line, "the stream ended before it began"
@@ -62,7 +64,7 @@ class Rig:
         return psutil.Process(self.home.services[name]["pid"])
 
     def audit(self) -> None:
-        """Everything committed against Kafka, and the compacted topic against the oracle."""
+        """Everything that nest_cameras committed against Kafka, and its compacted topic against the oracle."""
         assert audit.check_archive(self.home.kafka, self.home.database, self.home.lake) == self.produced
         with LOCATIONS.open() as file:
             zip_codes = {row["device_id"]: row["zip_code"] for row in csv.DictReader(file)}
@@ -71,16 +73,20 @@ class Rig:
         assert audit.by_zip_and_hour(speed) == counts
 
     def audit_intervals(self) -> None:
-        """The same seen from the registered tables: what came after the hour was pinned lies in the next one."""
-        verdicts = [self.home.interval("nest_cameras", self.start + timedelta(hours=hour)) for hour in range(2)]
+        """The same seen from the registered tables of nest_cameras."""
+        self.audit_tables("nest-logs", audit.expected)
+
+    def audit_tables(self, topic: str, fates_of: Callable[[dict[Coordinates, Record]], Fates]) -> None:
+        """The registered rows against the topic: what came after the hour was pinned lies in the next one."""
+        verdicts = [self.home.interval(self.pipeline, self.start + timedelta(hours=hour)) for hour in range(2)]
         assert [v["reconciliation"]["unexplained"] for v in verdicts] == [0, 0]
-        every = audit.read_topic(self.home.kafka, "nest-logs")
+        every = audit.read_topic(self.home.kafka, topic)
         ranged = [audit.in_ranges(every, v["ranges"]) for v in verdicts]
         assert sum(len(records) for records in ranged) == len(every) == self.produced
         assert ranged[0] | ranged[1] == every
-        registered = [r for v in verdicts for r in v["registered"] if r["table"] == "nest_cameras"]
+        registered = [r for v in verdicts for r in v["registered"] if r["table"] == self.pipeline]
         table = audit.read_parquet(r["location"] for r in registered)
-        assert audit.identities(table) == Counter(audit.expected(every).rows.keys())
+        assert audit.identities(table) == Counter(fates_of(every).rows.keys())
 
 
 @pytest.fixture(scope="module")
