@@ -40,9 +40,10 @@ PREVIOUS_VERSIONS = "20"
 """How many former metadata files a table keeps."""
 
 _PROPERTIES = {
-    "format-version": "2",
     # A commit costs the interval's files, not one manifest for every interval before.
     "commit.manifest-merge.enabled": "true",
+    # Nor one that is written again whole whenever small ones are merged: what holds some 600 files is left alone.
+    "commit.manifest.target-size-bytes": str(256 * 1024),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": PREVIOUS_VERSIONS,
 }
@@ -64,7 +65,7 @@ class Difference:
 def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
     """Return the Iceberg table, created if it is missing. Raises UsageError when it is not the pipeline's."""
     if (stored := find(catalog, pipeline, table)) is not None:
-        return stored
+        return _with_properties(stored)
     columns = declared_columns(pipeline, table)
     schema = schema_of(columns)
     try:
@@ -73,7 +74,7 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
             schema,
             location_of(table),
             partition_spec(schema, columns),
-            properties={**_PROPERTIES, OWNER: pipeline.name},
+            properties={"format-version": "2", **_PROPERTIES, OWNER: pipeline.name},
         )
     except TableAlreadyExistsError:
         return ensure_table(catalog, pipeline, table)
@@ -81,6 +82,14 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
         mapping = created.schema().name_mapping.model_dump_json()
         transaction.set_properties({"schema.name-mapping.default": mapping})
     return created
+
+
+def _with_properties(table: Table) -> Table:
+    """Return a table that earlier code may have made, with the properties that it would be made with now."""
+    if lacking := {name: value for name, value in _PROPERTIES.items() if table.properties.get(name) != value}:
+        with table.transaction() as transaction:
+            transaction.set_properties(lacking)
+    return table
 
 
 def commit_interval(

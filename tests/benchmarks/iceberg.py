@@ -2,8 +2,8 @@
 
 The intervals before are laid down, not run: their files in manifests, and as many snapshots as the table keeps in its
 metadata, with summaries and tags as large as those of real ones. What is measured is real: the ledger's questions, the
-footer of the interval's file, manifests, metadata and the catalog's row. Not in it: PostgreSQL's own time, and the
-merging of small manifests, which every hundredth commit does.
+footer of the interval's file, manifests and their merging, metadata and the catalog's row. Not in it: PostgreSQL's own
+time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from shutil import copyfile
@@ -24,7 +23,6 @@ from statistics import mean, median
 from typing import Any
 
 from pyiceberg.table import Table
-from pyiceberg.typedef import Record
 
 from include import lake
 from include.iceberg import catalog as iceberg_catalog
@@ -36,16 +34,14 @@ from include.pipelines.spec import Retention
 from include.settings import settings
 from tests.benchmarks.home import bench_home
 from tests.benchmarks.targets import Target
-from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
-
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+from tests.support.open_tables import LONG_AGO, PASSED, OpenTable, lay_files, pipeline_named, rows_of
 
 WARM_UP = 3
 """Commits that import and open what the others find, and are not measured."""
 
 
 def run(
-    rounds: int = 30, past: Sequence[int] = (10, 1_000, 10_000), keep: int = Retention().snapshots
+    rounds: int = 90, past: Sequence[int] = (10, 1_000, 10_000), keep: int = Retention().snapshots
 ) -> dict[str, Any]:
     """Mean CPU seconds of a commit after so many others, and their ratio to the first of these numbers."""
     with bench_home() as home, _here(home.environment()):
@@ -89,7 +85,7 @@ def _commits(past: int, keep: int) -> Iterator[float]:
     declared = pipeline_named(f"after_{past}_{keep}_{os.getpid()}")
     archive = OpenTable(replace(declared, retention=Retention(snapshots=keep)))
     archive.run(0, {"2026-11-18": rows_of(0, 50)})
-    _lay_files(archive.load(), past)
+    lay_files(archive.load(), past)
     _lay_snapshots(archive.load(), min(past, keep))
     for hour in count(1):
         spec, built = archive.build(hour, {"2026-11-18": rows_of(hour, 50)})
@@ -102,20 +98,6 @@ def _commits(past: int, keep: int) -> Iterator[float]:
         took = time.process_time() - began
         builds.finish_registration(begun)
         yield took
-
-
-def _lay_files(table: Table, past: int, at_once: int = 500) -> None:
-    """Add files of earlier intervals, which nobody reads."""
-    (real,) = (task.file for task in table.scan().plan_files())
-    for first in range(0, past, at_once):
-        with table.transaction() as transaction, transaction.update_snapshot().merge_append() as snapshot:
-            for number in range(first, min(first + at_once, past)):
-                at = LONG_AGO + timedelta(hours=number)
-                file = copy(real)
-                file._data = list(real._data)
-                file[1] = real.file_path.replace("2026-11-18T05", f"{at:%Y-%m-%dT%H}")
-                file[3] = Record(f"{at:%Y-%m-%d}", f"{at:%Y-%m-%dT%H}")
-                snapshot.append_data_file(file)
 
 
 def _lay_snapshots(table: Table, past: int) -> None:

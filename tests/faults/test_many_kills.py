@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow, pytest
 def rig(new_home: Callable[..., Home], pipeline: str) -> Iterator[Rig]:
     """Services of a pipeline's own."""
     home = new_home(own_drivers=True)
-    home.run("up")
+    home.run("up", "kafka", "postgres", "registry")
     yield Rig(home, last_hours(2), pipeline=pipeline)
     home.end()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 
 from include import lake
 from include.iceberg import catalog as iceberg_catalog
@@ -33,6 +35,7 @@ COLUMNS = (
     "raw BINARY, tags ARRAY<STRING>, place STRUCT<zip: STRING, lat: DOUBLE>, facts MAP<STRING, BIGINT>"
 )
 PASSED = Validation(True, "suite")
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def pipeline_named(name: str, columns: str = COLUMNS, **archive: Any) -> Pipeline:
@@ -177,3 +180,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [tuple(each) if isinstance(each, list | tuple) else _plain(each) for each in value]
     return value
+
+
+def lay_files(table: Table, past: int, at_once: int = 500) -> None:
+    """Add files of earlier intervals, which nobody reads, so many by each commit."""
+    (real,) = (task.file for task in table.scan().plan_files())
+    head = table.current_snapshot()
+    said = dict(head.summary.additional_properties) if head and head.summary else {}
+    # As its own commits say: what others commit is left behind by the next one.
+    own = {key: value for key, value in said.items() if key.startswith("tidemark.")}
+    for first in range(0, past, at_once):
+        with table.transaction() as transaction, transaction.update_snapshot(own).merge_append() as snapshot:
+            for number in range(first, min(first + at_once, past)):
+                at = LONG_AGO + timedelta(hours=number)
+                file = copy(real)
+                file._data = list(real._data)
+                file[1] = real.file_path.replace("2026-11-18T05", f"{at:%Y-%m-%dT%H}")
+                file[3] = Record(f"{at:%Y-%m-%d}", f"{at:%Y-%m-%dT%H}")
+                snapshot.append_data_file(file)

@@ -212,7 +212,7 @@ class Retention:
     """Landing files whose rows lie in registered intervals, counted from their commit."""
     revisions: str = "7d"
     """Revisions that are no longer registered, or never were, counted from then."""
-    snapshots: int = 100
+    snapshots: int = 50
     """How many snapshots each Iceberg table keeps, the newest ones."""
 
     def __post_init__(self) -> None:

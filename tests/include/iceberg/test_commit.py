@@ -17,7 +17,7 @@ from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
 from include.ledger.intervals import attempts, builds, revisions
 from tests.conftest import Home, settings_of
-from tests.support.open_tables import COLUMNS, PASSED, OpenTable, comparable, pipeline_named, rows_of
+from tests.support.open_tables import COLUMNS, PASSED, OpenTable, comparable, lay_files, pipeline_named, rows_of
 
 pytestmark = pytest.mark.services
 
@@ -108,6 +108,35 @@ def test_committing_again_after_a_crash_is_once(archive: OpenTable) -> None:
     builds.finish_registration(found)
     assert tables.put_registered(archive.pipeline, begun.pinned.id) == first
     assert len(archive.load().snapshots()) == 1
+
+
+@pytest.mark.slow
+def test_merging_small_manifests_writes_none_again_that_is_full(archive: OpenTable) -> None:
+    archive.run(0, {"2026-11-18": rows_of(0, 2)})
+    lay_files(archive.load(), 1_300, at_once=650)
+
+    def manifests() -> dict[str, int]:
+        table = archive.load()
+        head = table.current_snapshot()
+        return {each.manifest_path: each.manifest_length for each in head.manifests(table.io)} if head else {}
+
+    full = {path for path, length in manifests().items() if length > 200_000}
+    assert len(full) == 2
+    for hour in range(1, 60):
+        archive.run(hour, {"2026-11-18": rows_of(hour, 2)})
+    assert full < manifests().keys()
+    # One for each interval, had they not been merged.
+    assert len(manifests()) < 50
+    assert len(files_of(archive.load())) == 1_360
+
+
+def test_table_of_earlier_code_gets_the_properties_that_a_new_one_has(archive: OpenTable) -> None:
+    archive.run(0, {"2026-11-18": rows_of(0, 2)})
+    size = "commit.manifest.target-size-bytes"
+    with archive.load().transaction() as transaction:
+        transaction.remove_properties(size)
+    archive.run(1, {"2026-11-18": rows_of(1, 2)})
+    assert archive.load().properties[size] == str(256 * 1024)
 
 
 def test_filter_on_the_interval_reads_that_intervals_files_alone(archive: OpenTable) -> None:
