@@ -13,13 +13,14 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
+from include.airflow.on_cluster import applications
+from include.airflow.on_cluster.applications import STARTING
 from include.errors import one_line
 from include.lake import delta_tables
 from include.ledger.streams import launches, restarts, writers
@@ -28,9 +29,6 @@ from include.processes import ProcessIdentity
 from include.settings import settings
 from include.spark.submission import submission
 from include.streams import new_code
-
-STARTING = timedelta(seconds=180)
-"""How long a driver may take until it holds its lease."""
 
 TAIL = 15
 """Lines of a driver's log that are told when it failed."""
@@ -86,6 +84,8 @@ def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
         return {"event": "finished", "exit_code": noted.exit_code}
     if writers.live_writer(pipeline) is not None:
         return None
+    if noted is not None and noted.host == applications.HOST:
+        return applications.end_of(noted)
     ended_here = noted is not None and noted.host == this_host() and process_of(noted) is None
     if noted is None or ended_here or restarts.age_of(launch) > STARTING:
         return {"event": "died"}
@@ -109,6 +109,8 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
         return False
     if launch.host == this_host():
         return process_of(launch) is not None
+    if launch.host == applications.HOST:
+        return live.acquired_at >= launch.launched_at
     return _is_at(live.holder, launch.host) and live.acquired_at >= launch.launched_at
 
 
@@ -124,9 +126,14 @@ def _is_at(holder: str, host: str) -> bool:
 def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
     """Stop a driver after its micro-batch; one that does not end in time is killed here, and shut out elsewhere.
 
-    A driver of another host that is still starting is waited for until it can be asked. Raises ServiceUnreachable.
+    A driver of another host that is still starting is waited for until it can be asked, but one that waits for room on
+    YARN is killed. Raises ServiceUnreachable.
     """
     noted = launches.find(launch) if launch else None
+    on_yarn = noted is not None and noted.host == applications.HOST
+    if on_yarn and noted is not None and applications.is_waiting(noted):
+        applications.kill(noted)
+        return
     process = process_of(noted) if noted is not None else None
     live = writers.live_writer(pipeline)
     if process is None and live is None and noted is not None and noted.exit_code is None:
@@ -138,6 +145,8 @@ def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
         _end(process, patience)
     if live is not None and not _wait(lambda: not _holds(pipeline, live.token), patience):
         restarts.shut_out(pipeline, live.token)
+        if on_yarn and noted is not None:
+            applications.kill(noted)
 
 
 def _holds(pipeline: str, token: int) -> bool:
@@ -172,6 +181,8 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
 
 def tail(launch: launches.Launch | None) -> list[str]:
     """Return the last lines of a driver's log; none where it cannot be read on this host."""
+    if launch is not None and launch.host == applications.HOST:
+        return applications.tail(launch, TAIL)
     try:
         return Path(launch.log).read_text(errors="replace").splitlines()[-TAIL:] if launch else []
     except OSError:
@@ -209,9 +220,11 @@ class DriverLog:
         return [f"… {left_out} lines before are in {self.path}", *shown] if left_out > 0 else shown
 
 
-def log_of(launch: str) -> DriverLog:
+def log_of(launch: str) -> DriverLog | applications.ApplicationLog:
     """Return the log of a launch; of a driver that was started by hand, one without lines."""
     noted = launches.find(launch) if launch else None
+    if noted is not None and noted.host == applications.HOST:
+        return applications.ApplicationLog(noted)
     return DriverLog(noted.log if noted else "")
 
 

@@ -14,13 +14,15 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import tell_step
-from include.airflow.tasks import task_failure
+from include.airflow.on_cluster.handing_over import take_submission
+from include.airflow.tasks import take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.pipelines import load_pipeline
-from include.spark.cluster import without_secrets
+from include.spark import yarn
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SPARK_POOL, SparkSubmission
+from include.spark.yarn import told_exit_code
 
 
 class JobOperator(SparkSubmitOperator):
@@ -51,14 +53,46 @@ class JobOperator(SparkSubmitOperator):
 
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
-        # It waits for the driver, which runs beside it: on YARN, too, and whatever mode the commands use.
-        self.take(submit(self.job, self.pipeline, int(self.attempt), "client"))
+        on_yarn = self._get_hook()._is_yarn_cluster_mode
+        self.take(submit(self.job, self.pipeline, int(self.attempt), "cluster" if on_yarn else "client"))
+        # A try whose worker died left its driver on the cluster: the next one waits for that, and starts no second.
+        self._yarn_track_via_rm_api = self.durable = on_yarn
         try:
             super().execute(context)
-        except AirflowException as error:
+        except (AirflowException, RuntimeError) as error:
             named = re.search(r"Error code is: (\d+)", str(error))
-            return int(named[1]) if named else TidemarkError.exit_code
+            code = int(named[1]) if named else told_exit_code(str(error))
+            if code is None:
+                self.log.error("%s", error)
+            return code or TidemarkError.exit_code
+        finally:
+            if on_yarn:
+                self._tell_log()
         return 0
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """Return how the application of an earlier try is: one that YARN does not know any more has ended."""
+        found = take_step(yarn.find, yarn.resource_manager(), str(external_id))
+        return found.state if found is not None else "GONE"
+
+    def is_job_succeeded(self, status: str) -> bool:
+        """Return False: a task that is cleared is done again, though its application of before succeeded."""
+        return False
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for the application's end. Raise RuntimeError, with what YARN says of it, unless it succeeded."""
+        self.log.info("the driver is %s", yarn.page_of(yarn.resource_manager(), str(external_id)))
+        # Also of one that an earlier try submitted, so that it is killed with this one.
+        self._hook._yarn_application_id = str(external_id)
+        super().poll_until_complete(external_id, context)
+
+    def _tell_log(self) -> None:
+        """Say what the driver said, which lies on its node."""
+        application = self._hook._yarn_application_id if self._hook is not None else None
+        found = take_step(yarn.find, yarn.resource_manager(), application) if application else None
+        for line in yarn.read_log(found).lines if found is not None else ():
+            if self._lines.passes(line):
+                self.log.info("%s", line)
 
     def _failure(self, code: int) -> AirflowException:
         """Return what the exit code means; what the step left in the ledger is told before it."""
@@ -82,13 +116,13 @@ class JobOperator(SparkSubmitOperator):
             hook._is_kubernetes = False
         self._lines = DriverLines()
         hook._log = _OwnLines(hook.log, self._lines)
+        if self._yarn_track_via_rm_api:
+            hook._yarn_rm_base_url = yarn.resource_manager()
         return hook
 
     def take(self, resolved: SparkSubmission) -> None:
         """Take over what is submitted: arguments, configuration, and an environment without secrets."""
-        self.application_args = list(resolved.arguments)
-        self.conf = resolved.conf
-        self.env_vars = without_secrets(resolved.env)
+        take_submission(self, resolved)
 
 
 class _OwnLines:

@@ -19,13 +19,16 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from include.airflow import backoff, drivers
 from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
+from include.airflow.on_cluster import applications
+from include.airflow.on_cluster.applications import ApplicationLog
+from include.airflow.on_cluster.handing_over import take_submission
 from include.airflow.progress import Progress
 from include.airflow.tasks import take_step
-from include.errors import ServiceUnreachable, error_class
+from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.ledger.streams import launches, restarts, writers
 from include.monitor.lag import lag_of
 from include.pipelines import load_pipeline
-from include.spark.submission import JOBS
+from include.spark.submission import JOBS, SparkSubmission
 
 _LOOK_AT_PROGRESS = 15.0
 """Seconds between two looks at what waits for the queries, each of which asks Kafka, and at the driver's log."""
@@ -48,7 +51,7 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the driver until there is something to tell."""
         progress, deployments, looked = Progress(), drivers.Deployments(self.pipeline), time.monotonic()
-        log: drivers.DriverLog | None = None
+        log: drivers.DriverLog | ApplicationLog | None = None
         while True:
             try:
                 event = await asyncio.to_thread(drivers.look_at, self.pipeline, self.launch)
@@ -121,14 +124,31 @@ class StreamOperator(SparkSubmitOperator):
             return newest.id if newest is not None and drivers.holds_lease(newest, live) else ""
         if newest is not None and newest.exit_code is None:
             if drivers.look_at(self.pipeline, newest.id) is None:
-                self.log.info("adopting a driver that is starting: pid %s", newest.pid)
+                self.log.info("adopting a driver that is starting: %s", newest.application or f"pid {newest.pid}")
                 return newest.id
             if drivers.process_of(newest) is not None:
                 self.log.info("the driver before holds no lease: stopping pid %s first", newest.pid)
                 drivers.stop_driver(self.pipeline, newest.id, patience=10)
-        launched = drivers.launch_driver(self.pipeline)
-        self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log)
+            elif applications.is_alive(newest):
+                self.log.info("the driver before holds no lease: killing %s first", newest.application)
+                applications.kill(newest)
+        self._hook = self._get_hook()
+        if self._hook._is_yarn_cluster_mode:
+            launched = applications.launch(self.pipeline, self._hand_over)
+            self.log.info("handed the driver over to YARN: %s, %s", launched.application, launched.log)
+        else:
+            launched = drivers.launch_driver(self.pipeline)
+            self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log)
         return launched.id
+
+    def _hand_over(self, resolved: SparkSubmission) -> str:
+        """Return the id of the application that the connection's `spark-submit` has made; it does not wait for it."""
+        take_submission(self, resolved)
+        self._hook = hook = self._get_hook()
+        hook.submit(self.application)
+        if hook._yarn_application_id is None:
+            raise TidemarkError("spark-submit handed nothing over to YARN", remedy="look at the lines above")
+        return str(hook._yarn_application_id)
 
     def execute_complete(self, context: Context, event: dict[str, Any], launch: str) -> None:
         """Succeed when the driver was stopped or is replaced; fail, with the end of its log, when it failed or died."""

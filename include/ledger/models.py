@@ -77,7 +77,10 @@ class StreamLaunch(Base):
     launched_at: Mapped[datetime] = _now("When the intent was noted")
     host: Mapped[str] = mapped_column(comment="Where it was started")
     pid: Mapped[int | None] = mapped_column(comment="Process id of spark-submit, once known")
-    log: Mapped[str] = mapped_column(comment="Path of its log file on that host")
+    application: Mapped[str] = mapped_column(
+        default="", server_default="", comment="Id of its application on YARN; empty for a process"
+    )
+    log: Mapped[str] = mapped_column(comment="Path of its log file on that host, or URL of its application's page")
     ended_at: Mapped[datetime | None] = mapped_column(comment="When it was found ended")
     exit_code: Mapped[int | None] = mapped_column(comment="Its exit code, once known")
     ended_for: Mapped[str] = mapped_column(

@@ -89,7 +89,11 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         **{f"AIRFLOW__{key}": value for key, value in airflow.items()},
         "AIRFLOW_HOME": str(home),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
-            {"conn_type": "spark", "host": current.spark_master, "extra": {"spark-binary": "spark-submit"}}
+            {
+                "conn_type": "spark",
+                "host": current.spark_master,
+                "extra": {"spark-binary": "spark-submit", "deploy-mode": current.spark_deploy_mode},
+            }
         ),
         "TIDEMARK_HOME": str(current.home),
         # A run may begin while the stream is still starting.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -30,6 +32,9 @@ _OWN_CODE = re.compile(r"User application exited with status (\d+)")
 """What Spark's application master tells YARN of a driver that ended by itself."""
 _SUBMITTED = re.compile(r"\bapplication_\d+_\d+\b")
 
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
+"""Name of a container, which YARN gives to what runs in it."""
+
 _LOG_HEAD = re.compile(rb"LogLength:(\d+)\s*\nLogContents:\n")
 
 DriverFile = Literal["stdout", "stderr"]
@@ -46,6 +51,8 @@ class Application:
     diagnostics: str
     log: str
     """URL of the logs of its driver's container; empty before that started."""
+    launched_at: datetime | None = None
+    """When its driver's container was launched, by the resource manager's clock; None before."""
 
     @property
     def has_ended(self) -> bool:
@@ -142,6 +149,17 @@ def submitted_id(output: str) -> str:
     return found[0]
 
 
+def own_application(environment: Mapping[str, str]) -> str:
+    """Return the id of the application in one of whose containers this process runs; empty outside of YARN."""
+    named = _CONTAINER.fullmatch(environment.get("CONTAINER_ID", ""))
+    return f"application_{named[1]}" if named else ""
+
+
+def page_of(manager: str, application: str) -> str:
+    """Return the URL of an application's page, which leads to its logs."""
+    return f"{manager}/cluster/app/{application}"
+
+
 def find(manager: str, application: str) -> Application | None:
     """Return an application; None where the resource manager does not know it. Raise ServiceUnreachable."""
     answer = _ask("GET", manager, f"/ws/v1/cluster/apps/{application}")
@@ -154,6 +172,7 @@ def find(manager: str, application: str) -> Application | None:
         final_status=app["finalStatus"],
         diagnostics=app.get("diagnostics") or "",
         log=app.get("amContainerLogs") or "",
+        launched_at=datetime.fromtimestamp(app["launchTime"] / 1000, UTC) if app.get("launchTime") else None,
     )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.streams import launches
+from include.spark import yarn
 from spark_jobs.spark.log import log_of
 
 
 def noting_end(run: Callable[[], int]) -> int:
     """Run a stream and return its exit code; noted where TIDEMARK_LAUNCH names a launch, errors too."""
+    _note_application()
     try:
         code = run()
     except TidemarkError as error:
@@ -19,6 +21,13 @@ def noting_end(run: Callable[[], int]) -> int:
         raise
     _note(code)
     return code
+
+
+def _note_application() -> None:
+    """Whoever submitted this driver may have died before it could note what YARN calls it."""
+    launch, application = os.environ.get("TIDEMARK_LAUNCH"), yarn.own_application(os.environ)
+    if launch and application:
+        launches.note_application(launch, application)
 
 
 def _note(code: int) -> None:

@@ -21,7 +21,7 @@ class Launch:
     launched_at: datetime
     host: str
     log: str
-    """Path of its log file on that host."""
+    """Path of its log file on that host, or URL of its application's page."""
     pid: int | None
     """Of spark-submit, once known."""
     exit_code: int | None
@@ -30,10 +30,12 @@ class Launch:
     """When it was found ended."""
     ended_for: str = ""
     """Why Airflow ended it; empty: it did not."""
+    application: str = ""
+    """Id of its application on YARN; empty for a process."""
 
 
 def _launch_of(row: StreamLaunch) -> Launch:
-    facts = (row.pid, row.exit_code, row.ended_at, row.ended_for)
+    facts = (row.pid, row.exit_code, row.ended_at, row.ended_for, row.application)
     return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, *facts)
 
 
@@ -47,6 +49,14 @@ def note_pid(launch: str, pid: int) -> None:
     """Record the process id of its spark-submit."""
     with session() as ledger:
         ledger.get_one(StreamLaunch, launch).pid = pid
+
+
+def note_application(launch: str, application: str, page: str = "") -> None:
+    """Record the id of the application that YARN has made of it, and where its page is, once that is known."""
+    with session() as ledger:
+        row = ledger.get(StreamLaunch, launch)
+        if row is not None:
+            row.application, row.log = application, page or row.log
 
 
 def note_end(launch: str, exit_code: int) -> None:

@@ -157,3 +157,17 @@ def test_submission_that_yarn_did_not_take_names_the_reason() -> None:
     assert yarn.submitted_id(printed) == "application_17_0003"
     with pytest.raises(TidemarkError, match="ConnectException: Connection refused"):
         yarn.submitted_id("INFO RetryInvocationHandler\njava.net.ConnectException: Connection refused\n")
+
+
+@pytest.mark.parametrize(
+    ("container", "application"),
+    [
+        ("container_1763980000000_0042_01_000001", "application_1763980000000_0042"),
+        ("container_e17_1763980000000_0042_02_000003", "application_1763980000000_0042"),
+        ("", ""),
+        ("docker-51ac", ""),
+    ],
+)
+def test_driver_knows_its_application_by_its_container(container: str, application: str) -> None:
+    assert yarn.own_application({"CONTAINER_ID": container}) == application
+    assert yarn.own_application({}) == ""

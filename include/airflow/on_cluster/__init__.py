@@ -1,0 +1,1 @@
+"""Drivers that Airflow hands over to a cluster."""

@@ -1,0 +1,130 @@
+"""Drivers of streams that YARN runs: handed over, looked at, stopped and read from by their application's id.
+
+The lease in the ledger tells whether one works. YARN is asked where nobody holds it: one that waits for room, or whose
+container is being started, is no dead one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from include.errors import ServiceUnreachable, one_line
+from include.lake import delta_tables
+from include.ledger.streams import launches, restarts
+from include.ledger.streams.launches import Launch
+from include.pipelines import load_pipeline
+from include.spark import yarn
+from include.spark.driver_lines import DriverLines
+from include.spark.submission import SparkSubmission, submission
+
+HOST = "yarn"
+"""What is noted as the host of a launch that no host is known of before it runs."""
+
+STARTING = timedelta(seconds=180)
+"""How long a driver in its container may take until it holds its lease."""
+
+_SHOWN = 5
+"""Lines of a live driver's log that are told at one look."""
+
+
+def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
+    """Note the intent in the ledger, hand the pipeline's driver over to YARN, and return its launch.
+
+    `submit` returns the application's id. One that dies before it is noted is no loss: the driver notes it, too.
+    """
+    id_ = uuid.uuid4().hex
+    launches.note_intent(id_, pipeline, HOST, "")
+    declared = load_pipeline(pipeline)
+    resolved = submission(
+        "stream",
+        "--pipeline",
+        pipeline,
+        name=f"stream {pipeline}",
+        delta=delta_tables.has_delta_table(declared),
+        decoder=declared.decoder,
+        mode="cluster",
+    )
+    resolved.env["TIDEMARK_LAUNCH"] = id_
+    application = submit(resolved)
+    launches.note_application(id_, application, yarn.page_of(yarn.resource_manager(), application))
+    noted = launches.find(id_)
+    assert noted is not None
+    return noted
+
+
+def end_of(launched: Launch) -> dict[str, Any] | None:
+    """Return how a driver ended that noted no end and holds no lease; None while it may still take one.
+
+    Raises ServiceUnreachable: while YARN is away, nobody knows.
+    """
+    age = restarts.age_of(launched.id)
+    if not launched.application:
+        return {"event": "died"} if age > STARTING else None
+    found = yarn.find(yarn.resource_manager(), launched.application)
+    if found is None or found.has_ended:
+        code = found.own_exit_code if found is not None else None
+        return {"event": "died"} if code is None else {"event": "finished", "exit_code": code}
+    # One for which the cluster has no room waits as long as it takes.
+    if found.launched_at is not None:
+        age = datetime.now(UTC) - found.launched_at
+    return None if found.is_waiting or age <= STARTING else {"event": "died"}
+
+
+def is_alive(launched: Launch) -> bool:
+    """Whether YARN still has it waiting or running. Raises ServiceUnreachable."""
+    if not launched.application:
+        return False
+    found = yarn.find(yarn.resource_manager(), launched.application)
+    return found is not None and not found.has_ended
+
+
+def is_waiting(launched: Launch) -> bool:
+    """Whether the cluster has no room for it yet: nothing would be finished by waiting. Raises ServiceUnreachable."""
+    found = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
+    return found is not None and found.is_waiting
+
+
+def kill(launched: Launch) -> None:
+    """Have YARN end it, whatever it does. Raises ServiceUnreachable."""
+    if launched.application:
+        yarn.kill(yarn.resource_manager(), launched.application)
+
+
+def tail(launched: Launch, lines: int) -> list[str]:
+    """Return the last lines that its driver itself said; none where its node does not answer."""
+    with suppress(ServiceUnreachable):
+        found = yarn.find(yarn.resource_manager(), launched.application)
+        if found is not None:
+            own = DriverLines()
+            said = [one_line(line) for line in yarn.read_log(found).lines if own.passes(line)]
+            return said[-lines:]
+    return []
+
+
+@dataclass
+class ApplicationLog:
+    """A live driver's log on its node, followed from its end."""
+
+    launched: Launch
+    _at: int = -1
+
+    def new_lines(self) -> list[str]:
+        """Return the new whole lines, at most a few; the rest is counted in the first. Raises ServiceUnreachable."""
+        found = yarn.find(yarn.resource_manager(), self.launched.application)
+        if found is None:
+            return []
+        log = yarn.read_log(found)
+        whole = log.content[: log.content.rfind(b"\n") + 1]
+        end = log.begin + len(whole)
+        first, self._at = self._at, end
+        # The first look begins at the end, as of a driver that was there before.
+        new = whole[max(0, first - log.begin) :] if 0 <= first <= end else b""
+        lines = [line for line in new.decode(errors="replace").splitlines() if line.strip()]
+        left_out = len(lines) - _SHOWN
+        shown = [one_line(line) for line in lines[-_SHOWN:]]
+        return [f"… {left_out} lines before are in {self.launched.log}", *shown] if left_out > 0 else shown

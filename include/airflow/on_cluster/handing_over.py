@@ -1,0 +1,25 @@
+"""What Airflow's own operator submits, wherever the driver runs: as the commands do, by Airflow's Spark connection."""
+
+from __future__ import annotations
+
+import os
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from include.spark import cluster
+from include.spark.submission import SparkSubmission
+
+
+def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) -> None:
+    """Let an operator submit that: its arguments, configuration, and an environment without secrets.
+
+    On YARN the stock hook makes an argument of each variable, for the driver, and gives the same ones to
+    `spark-submit`. What that needs for itself goes into this process, which a task has for its own.
+    """
+    operator.application_args = list(resolved.arguments)
+    operator.conf = resolved.conf
+    operator.env_vars = cluster.without_secrets(resolved.env)
+    if resolved.mode == "cluster":
+        operator.env_vars = cluster.driver_environment(resolved.env)
+        own = {name: value for name, value in resolved.env.items() if name not in operator.env_vars}
+        os.environ.update({name: value for name, value in own.items() if not name.startswith("TIDEMARK_")})

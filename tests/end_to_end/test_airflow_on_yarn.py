@@ -1,0 +1,219 @@
+"""Airflow hands drivers over to YARN: streams adopted, killed and stopped, intervals registered, nothing doubled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+
+from include.airflow.api import AirflowApi
+from include.spark import yarn
+from tests.conftest import Home, iso, last_hours, wait_for
+from tests.support import audit
+from tests.support.airflow_ui import api_of
+
+pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
+
+START = last_hours(3)
+EVENTS = 1500
+PIPELINES = {"nest_cameras": "nest-logs", "isp_hits": "isp-hits"}
+ON_YARN = {
+    "TIDEMARK_SPARK_MASTER": "yarn",
+    "TIDEMARK_SPARK_DEPLOY_MODE": "cluster",
+    "TIDEMARK_SPARK_EXECUTORS": "1",
+    "TIDEMARK_EXECUTOR_MEMORY": "512m",
+    "TIDEMARK_DRIVER_MEMORY": "768m",
+    "TIDEMARK_ARCHIVE_WAIT": "10m",
+}
+PATIENCE = 600
+"""Seconds: a driver waits for its container, its JVM and its executor, on a machine that does more."""
+
+
+def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return cursor.fetchall()
+
+
+def committed(home: Home, pipeline: str) -> int:
+    query = f"SELECT coalesce(sum(next_offset), 0) FROM positions WHERE pipeline = '{pipeline}' AND query = 'archive'"
+    return int(ledger(home, query)[0][0])
+
+
+def launches(home: Home, pipeline: str) -> list[tuple[str, str]]:
+    """Launches and their applications, oldest first."""
+    query = f"SELECT id, application FROM stream_launches WHERE pipeline = '{pipeline}' ORDER BY launched_at"
+    return [(str(launch), str(application)) for launch, application in ledger(home, query)]
+
+
+def leases(home: Home) -> set[str]:
+    return {pipeline for (pipeline,) in ledger(home, "SELECT pipeline FROM writers WHERE holder <> ''")}
+
+
+def produce(home: Home, pipeline: str, events: int, seed: int) -> None:
+    bounds = ("--start", iso(START), "--span", "1h", "--seed", str(seed), "--bad-fraction", "0.02")
+    home.run("produce", pipeline, "--events", str(events), *bounds)
+
+
+def driver_container(application: str) -> list[psutil.Process]:
+    """The processes of the container in which an application's driver runs: it is the first one."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except psutil.Error:
+            continue
+        if yarn.own_application(environment) == application and environment["CONTAINER_ID"].endswith("_000001"):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def manager(home: Home) -> str:
+    """Address of the resource manager."""
+    home.run("up", "yarn")
+    return str(home.services["yarn"]["address"])
+
+
+@pytest.fixture(scope="module")
+def airflow(home: Home, manager: str) -> Iterator[AirflowApi]:
+    home.run("up", "airflow", **ON_YARN)
+    api = api_of(home)
+    dags = {f"{kind}__{pipeline}" for kind in ("stream", "interval") for pipeline in PIPELINES}
+    wait_for("the DAGs", lambda: dags <= api.dag_ids(), 180)
+    yield api
+    for pipeline in PIPELINES:
+        api.set_paused(f"stream__{pipeline}", True)
+        for _, application in launches(home, pipeline):
+            if application:
+                yarn.kill(manager, application)
+
+
+@pytest.fixture(scope="module")
+def streaming(home: Home, airflow: AirflowApi) -> dict[str, str]:
+    """The applications of both streams, which have archived what there is."""
+    for pipeline in PIPELINES:
+        produce(home, pipeline, EVENTS, seed=1)
+        airflow.set_paused(f"stream__{pipeline}", False)
+    for pipeline in PIPELINES:
+        wait_for(f"{pipeline} on YARN", lambda p=pipeline: committed(home, p) == EVENTS, PATIENCE)
+    return {pipeline: launches(home, pipeline)[-1][1] for pipeline in PIPELINES}
+
+
+def check(home: Home, pipeline: str, records: int) -> None:
+    """Each record is landed once, and the commits of each query tile."""
+    if pipeline == "nest_cameras":
+        assert audit.check_archive(home.kafka, home.database, home.lake) == records
+        return
+    files = ledger(
+        home,
+        "SELECT DISTINCT f.path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
+        f"WHERE b.pipeline = '{pipeline}'",
+    )
+    landed = audit.read_coordinates(home.lake / path for (path,) in files)
+    assert landed == Counter(audit.read_topic(home.kafka, PIPELINES[pipeline]).keys())
+    assert landed.total() == records
+
+
+def test_streams_run_in_containers_and_no_secret_is_in_a_command_line(
+    home: Home, manager: str, streaming: dict[str, str]
+) -> None:
+    secret = psycopg2.extensions.parse_dsn(home.database)["password"]
+    for pipeline, application in streaming.items():
+        found = yarn.find(manager, application)
+        assert found is not None
+        assert found.state == "RUNNING"
+        container = driver_container(application)
+        assert any("stream.py" in " ".join(process.cmdline()) for process in container), pipeline
+        assert not [process for process in container if secret in " ".join(process.cmdline())]
+        check(home, pipeline, EVENTS)
+    assert leases(home) == PIPELINES.keys()
+
+
+def interval_run(airflow: AirflowApi, pipeline: str, start: datetime) -> str:
+    dag = f"interval__{pipeline}"
+    airflow.set_paused(dag, False)
+    return airflow.trigger(dag, **{"from": iso(start), "to": iso(start + timedelta(hours=1))})
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_interval_is_built_and_registered_by_drivers_on_the_cluster(
+    home: Home, airflow: AirflowApi, manager: str, streaming: dict[str, str], pipeline: str
+) -> None:
+    run, dag = interval_run(airflow, pipeline, START), f"interval__{pipeline}"
+
+    def ended() -> str | None:
+        state = next(each["state"] for each in airflow.runs(dag) if each["dag_run_id"] == run)
+        return str(state) if state in ("success", "failed") else None
+
+    assert wait_for("the interval", ended, PATIENCE) == "success", airflow.tasks(dag, run)
+    registered = ledger(
+        home, f"SELECT location FROM revisions WHERE state = 'registered' AND table_name = '{pipeline}'"
+    )
+    ranges = home.json("ranges", pipeline, "--from", iso(START), "--json")
+    records = audit.in_ranges(audit.read_topic(home.kafka, PIPELINES[pipeline]), ranges)
+    assert len(records) == EVENTS
+    table = audit.read_parquet(location for (location,) in registered)
+    if pipeline == "nest_cameras":
+        assert audit.identities(table) == Counter(audit.expected(records).rows.keys())
+    assert set(audit.identities(table).values()) == {1}
+    log = airflow.log(dag, run, "build_interval")
+    assert f"the driver is {manager}/cluster/app/application_" in log
+    assert f"{pipeline}:" in log
+    secret = psycopg2.extensions.parse_dsn(home.database)["password"]
+    assert secret not in log
+    assert secret not in airflow.log(dag, run, "publish")
+
+
+def test_driver_is_adopted_when_airflow_comes_back(home: Home, airflow: AirflowApi, streaming: dict[str, str]) -> None:
+    before = launches(home, "nest_cameras")
+    home.run("down", "airflow")
+    produce(home, "nest_cameras", 300, seed=2)
+    wait_for("commits without Airflow", lambda: committed(home, "nest_cameras") == EVENTS + 300, PATIENCE)
+    home.run("up", "airflow", **ON_YARN)
+    api = api_of(home)
+
+    def is_watched() -> bool:
+        runs = [each["dag_run_id"] for each in api.runs("stream__nest_cameras") if each["state"] == "running"]
+        return any(api.tasks("stream__nest_cameras", run) == {"stream": "deferred"} for run in runs)
+
+    wait_for("a run to watch it", is_watched, PATIENCE)
+    assert launches(home, "nest_cameras") == before
+
+
+def test_killed_container_is_replaced_and_nothing_is_doubled(home: Home, streaming: dict[str, str]) -> None:
+    api = api_of(home)
+    (_, application), count = launches(home, "isp_hits")[-1], len(launches(home, "isp_hits"))
+    for process in driver_container(application):
+        process.kill()
+    produce(home, "isp_hits", 300, seed=3)
+    wait_for("the next application's commits", lambda: committed(home, "isp_hits") == EVENTS + 300, PATIENCE)
+    assert len(launches(home, "isp_hits")) > count
+    assert not api.is_paused("stream__isp_hits")
+    check(home, "isp_hits", EVENTS + 300)
+
+
+def test_driver_finishes_its_micro_batch_when_its_run_is_marked_failed(
+    home: Home, manager: str, streaming: dict[str, str]
+) -> None:
+    api = api_of(home)
+    api.set_paused("stream__nest_cameras", True)
+    launch, application = launches(home, "nest_cameras")[-1]
+    for each in api.runs("stream__nest_cameras"):
+        if each["state"] == "running":
+            api.fail_run("stream__nest_cameras", each["dag_run_id"])
+
+    def end() -> yarn.Application | None:
+        found = yarn.find(manager, application)
+        return found if found is not None and found.has_ended else None
+
+    ended = wait_for("the application's end", end, PATIENCE)
+    assert (ended.state, ended.own_exit_code) == ("FINISHED", 0)
+    assert ledger(home, f"SELECT exit_code FROM stream_launches WHERE id = '{launch}'") == [(0,)]
+    assert "nest_cameras" not in leases(home)
+    check(home, "nest_cameras", committed(home, "nest_cameras"))
