@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import tell_step
-from include.airflow.on_cluster.handing_over import take_submission
+from include.airflow.on_cluster.handing_over import OwnLines, take_submission
 from include.airflow.tasks import take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
@@ -115,7 +115,7 @@ class JobOperator(SparkSubmitOperator):
             # The driver shares the worker's pod, so its environment is the process's and not options of a pod.
             hook._is_kubernetes = False
         self._lines = DriverLines()
-        hook._log = _OwnLines(hook.log, self._lines)
+        hook._log = OwnLines(hook.log, self._lines)
         if self._yarn_track_via_rm_api:
             hook._yarn_rm_base_url = yarn.resource_manager()
         return hook
@@ -123,21 +123,6 @@ class JobOperator(SparkSubmitOperator):
     def take(self, resolved: SparkSubmission) -> None:
         """Take over what is submitted: arguments, configuration, and an environment without secrets."""
         take_submission(self, resolved)
-
-
-class _OwnLines:
-    """A hook's log, of whose messages those that are not the driver's own are for debugging only."""
-
-    def __init__(self, log: Any, lines: DriverLines) -> None:
-        self._log, self._lines = log, lines
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-    def info(self, text: str, *arguments: Any) -> None:
-        """Log a message of the hook, or a line of the driver."""
-        message = text % arguments if arguments else text
-        (self._log.info if self._lines.passes(message) else self._log.debug)("%s", message)
 
 
 def _validation(attempt: int) -> str:

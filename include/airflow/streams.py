@@ -21,13 +21,14 @@ from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.on_cluster import applications
 from include.airflow.on_cluster.applications import ApplicationLog
-from include.airflow.on_cluster.handing_over import take_submission
+from include.airflow.on_cluster.handing_over import OwnLines, take_submission
 from include.airflow.progress import Progress
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.ledger.streams import launches, restarts, writers
 from include.monitor.lag import lag_of
 from include.pipelines import load_pipeline
+from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SparkSubmission
 
 _LOOK_AT_PROGRESS = 15.0
@@ -145,6 +146,7 @@ class StreamOperator(SparkSubmitOperator):
         """Return the id of the application that the connection's `spark-submit` has made; it does not wait for it."""
         take_submission(self, resolved)
         self._hook = hook = self._get_hook()
+        hook._log = OwnLines(hook.log, DriverLines())
         hook.submit(self.application)
         if hook._yarn_application_id is None:
             raise TidemarkError("spark-submit handed nothing over to YARN", remedy="look at the lines above")

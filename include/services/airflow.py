@@ -110,9 +110,13 @@ def up() -> None:
     port = process.free_port(state.get("port") or 8080)
     command = [sys.executable, "-m", "include.services.airflow"]
     started = process.start_detached("airflow", command, airflow_environment(port))
-    process.write_started("airflow", started, address=f"http://127.0.0.1:{port}", port=port)
-    process.wait_until("airflow", lambda: not unhealthy_parts(f"http://127.0.0.1:{port}"), started, 180)
-    ensure_pool(f"http://127.0.0.1:{port}")
+    address = f"http://127.0.0.1:{port}"
+    process.write_started("airflow", started, address=address, port=port)
+    # Two that start at the same time may have found the same port free.
+    process.wait_until(
+        "airflow", lambda: process.listens(started, port) and not unhealthy_parts(address), started, 180
+    )
+    ensure_pool(address)
 
 
 def ensure_pool(address: str) -> None:

@@ -126,6 +126,16 @@ def free_port(preferred: int | None = None) -> int:
     raise ServiceUnreachable("no free port on 127.0.0.1", remedy="end some other service")
 
 
+def listens(process: psutil.Process, port: int) -> bool:
+    """Return whether a process, or one that it started, listens on that port: an answer there may be another's."""
+    try:
+        family = [process, *process.children(recursive=True)]
+        every = [connection for each in family for connection in each.net_connections("inet")]
+    except psutil.NoSuchProcess:
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in every)
+
+
 def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | None, seconds: float) -> None:
     """Wait until a service is ready. Raise ServiceUnreachable, naming its log, when it ends or takes too long."""
 

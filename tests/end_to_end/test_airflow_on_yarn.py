@@ -106,18 +106,18 @@ def streaming(home: Home, airflow: AirflowApi) -> dict[str, str]:
 
 
 def check(home: Home, pipeline: str, records: int) -> None:
-    """Each record is landed once, and the commits of each query tile."""
-    if pipeline == "nest_cameras":
-        assert audit.check_archive(home.kafka, home.database, home.lake) == records
-        return
+    """Each record of the topic has one fate in landing, and each row is there once."""
     files = ledger(
         home,
-        "SELECT DISTINCT f.path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
+        "SELECT DISTINCT f.fate, f.path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
         f"WHERE b.pipeline = '{pipeline}'",
     )
-    landed = audit.read_coordinates(home.lake / path for (path,) in files)
-    assert landed == Counter(audit.read_topic(home.kafka, PIPELINES[pipeline]).keys())
-    assert landed.total() == records
+    archived = audit.read_files(home.lake / path for fate, path in files if fate == "archived")
+    assert set(audit.identities(archived).values()) == {1}
+    others = audit.read_coordinates(home.lake / path for fate, path in files if fate != "archived")
+    fates = Counter(audit.coordinates_of(archived).keys()) + others
+    assert fates == Counter(audit.read_topic(home.kafka, PIPELINES[pipeline]).keys())
+    assert fates.total() == records
 
 
 def test_streams_run_in_containers_and_no_secret_is_in_a_command_line(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from include.spark import cluster
+from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission
 
 
@@ -23,3 +25,18 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
         operator.env_vars = cluster.driver_environment(resolved.env)
         own = {name: value for name, value in resolved.env.items() if name not in operator.env_vars}
         os.environ.update({name: value for name, value in own.items() if not name.startswith("TIDEMARK_")})
+
+
+class OwnLines:
+    """A hook's log, of whose messages those that are not the driver's own are for debugging only."""
+
+    def __init__(self, log: Any, lines: DriverLines) -> None:
+        self._log, self._lines = log, lines
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def info(self, text: str, *arguments: Any) -> None:
+        """Log a message of the hook, or a line of the driver."""
+        message = text % arguments if arguments else text
+        (self._log.info if self._lines.passes(message) else self._log.debug)("%s", message)
