@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import tell_step
-from include.airflow.on_cluster.handing_over import OwnLines, take_submission
+from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, take_submission
 from include.airflow.tasks import take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
@@ -115,8 +115,9 @@ class JobOperator(SparkSubmitOperator):
             # The driver shares the worker's pod, so its environment is the process's and not options of a pod.
             hook._is_kubernetes = False
         self._lines = DriverLines()
-        hook._log = OwnLines(hook.log, self._lines)
-        if self._yarn_track_via_rm_api:
+        on_yarn = self._yarn_track_via_rm_api
+        hook._log = (HandedOver if on_yarn else OwnLines)(hook.log, self._lines)
+        if on_yarn:
             hook._yarn_rm_base_url = yarn.resource_manager()
         return hook
 

@@ -21,7 +21,7 @@ from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.on_cluster import applications
 from include.airflow.on_cluster.applications import ApplicationLog
-from include.airflow.on_cluster.handing_over import OwnLines, take_submission
+from include.airflow.on_cluster.handing_over import HandedOver, take_submission
 from include.airflow.progress import Progress
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, TidemarkError, error_class
@@ -146,7 +146,7 @@ class StreamOperator(SparkSubmitOperator):
         """Return the id of the application that the connection's `spark-submit` has made; it does not wait for it."""
         take_submission(self, resolved)
         self._hook = hook = self._get_hook()
-        hook._log = OwnLines(hook.log, DriverLines())
+        hook._log = HandedOver(hook.log, DriverLines())
         hook.submit(self.application)
         if hook._yarn_application_id is None:
             raise TidemarkError("spark-submit handed nothing over to YARN", remedy="look at the lines above")

@@ -113,9 +113,7 @@ def up() -> None:
     address = f"http://127.0.0.1:{port}"
     process.write_started("airflow", started, address=address, port=port)
     # Two that start at the same time may have found the same port free.
-    process.wait_until(
-        "airflow", lambda: process.listens(started, port) and not unhealthy_parts(address), started, 180
-    )
+    process.wait_until("airflow", lambda: process.listens(started, port) and not unhealthy_parts(address), started, 180)
     ensure_pool(address)
 
 

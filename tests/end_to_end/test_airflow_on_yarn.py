@@ -30,7 +30,7 @@ ON_YARN = {
     "TIDEMARK_DRIVER_MEMORY": "768m",
     "TIDEMARK_ARCHIVE_WAIT": "10m",
 }
-PATIENCE = 600
+PATIENCE = 1200
 """Seconds: a driver waits for its container, its JVM and its executor, on a machine that does more."""
 
 

@@ -40,3 +40,13 @@ class OwnLines:
         """Log a message of the hook, or a line of the driver."""
         message = text % arguments if arguments else text
         (self._log.info if self._lines.passes(message) else self._log.debug)("%s", message)
+
+
+class HandedOver(OwnLines):
+    """The same where the driver runs elsewhere: what `spark-submit` prints is not its, and told if that fails."""
+
+    def info(self, text: str, *arguments: Any) -> None:
+        """Log how the application is; anything else is for debugging only."""
+        message = text % arguments if arguments else text
+        self._lines.passes(message)
+        (self._log.info if message.startswith("YARN application") else self._log.debug)("%s", message)
