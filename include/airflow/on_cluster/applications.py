@@ -84,9 +84,11 @@ def is_alive(launched: Launch) -> bool:
 
 
 def is_waiting(launched: Launch) -> bool:
-    """Whether the cluster has no room for it yet: nothing would be finished by waiting. Raises ServiceUnreachable."""
-    found = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
-    return found is not None and found.is_waiting
+    """Whether the cluster has no room for it yet: nothing would be finished by waiting. False while YARN is away."""
+    with suppress(ServiceUnreachable):
+        found = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
+        return found is not None and found.is_waiting
+    return False
 
 
 def kill(launched: Launch) -> None:

@@ -1,14 +1,14 @@
 """Drivers that were handed over to YARN
 
 Revision ID: 0037
-Revises: 0035
+Revises: 0034
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0037"
-down_revision = "0035"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 
