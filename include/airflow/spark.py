@@ -20,9 +20,9 @@ from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.pipelines import load_pipeline
 from include.spark import yarn
+from include.spark.cluster_run import Followed
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SPARK_POOL, SparkSubmission
-from include.spark.yarn import told_exit_code
 
 
 class JobOperator(SparkSubmitOperator):
@@ -43,6 +43,7 @@ class JobOperator(SparkSubmitOperator):
         self.pipeline = pipeline
         self.attempt = attempt
         self._lines = DriverLines()
+        self._code = 0
 
     def execute(self, context: Context) -> None:
         """Submit, wait, and say what the step found, or what its failure means."""
@@ -57,18 +58,15 @@ class JobOperator(SparkSubmitOperator):
         self.take(submit(self.job, self.pipeline, int(self.attempt), "cluster" if on_yarn else "client"))
         # A try whose worker died left its driver on the cluster: the next one waits for that, and starts no second.
         self._yarn_track_via_rm_api = self.durable = on_yarn
+        self._code = 0
         try:
             super().execute(context)
-        except (AirflowException, RuntimeError) as error:
+        except AirflowException as error:
             named = re.search(r"Error code is: (\d+)", str(error))
-            code = int(named[1]) if named else told_exit_code(str(error))
-            if code is None:
-                self.log.error("%s", error)
-            return code or TidemarkError.exit_code
-        finally:
-            if on_yarn:
-                self._tell_log()
-        return 0
+            if named is None and on_yarn:
+                raise
+            return int(named[1]) if named else TidemarkError.exit_code
+        return self._code
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Return how the application of an earlier try is: one that YARN does not know any more has ended."""
@@ -80,19 +78,13 @@ class JobOperator(SparkSubmitOperator):
         return False
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
-        """Wait for the application's end. Raise RuntimeError, with what YARN says of it, unless it succeeded."""
-        self.log.info("the driver is %s", yarn.page_of(yarn.resource_manager(), str(external_id)))
+        """Say what the driver says, on whatever node, until its end."""
+        application = str(external_id)
         # Also of one that an earlier try submitted, so that it is killed with this one.
-        self._hook._yarn_application_id = str(external_id)
-        super().poll_until_complete(external_id, context)
-
-    def _tell_log(self) -> None:
-        """Say what the driver said, which lies on its node."""
-        application = self._hook._yarn_application_id if self._hook is not None else None
-        found = take_step(yarn.find, yarn.resource_manager(), application) if application else None
-        for line in yarn.read_log(found).lines if found is not None else ():
-            if self._lines.passes(line):
-                self.log.info("%s", line)
+        self._hook._yarn_application_id = application
+        self.log.info("the driver is %s", yarn.page_of(yarn.resource_manager(), application))
+        followed = Followed(yarn.Yarn(), application, self._lines, lambda line: self.log.info("%s", line))
+        self._code = take_step(followed.end)
 
     def _failure(self, code: int) -> AirflowException:
         """Return what the exit code means; what the step left in the ledger is told before it."""

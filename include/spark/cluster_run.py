@@ -1,4 +1,4 @@
-"""Runs a Spark application on the cluster for the command line: hands it over, shows its log, returns its exit code."""
+"""Runs a Spark application on the cluster for whoever waits: hands it over, tells its log, returns its exit code."""
 
 from __future__ import annotations
 
@@ -89,13 +89,24 @@ def hand_over(job: SparkSubmission) -> str:
     return done.stdout
 
 
-class _Followed(Generic[Found]):
-    """An application that is looked at until its end; its driver's lines go to standard error."""
+def _to_standard_error(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
-    def __init__(self, cluster: Cluster[Found], job: SparkSubmission, lines: DriverLines) -> None:
+
+class Followed(Generic[Found]):
+    """An application that is looked at until its end; its driver's own lines are said as they come."""
+
+    def __init__(
+        self,
+        cluster: Cluster[Found],
+        application: str,
+        lines: DriverLines,
+        say: Callable[[str], None] = _to_standard_error,
+    ) -> None:
         self.cluster = cluster
-        self.id = cluster.submitted_id(hand_over(job))
+        self.id = application
         self._lines = lines
+        self._say = say
         self._waits_for = ""
         self._answered = time.monotonic()
 
@@ -115,12 +126,17 @@ class _Followed(Generic[Found]):
         self._answered = time.monotonic()
         if found.waits_for not in ("", self._waits_for):
             self._waits_for = found.waits_for
-            print(f"tidemark: {self.id} waits: {self._waits_for}", file=sys.stderr)
+            self._say(f"tidemark: {self.id} waits: {self._waits_for}")
         for line in self.cluster.new_lines(found):
             if self._lines.passes(line):
-                print(line, file=sys.stderr)
-        sys.stderr.flush()
+                self._say(line)
         return found
+
+    def end(self) -> int:
+        """Wait for the application's end and return its exit code."""
+        while (found := self.look()) is None or not found.has_ended:
+            time.sleep(_LOOK_AGAIN)
+        return self.code(found)
 
     def kill(self) -> None:
         """End the application."""
@@ -130,31 +146,30 @@ class _Followed(Generic[Found]):
         """Return the exit code of an application that ended; of one that told none, say how it ended."""
         code = ended.own_exit_code
         if code is None:
-            print(f"tidemark: {ended.end}", file=sys.stderr)
+            self._say(f"tidemark: {ended.end}")
             return TidemarkError.exit_code
         if code == TidemarkError.exit_code:
-            print(*self.cluster.last_lines(ended), sep="\n", file=sys.stderr)
+            for line in self.cluster.last_lines(ended):
+                self._say(line)
         for line in self._lines.reasons(code):
-            print(line, file=sys.stderr)
+            self._say(line)
         return code
 
 
-def _follow(job: SparkSubmission, lines: DriverLines) -> _Followed[Any]:
+def _follow(job: SparkSubmission, lines: DriverLines) -> Followed[Any]:
     master = settings().spark_master
     cluster: Cluster[Any] = kubernetes.Kubernetes(master) if kubernetes.is_master(master) else yarn.Yarn()
-    return _Followed(cluster, job, lines)
+    return Followed(cluster, cluster.submitted_id(hand_over(job)), lines)
 
 
 def run_on_cluster(job: SparkSubmission) -> int:
     """Run an application to its end and return its exit code; an interrupt kills it."""
     followed = _follow(job, DriverLines())
     try:
-        while (found := followed.look()) is None or not found.has_ended:
-            time.sleep(_LOOK_AGAIN)
+        return followed.end()
     except KeyboardInterrupt:
         followed.kill()
         raise
-    return followed.code(found)
 
 
 def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool]) -> int:

@@ -46,7 +46,7 @@ class HandedOver(OwnLines):
     """The same where the driver runs elsewhere: what `spark-submit` prints is not its, and told if that fails."""
 
     def info(self, text: str, *arguments: Any) -> None:
-        """Log how the application is; anything else is for debugging only."""
+        """Log a message for debugging only, and keep it for a failure."""
         message = text % arguments if arguments else text
         self._lines.passes(message)
-        (self._log.info if message.startswith("YARN application") else self._log.debug)("%s", message)
+        self._log.debug("%s", message)
