@@ -164,7 +164,7 @@ def test_interval_is_built_and_registered_by_drivers_on_the_cluster(
     assert set(audit.identities(table).values()) == {1}
     log = airflow.log(dag, run, "build_interval")
     assert f"the driver is {manager}/cluster/app/application_" in log
-    assert f"{pipeline}:" in log
+    assert f"{pipeline} {iso(START)}/" in log
     secret = psycopg2.extensions.parse_dsn(home.database)["password"]
     assert secret not in log
     assert secret not in airflow.log(dag, run, "publish")

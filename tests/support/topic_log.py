@@ -20,7 +20,7 @@ from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import Interval
-from tests.conftest import last_hours
+from tests.conftest import last_hours, wait_for
 
 START = last_hours(8)
 HOUR = timedelta(hours=1)
@@ -50,9 +50,12 @@ class Log:
 
     def create(self, partitions: int) -> None:
         kafka.create_topic(self.topic, partitions)
+        # The controller has done it; the broker that is asked learns of it a moment later.
+        wait_for("the topic", lambda: self.topic in kafka.describe_topics([self.topic]), 30)
 
     def delete(self) -> None:
         self.admin.delete_topics([self.topic])[self.topic].result(30)
+        wait_for("the topic to go", lambda: self.topic not in kafka.describe_topics([self.topic]), 30)
 
     def send(self, partition: int, *hours: float) -> None:
         """Records whose timestamps are so many hours after the start, in this order."""
