@@ -69,12 +69,8 @@ def client_environment(current: Settings) -> dict[str, str]:
 
 def submit_options(current: Settings, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the options that give a driver on the cluster its environment."""
-    variables = {"TIDEMARK_SPARK_MASTER": current.spark_master, **driver_environment(environment)}
-    if kubernetes.is_master(current.spark_master):
-        return {f"spark.kubernetes.driverEnv.{name}": value for name, value in variables.items()}
-    # Of its container, which is removed with it.
-    variables["TMPDIR"] = "./tmp"
-    return {f"spark.yarn.appMasterEnv.{name}": value for name, value in variables.items()}
+    prefix = "kubernetes.driverEnv" if kubernetes.is_master(current.spark_master) else "yarn.appMasterEnv"
+    return {f"spark.{prefix}.{name}": value for name, value in driver_environment(current, environment).items()}
 
 
 def application_uri(current: Settings, path: str) -> str:
@@ -82,9 +78,12 @@ def application_uri(current: Settings, path: str) -> str:
     return f"local://{path}" if kubernetes.is_master(current.spark_master) else path
 
 
-def driver_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what of an environment a driver on the cluster gets: no secrets, and nothing of `spark-submit` itself."""
-    return {name: value for name, value in without_secrets(environment).items() if name not in _OWN}
+def driver_environment(current: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a driver on the cluster gets of an environment: no secrets, and nothing of `spark-submit` itself."""
+    # A folder of its container, which is removed with it; a pod has one of its own.
+    folder = {} if kubernetes.is_master(current.spark_master) else {"TMPDIR": "./tmp"}
+    passed_on = {name: value for name, value in without_secrets(environment).items() if name not in _OWN}
+    return {"TIDEMARK_SPARK_MASTER": current.spark_master, **passed_on, **folder}
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

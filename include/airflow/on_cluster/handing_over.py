@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from include.errors import UsageError
+from include.settings import settings
 from include.spark import cluster
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission
@@ -16,13 +18,19 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
     """Let an operator submit that: its arguments, configuration, and an environment without secrets.
 
     On YARN the stock hook makes an argument of each variable, for the driver, and gives the same ones to
-    `spark-submit`. What that needs for itself goes into this process, which a task has for its own.
+    `spark-submit`. What that needs for itself goes into this process, which a task has for its own. Raises UsageError
+    where connection and settings name different masters.
     """
     operator.application_args = list(resolved.arguments)
     operator.conf = resolved.conf
     operator.env_vars = cluster.without_secrets(resolved.env)
     if resolved.mode == "cluster":
-        operator.env_vars = cluster.driver_environment(resolved.env)
+        if settings().spark_master != "yarn":
+            raise UsageError(
+                f"Airflow's connection says YARN in cluster mode, TIDEMARK_SPARK_MASTER is {settings().spark_master}",
+                remedy="set TIDEMARK_SPARK_MASTER=yarn for Airflow's processes, or client mode in the connection",
+            )
+        operator.env_vars = cluster.driver_environment(settings(), resolved.env)
         own = {name: value for name, value in resolved.env.items() if name not in operator.env_vars}
         os.environ.update({name: value for name, value in own.items() if not name.startswith("TIDEMARK_")})
 

@@ -47,6 +47,7 @@ def containers() -> list[dict[str, Any]]:
 
 
 def test_every_object_is_one_of_the_api() -> None:
+    assert OBJECTS
     for each in OBJECTS:
         whole = copy.deepcopy(each)
         for container in whole["spec"]["containers"] if whole["kind"] == "Pod" else ():
