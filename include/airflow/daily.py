@@ -10,6 +10,7 @@ from typing import Any
 from include import lake
 from include.errors import TidemarkError, UsageError
 from include.ledger.intervals.days import day_totals
+from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.times import Interval, format_time
 
@@ -35,7 +36,7 @@ def roll_up(pipeline: Pipeline, day: datetime) -> dict[str, Any]:
     if missing:
         first = Interval(missing[0], missing[0] + every)
         raise TidemarkError(
-            f"{len(missing)} intervals of {day:%Y-%m-%d} are not registered, the first is {first}",
+            f"{quantity(len(missing), 'interval')} of {day:%Y-%m-%d} not registered, first {first}",
             remedy=f"./tidemark interval {pipeline.name} --from {format_time(first.from_time)} "
             f"--to {format_time(first.to_time)}",
             pipeline=pipeline.name,

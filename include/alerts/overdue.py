@@ -17,6 +17,7 @@ from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
 from include.ledger.intervals.days import registered_starts
 from include.ledger.streams.writers import live_writer
+from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.times import Interval, format_time, parse_time
 
@@ -123,7 +124,7 @@ def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
     return Alert(
         f"{_key(pipeline)}/{first.label}",
         pipeline.name,
-        f"{len(overdue.intervals)} intervals are not registered {minutes} minutes after their end",
+        f"{quantity(len(overdue.intervals), 'interval')} not registered {quantity(minutes, 'minute')} after the end",
         f"interval__{pipeline.name}, first {first}",
         overdue.since,
         f"look at the failed or waiting task of interval__{pipeline.name}, is its stream behind? {page} — or {command}",

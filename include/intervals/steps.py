@@ -27,6 +27,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams.incarnations import closed
 from include.monitor.history.remedies import approve_command
+from include.monitor.text import quantity
 from include.pipelines import load_pipeline
 from include.proof.write import prove_registered
 from include.reconciliation import DifferenceClass
@@ -130,8 +131,9 @@ def judge_validation(attempt: int) -> None:
         verdict = announce(attempt)
         failed = "; ".join(f"{each.expectation}({each.column})" for each in validation.failed)
         if validation.waits and validation.question is not None:
+            warned = quantity(len(validation.warnings), "warning")
             raise ApprovalNeeded(
-                f"{len(validation.warnings)} warnings in {spec.pinned.interval}, nothing was registered yet: {failed}",
+                f"{warned} in {spec.pinned.interval}, nothing was registered yet: {failed}",
                 remedy=approve_command(spec.pinned.pipeline, spec.pinned.interval, validation.question),
                 pipeline=spec.pinned.pipeline,
             )

@@ -11,6 +11,7 @@ from include.ledger.intervals import odd_timestamps
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import BuildFindings, FateCounts, Findings, range_as_json
 from include.ledger.intervals.revisions import BuiltRevision
+from include.monitor.text import quantity
 from include.offsets import OffsetRange, TopicPartition
 from include.times import format_time
 
@@ -74,7 +75,8 @@ class Verdict:
             if validation is not None:
                 missed = "not met: " + ", ".join(each.words for each in validation.failed)
                 if validation.waits:
-                    missed = f"it waits for a person's approval of {len(validation.warnings)} warnings; {missed}"
+                    warned = quantity(len(validation.warnings), "warning")
+                    missed = f"it waits for a person's approval of {warned}; {missed}"
                 elif validation.decision:
                     missed = f"it was refused by {validation.decision['by']}; {missed}"
             return f"{place}: nothing is registered; {missed}; read {self.report}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.times import Schedule, format_time
 
@@ -28,7 +29,7 @@ class MissingSummary:
         end = f" to {format_time(self.to_time)}" if self.to_time else ""
         return (
             f"{self.pipeline}: intervals that were never built: {self.count} from {begin}{end}, "
-            f"with {self.offsets} offsets"
+            f"with {quantity(self.offsets, 'offset')}"
         )
 
     def as_json(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from selenium.common.exceptions import ElementClickInterceptedException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -92,7 +93,8 @@ class AirflowUi:
             part = wait_for(placeholder, lambda s=at: self.browser.find_elements(By.CSS_SELECTOR, s), PATIENCE)[0]
             part.send_keys(Keys.CONTROL, "a")
             part.send_keys(text, Keys.TAB)
-        self.find("[data-part=content][data-state=open] input").send_keys(Keys.ESCAPE)
+        # Escape would close the whole form when the calendar has closed by itself.
+        self._click_beside_fields()
         left = """[...document.querySelectorAll("input[placeholder='HH:mm']")].filter((e) => e.checkVisibility())"""
         self.wait("the calendar to be gone", f"{left}.length === 0")
 
@@ -166,6 +168,11 @@ class AirflowUi:
         told = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
         # Of the machine, not of a page: somebody has made or removed a network interface.
         return [message for message in told if "ERR_NETWORK_CHANGED" not in message]
+
+    def _click_beside_fields(self) -> None:
+        form = self.find(f"{_DIALOG}:has([data-testid=trigger-dag-submit])")
+        corner = -form.size["width"] // 2 + 6, -form.size["height"] // 2 + 6
+        ActionChains(self.browser).move_to_element_with_offset(form, *corner).click().perform()
 
     def _field(self, label: str, selector: str) -> Any:
         """Return the input of a labelled field; Airflow's labels do not all name theirs."""

@@ -18,6 +18,7 @@ from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, RevisionDifference, Validation
 from include.ledger.intervals.revisions import BuiltRevision
 from include.monitor.history.remedies import approve_command
+from include.monitor.text import quantity
 from include.offsets import OffsetRange
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 
@@ -250,7 +251,8 @@ def _not_registered(spec: AttemptSpec, validation: Validation) -> str:
     if validation.decision:
         return f"{_place(spec)}: REFUSED by {validation.decision['by']}: {validation.decision['reason']}"
     if validation.waits:
-        return f"{_place(spec)}: WAITS for approval of {len(validation.warnings)} warnings; nothing is registered yet"
+        warned = quantity(len(validation.warnings), "warning")
+        return f"{_place(spec)}: WAITS for approval of {warned}; nothing is registered yet"
     failed = sum(each.severity == "fail" for each in validation.failed)
     return f"{_place(spec)}: FAILED, {failed} expectations; nothing was registered"
 

@@ -10,6 +10,7 @@ from statistics import median
 from include.ledger.pages import trend as ledger
 from include.ledger.pages.trend import ExpectationFacts, FateTotals, IntervalFacts, RegisteredFacts
 from include.monitor.history.plot import Mark, Series, Trend
+from include.monitor.text import quantity
 from include.offsets import ERASED
 from include.pipelines.spec import Pipeline
 from include.times import Interval
@@ -189,7 +190,7 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
             "rows",
             "Rows per interval",
             "rows",
-            f"{usual} {unusual} of {len(points)} intervals lie outside of it.",
+            f"{usual} Outside of it: {unusual} of {quantity(len(points), 'interval')}.",
             "lines",
             (Series("registered", values("rows")), Series("usual", values("usual"))),
             low,

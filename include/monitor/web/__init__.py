@@ -13,8 +13,8 @@ Rights: a route that shows one pipeline takes `ReadablePipeline`, a route that c
 both read the path's `{pipeline}`. Any other route asks `CurrentVisitor`, and leaves out what he may not read.
 
 Templates escape every value. They link by `{{ href("intervals", name, label) }}`, load files of `static/` by
-`{{ asset("frame.css") }}`, and write values by the filters `number`, `cell`, `when` and `ago`. The policy allows no
-script and no style inside a page: behaviour goes to a file in `static/`, geometry to SVG attributes.
+`{{ asset("frame.css") }}`, and write values by the filters `number`, `cell`, `when`, `ago` and `quantity`. The
+policy allows no script and no style inside a page: behaviour goes to a file in `static/`, geometry to SVG attributes.
 
 A page that updates by itself fills the block `live` with ` data-live="URL"`, and answers at that URL by `events`
 (`events.py`) with the rendered page. Elements with an `id` are replaced when they differ (`static/live.js`): the outer

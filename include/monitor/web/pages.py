@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined, pass_context
 from jinja2.runtime import Context
 
-from include.monitor.text import cell, duration, number
+from include.monitor.text import cell, duration, number, quantity
 from include.settings import REPOSITORY
 from include.times import format_time
 
@@ -88,7 +88,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals.update(href=_href, asset=_asset)
-    made.filters.update(number=number, cell=cell, when=when, ago=ago, seconds=duration)
+    made.filters.update(number=number, cell=cell, when=when, ago=ago, seconds=duration, quantity=quantity)
     return made
 
 

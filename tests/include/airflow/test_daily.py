@@ -68,7 +68,7 @@ def test_first_hole_and_its_command_are_named_when_a_day_is_not_complete(day: Ho
     change(day, "UPDATE intervals SET state = 'pinned' WHERE id IN (6, 9)")
     with pytest.raises(TidemarkError) as refused:
         roll_up(load_pipeline("nest_cameras"), DAY)
-    assert "2 intervals of 2026-11-20 are not registered" in refused.value.message
+    assert "2 intervals of 2026-11-20 not registered" in refused.value.message
     again = "./tidemark interval nest_cameras --from 2026-11-20T05:00:00Z --to 2026-11-20T06:00:00Z"
     assert refused.value.remedy == again
 

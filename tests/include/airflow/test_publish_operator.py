@@ -145,7 +145,7 @@ def test_task_fails_and_asks_nobody_when_an_approval_was_of_an_older_suite(
     before, spec = question(waiting), attempts.load_attempt(waiting)
     ask_anew = Validation(False, NAME, (WARNED,), question=before + 1)
     builds.hold(spec, ask_anew)
-    with pytest.raises(AirflowFailException, match=r"1 warnings in .*, nothing was registered yet"):
+    with pytest.raises(AirflowFailException, match=r"1 warning in .*, nothing was registered yet"):
         publish(waiting).execute_complete(context, answer("Approve", "yes"), question=before)  # type: ignore[arg-type]
     assert asked == []
 

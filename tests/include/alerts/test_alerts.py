@@ -151,7 +151,7 @@ def test_intervals_that_are_not_registered_by_their_deadline_are_told_once_and_s
     assert watch(pipeline, START + 146 * minute)["overdue"] == 1
     [told] = receivers.posts
     assert told["since"] == "2026-11-20T07:20:00Z"
-    assert told["what"] == "1 intervals are not registered 20 minutes after their end"
+    assert told["what"] == "1 interval not registered 20 minutes after the end"
     command = "./tidemark interval isp_hits --from 2026-11-20T06:00:00Z --to 2026-11-20T07:00:00Z"
     assert str(told["todo"]).endswith(command)
     register(failed, built)

@@ -114,7 +114,7 @@ def test_warnings_and_the_command_that_decides_are_told_when_a_build_waits_for_a
     warned, noted = replace(MISSED, severity="warn", examples=examples), replace(MISSED, severity="info")
     builds.hold(attempts.load_attempt(attempt), Validation(False, pipeline, (MET, noted, warned), question=12))
     lines = summarize("publish", attempt)
-    waits = f"{pipeline} {INTERVAL}: WAITS for approval of 1 warnings; nothing is registered yet"
+    waits = f"{pipeline} {INTERVAL}: WAITS for approval of 1 warning; nothing is registered yet"
     assert (lines[0], lines[-1]) == (waits, waits)
     assert lines[1:4] == [
         f"decide: ./tidemark approve {shlex.quote(pipeline)} --from 2026-11-20T05:00:00Z --to 2026-11-20T06:00:00Z "

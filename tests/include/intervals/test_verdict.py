@@ -34,7 +34,7 @@ def test_words_say_that_a_person_is_waited_for_or_has_refused() -> None:
     warned = ExpectationResult("t", "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
     waiting = Validation(False, "suite", (warned,))
     said = Verdict("p", {}, "1", findings=Findings(build(0), waiting)).in_words()
-    assert "it waits for a person's approval of 1 warnings; not met: 50 to 294 rows" in said
+    assert "it waits for a person's approval of 1 warning; not met: 50 to 294 rows" in said
     refused = replace(waiting, decision={"decision": "refused", "by": "ada", "reason": "no", "at": ""})
     verdict = Verdict("p", {}, "1", findings=Findings(build(0), refused))
     assert "it was refused by ada; not met: 50 to 294 rows" in verdict.in_words()
