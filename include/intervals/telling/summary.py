@@ -140,7 +140,7 @@ def _published(spec: AttemptSpec, built: Sequence[BuiltRevision], registered: Se
     validation = spec.findings.validation
     if validation is None:
         return [f"{_place(spec)}: FAILED, nothing was validated", _given(spec)]
-    missed = _missed(validation)
+    missed = [f"{_MARKS[each.severity]}: {_expectation(each)}" for each in validation.failed[: 2 * _EXAMPLES]]
     if not validation.success:
         failed = _not_registered(spec, validation)
         return [failed, *_asked(spec), *missed, _given(spec), *_registered(built, registered, "stays"), failed]
@@ -233,10 +233,6 @@ def _code_changes(changes: Mapping[str, int]) -> list[str]:
     return [f"changed code: {what} {count}" for what, count in changes.items() if count]
 
 
-def _missed(validation: Validation) -> list[str]:
-    return [f"{_MARKS[each.severity]}: {_expectation(each)}" for each in validation.failed[: 2 * _EXAMPLES]]
-
-
 _MARKS = {"fail": "FAILED", "warn": "warning", "info": "note"}
 
 
@@ -253,8 +249,8 @@ def _not_registered(spec: AttemptSpec, validation: Validation) -> str:
     if validation.waits:
         warned = quantity(len(validation.warnings), "warning")
         return f"{_place(spec)}: WAITS for approval of {warned}; nothing is registered yet"
-    failed = sum(each.severity == "fail" for each in validation.failed)
-    return f"{_place(spec)}: FAILED, {failed} expectations; nothing was registered"
+    failed = quantity(sum(each.severity == "fail" for each in validation.failed), "expectation")
+    return f"{_place(spec)}: FAILED, {failed}; nothing was registered"
 
 
 def _asked(spec: AttemptSpec) -> list[str]:

@@ -58,7 +58,7 @@ def test_missed_expectations_are_told_when_the_checkpoint_did_not_pass(
     driver.write_text("2")
     with pytest.raises(AirflowFailException, match="the checkpoint did not pass"):
         publish(attempt)
-    assert caplog.messages[0] == f"isp_hits {hour()}: FAILED, 1 expectations; nothing was registered"
+    assert caplog.messages[0] == f"isp_hits {hour()}: FAILED, 1 expectation; nothing was registered"
     assert caplog.messages[1] == "FAILED: isp_hits: isp is a (observed x, 3 unexpected)"
 
 

@@ -101,7 +101,7 @@ def test_missed_expectations_stand_first_and_what_stays_is_named_when_a_publicat
     note_build(attempt)
     builds.reject(attempts.load_attempt(attempt), Validation(False, pipeline, (MET, MISSED)))
     lines = summarize("publish", attempt)
-    failed = f"{pipeline} {INTERVAL}: FAILED, 1 expectations; nothing was registered"
+    failed = f"{pipeline} {INTERVAL}: FAILED, 1 expectation; nothing was registered"
     assert (lines[0], lines[-1]) == (failed, failed)
     assert lines[1] == "FAILED: t: kind is one of a, b (observed 3 % unexpected, 6 unexpected)"
     assert lines[-2].endswith(f"r-{before}, 190 rows, content 0123456789abcdef, stays")
