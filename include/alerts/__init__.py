@@ -8,12 +8,11 @@ from typing import Any
 
 from include.alerts.channels import configured_channels
 from include.errors import UsageError
-from include.ledger import alerts
-from include.ledger.alerts import Alert
+from include.ledger.alerts import DISMISSED, Alert, noted
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Alert", "recover", "tell", "tell_untold"]
+__all__ = ["Alert", "dismiss", "recover", "tell", "tell_untold"]
 
 
 def tell(alert: Alert) -> bool:
@@ -21,22 +20,34 @@ def tell(alert: Alert) -> bool:
 
     Raises ServiceUnreachable when the ledger cannot be reached.
     """
-    is_new = alerts.note_alert(alert)
+    is_new = noted.note_alert(alert)
     tell_untold()
     return is_new
 
 
 def recover(key: str, facts: Mapping[str, Any] | None = None) -> bool:
     """Tell that something is over, and `facts` of its end, where it was told of; return whether it was open."""
-    was_open = alerts.close_alert(key, facts)
+    was_open = noted.close_alert(key, facts)
     if was_open:
         tell_untold()
     return was_open
 
 
+def dismiss(key: str, *, by: str, reason: str) -> None:
+    """Close an alert whose end nobody will find, and tell who did and why: an interval that is given up, for instance.
+
+    What it is about is not told again; the same failure, when it comes again, is. Raises UsageError without such an
+    open alert or without a reason.
+    """
+    if not reason.strip():
+        raise UsageError("dismissing an alert needs its reason in words", remedy='--reason "…"')
+    if not recover(key, dict(zip(DISMISSED, (by, reason.strip()), strict=True))):
+        raise UsageError(f"no alert {key!r} is open", remedy="./tidemark alerts list")
+
+
 def tell_untold() -> int:
     """Tell what some channel was not told yet, and return how many messages went out."""
-    return alerts.tell_untold(configured_channels(), _report)
+    return noted.tell_untold(configured_channels(), _report)
 
 
 def _report(channel: str, error: Exception) -> None:

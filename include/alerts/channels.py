@@ -10,7 +10,8 @@ import httpx
 from include import kafka
 from include.alerts.mail import SECONDS, send_email
 from include.errors import one_line
-from include.ledger.alerts import Alert, Tell
+from include.ledger.alerts import Alert
+from include.ledger.alerts.noted import Tell
 from include.settings import settings
 
 ALERTS = "tidemark-alerts"

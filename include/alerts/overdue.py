@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from include import alerts
 from include.alerts import key_limits
 from include.intervals.telling.addresses import stream_page
-from include.ledger.alerts import Alert, add_facts, open_alerts
+from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
+from include.ledger.alerts.noted import add_facts
 from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
 from include.ledger.intervals.days import registered_starts
@@ -78,11 +79,12 @@ def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
     """Tell of overdue intervals that no open alert is about; return how many alerts are over.
 
     An alert is about the intervals from its first one on, as long as the next ones are overdue, too. It is over when
-    all of these are registered, however old they are by then. One that never is stays open; what is overdue later has
-    an alert of its own.
+    all of these are registered, however old they are by then. One that never is stays open until somebody dismisses
+    it; what is overdue later has an alert of its own.
     """
     recovered, is_told = 0, False
-    for told in _open_alerts(pipeline):
+    overdue = overdue and _without_dismissed(pipeline, overdue)
+    for told in _of_pipeline(pipeline, open_alerts(_key(pipeline))):
         from_time, until = _told_of(pipeline, told)
         if overdue and overdue.intervals[0].from_time <= until:
             is_told = True
@@ -95,10 +97,22 @@ def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
     return recovered
 
 
-def _open_alerts(pipeline: Pipeline) -> list[Alert]:
+def _without_dismissed(pipeline: Pipeline, overdue: Overdue) -> Overdue | None:
+    """Return the overdue intervals but for those that a dismissed alert was about; None if none is left."""
+    dismissed = dismissed_alerts(_key(pipeline), overdue.intervals[0].to_time)
+    spans = [_told_of(pipeline, told) for told in _of_pipeline(pipeline, dismissed)]
+    left = [
+        each
+        for each in overdue.intervals
+        if not any(begin <= each.from_time and each.to_time <= until for begin, until in spans)
+    ]
+    return Overdue(pipeline.name, tuple(left), left[0].to_time + pipeline.schedule.registered_within) if left else None
+
+
+def _of_pipeline(pipeline: Pipeline, found: list[Alert]) -> list[Alert]:
     key = _key(pipeline)
     # The name of a pipeline may be the beginning of another's.
-    return [each for each in open_alerts(key) if each.key == key or each.key.startswith(f"{key}/")]
+    return [each for each in found if each.key == key or each.key.startswith(f"{key}/")]
 
 
 def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:

@@ -69,6 +69,7 @@ VERBS: dict[str, Verb] = {
         "Show the largest keys per window, live, as the pipeline's `Top` report or first view says; Ctrl-C ends it",
     ),
     "monitor": Verb("monitor", "Serve the web pages and /metrics on this machine until Ctrl-C"),
+    "alerts": Verb("monitor", "What operators were told of: list what is open, and dismiss what nobody will mend"),
     "new-generation": Verb(
         "generations",
         "Begin with new checkpoints where the archive ends; speed views are built again from the archive",

@@ -59,8 +59,9 @@ class Verbs(TyperGroup):
         verbs.callback()(lambda: None)
         group: Any = typer.main.get_command(verbs)
         command = group.commands[cmd_name]
-        # Asked for here, `--help` is among them, and kept by the command.
-        _read_lightly(command.get_params(typer.Context(command, **command.context_settings)))
+        for each in (command, *getattr(command, "commands", {}).values()):
+            # Asked for here, `--help` is among them, and kept by the command.
+            _read_lightly(each.get_params(typer.Context(each, **each.context_settings)))
         return command
 
     def get_params(self, ctx: Any) -> Any:

@@ -1,25 +1,41 @@
-"""The verb `monitor`: the web pages alone, on loopback, for whoever has the token."""
+"""`monitor`, the web pages alone for whoever has the token, and the group `alerts`."""
 
 from __future__ import annotations
 
 import secrets
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from include.cli.output import progress
+from include.cli import AsJson
+from include.cli.output import console, print_facts, print_json, progress, suggest
 from include.errors import UsageError
+from include.ledger.alerts import DISMISSED, Alert, latest_alerts, open_alerts
+from include.monitor.open_alerts import dismiss_command
+from include.monitor.text import duration
+from include.pipelines import load_pipeline
+from include.times import format_time
 from include.user import user_at_host
+
+LATEST = 50
+"""Alerts that are listed with those that are over."""
 
 LEAST_TOKEN = 20
 """Characters of a token that is given in a file."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb of this module to the command."""
+    """Add the verbs of this module to the command."""
     app.command()(monitor)
+    group = typer.Typer(
+        help="What operators were told of: list what is open, and dismiss what nobody will mend.", no_args_is_help=True
+    )
+    group.command(name="list")(list_alerts)
+    group.command()(dismiss)
+    app.add_typer(group, name="alerts")
 
 
 def monitor(
@@ -43,6 +59,58 @@ def monitor(
         print(address if token_file else f"{address}?token={token}", flush=True)
         progress("Ctrl-C ends it")
         signal.sigwait(ends)
+
+
+def list_alerts(
+    pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="the latest 50, those that are over, too")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Alerts that are open, oldest first: what, where, since when, what to do, and the key to dismiss each."""
+    name = load_pipeline(pipeline).name if pipeline else ""
+    if everything:
+        found = latest_alerts(name, LATEST)
+    else:
+        found = [each for each in open_alerts() if name in ("", each.pipeline)]
+    if as_json:
+        print_json([{"key": each.key, **each.as_json()} for each in found])
+        return
+    if not found:
+        console.print("there was no alert" if everything else "no alert is open")
+        return
+    now = datetime.now(UTC)
+    for each in found:
+        print_facts(_facts(each, now))
+        console.print()
+    if not everything:
+        suggest(dismiss_command(found[0]))
+
+
+def _facts(alert: Alert, now: datetime) -> dict[str, object]:
+    over = {"over at": format_time(alert.over_at)} if alert.over_at else {}
+    dismissed = {name.replace("_", " "): alert.facts[name] for name in DISMISSED if name in alert.facts}
+    return {
+        "key": alert.key,
+        "pipeline": alert.pipeline,
+        "what": alert.what,
+        "where": alert.place,
+        "since": f"{format_time(alert.since)}, {duration(now - alert.since)} ago",
+        "to do": alert.todo,
+        **over,
+        **dismissed,
+    }
+
+
+def dismiss(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="key of an open alert")],
+    why: Annotated[str, typer.Option("--reason", help="why, in words; it is recorded and told")],
+) -> None:
+    """Close an alert whose end nobody will find; who and why is recorded, and told on its channels."""
+    # What tells on the channels takes longer to import than a list takes.
+    from include import alerts
+
+    alerts.dismiss(key, by=user_at_host(), reason=why)
+    progress(f"dismissed: {key}")
 
 
 def _read_token(path: Path) -> str:

@@ -12,14 +12,17 @@ import typer
 from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError
+from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive.waiting import WaitingOutput, waiting_outputs
 from include.ledger.completeness import Completeness, completeness
 from include.ledger.connection import reading
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
+from include.monitor.text import quantity
 from include.pipelines import all_pipelines
 from include.services import supervisor
 from include.setting_values import masked
+from include.times import format_time
 
 if TYPE_CHECKING:
     from include.doctor.examine import Finding
@@ -56,16 +59,17 @@ def down(names: Names = None) -> None:
 def status(as_json: AsJson = False) -> None:
     """Show where each service listens and whether it answers, and which intervals were never built.
 
-    Also until when the tables of each pipeline are complete, what is missing of a followed event stream, and which
-    outputs of rows wait.
+    Also until when the tables of each pipeline are complete, what is missing of a followed event stream, which
+    outputs of rows wait, and how many alerts are open.
     """
     services = supervisor.status()
     is_known = services["postgres"].healthy
-    missing, complete, gaps, waiting = _told_by_ledger() if is_known else (None,) * 4
+    missing, complete, gaps, waiting, raised = _told_by_ledger() if is_known else (None,) * 5
     if as_json:
         listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
         told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}
-        print_json({"services": listed, **{name: _as_json(each) for name, each in told.items()}})
+        shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
+        print_json({"services": listed, **{name: _as_json(each) for name, each in told.items()}, "alerts": shown})
         return
     rows = []
     for name, each in services.items():
@@ -79,13 +83,24 @@ def status(as_json: AsJson = False) -> None:
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
     for told_last in (*(gaps or ()), *(waiting or ())):
         console.print(clean(told_last), highlight=False)
+    if raised:
+        first, count = raised[0], quantity(len(raised), "alert")
+        said = f"{count} open, the first since {format_time(first.since)}: {first.what}"
+        console.print(f"{clean(said)}; ./tidemark alerts list", highlight=False)
 
 
-_Told = tuple[list[MissingSummary] | None, list[Completeness] | None, list[EventGap] | None, list[WaitingOutput] | None]
+_Told = tuple[
+    list[MissingSummary] | None,
+    list[Completeness] | None,
+    list[EventGap] | None,
+    list[WaitingOutput] | None,
+    list[Alert] | None,
+]
 
 
 def _told_by_ledger() -> _Told:
-    """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait.
+    """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait,
+    and the open alerts.
 
     None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
     """
@@ -93,6 +108,7 @@ def _told_by_ledger() -> _Told:
     complete: list[Completeness] | None = None
     gaps: list[EventGap] | None = None
     waiting: list[WaitingOutput] | None = None
+    raised: list[Alert] | None = None
     declared = all_pipelines()
     with suppress(TidemarkError), reading():
         missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
@@ -100,7 +116,8 @@ def _told_by_ledger() -> _Told:
         complete = [each for each in told if each.complete_until or each.waits_for]
         gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
         waiting = waiting_outputs()
-    return missing, complete, gaps, waiting
+        raised = open_alerts()
+    return missing, complete, gaps, waiting, raised
 
 
 def _as_json(

@@ -22,6 +22,9 @@ from tests.conftest import REPOSITORY, Home, iso
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
 START = datetime(2026, 11, 20, 3, tzinfo=UTC)
+SINCE = {"isp_hits_isp_totals", "isp_hits_zip_totals"}
+"""Tables that were declared after that code."""
+
 EXPECTED: dict[str, Any] = json.loads((REPOSITORY / "tests" / "golden" / "content_hashes.json").read_text())
 
 
@@ -48,7 +51,8 @@ def test_content_hashes_are_those_of_earlier_code(home: Home, spark: Any, pipeli
         f"{r['table']}/{r['partition']}": {"rows": r["rows"], "content_hash": hash_of_texts(spark, pipeline, r)}
         for r in verdict["registered"]
     }
-    assert registered == expected["registered"]
+    of_earlier = {place: found for place, found in registered.items() if place.split("/")[0] not in SINCE}
+    assert of_earlier == expected["registered"]
 
 
 def hash_of_texts(spark: Any, pipeline: str, registered: dict[str, Any]) -> str:

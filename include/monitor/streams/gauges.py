@@ -17,6 +17,7 @@ STREAM = {
     "tidemark_broker_seen_timestamp_seconds": "When the broker was last seen",
     "tidemark_records_last_hour": "Records committed in the last hour",
     "tidemark_quarantined_last_hour": "Records that came into quarantine in the last hour",
+    "tidemark_open_alerts": "Alerts that are open",
 }
 """Gauges with the label `pipeline`."""
 

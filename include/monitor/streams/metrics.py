@@ -25,6 +25,7 @@ from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
 from include.monitor.lag import Lag
 from include.monitor.missing import MissingSummary, summarize_missing
+from include.monitor.open_alerts import alerts_of
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.gauges import KEYS, OFFSETS, QUERY, STREAM, Samples, gauges
 from include.monitor.streams.state import StreamState, stream_state
@@ -49,6 +50,7 @@ class Observed:
     reasons: Sequence[ReasonCount]
     failures: int
     missing: MissingSummary
+    open_alerts: int
     complete: Completeness
     partitions: Sequence[PartitionCompleteness]
     keys: Mapping[str, tuple[int, int]]
@@ -102,6 +104,7 @@ def _observe(pipeline: Pipeline) -> Observed:
         quarantined_by_reason(pipeline.name),
         len(failures_in_a_row(pipeline.name, _AN_HOUR)),
         summarize_missing(pipeline),
+        len(alerts_of([pipeline.name])),
         completeness(pipeline.name),
         partition_completeness(pipeline.name),
         _keys(pipeline),
@@ -185,6 +188,7 @@ def _of_stream(each: Observed) -> Samples:
         state.lag.seen_at.timestamp() if state.lag.seen_at else None,
         state.records,
         state.quarantined,
+        each.open_alerts,
     )
     return (state.pipeline,), dict(zip(STREAM, values, strict=True))
 

@@ -18,6 +18,7 @@ from include.ledger.streams.launches import Launch
 from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
 from include.monitor.history.doctor_look import Look
 from include.monitor.lag import Lag
+from include.monitor.open_alerts import SHOWN, OpenAlert, alerts_of
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.driver_log import DriverLog, driver_log
 from include.monitor.streams.rates import QueryRates, query_rates
@@ -39,6 +40,9 @@ class StreamsPage:
     """All streams, those with a problem first."""
 
     streams: tuple[StreamState, ...]
+    alerts: tuple[OpenAlert, ...]
+    """Open ones, oldest first."""
+    alerts_left_out: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class StreamPage:
     """One stream."""
 
     state: StreamState
+    alerts: tuple[OpenAlert, ...]
+    """Open ones of the pipeline, oldest first."""
     queries: tuple[QueryRates, ...]
     reasons: tuple[ReasonCount, ...]
     """Of the records that came into quarantine in the last hour."""
@@ -96,7 +102,9 @@ def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
     """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer."""
     broker_watch().watch(pipelines)
     states = [_states.of(each) for each in pipelines]
-    return StreamsPage(tuple(sorted(states, key=lambda each: (ORDER[each.tone], each.pipeline))))
+    alerts = alerts_of([each.name for each in pipelines])
+    ordered = tuple(sorted(states, key=lambda each: (ORDER[each.tone], each.pipeline)))
+    return StreamsPage(ordered, alerts[:SHOWN], max(0, len(alerts) - SHOWN))
 
 
 def stream_page(pipeline: Pipeline) -> StreamPage:
@@ -106,6 +114,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
     lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
     return StreamPage(
         state,
+        alerts_of([pipeline.name])[:SHOWN],
         tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
         quarantined_by_reason(pipeline.name, RECENTLY),
         tuple(_restarts(started, is_live=bool(state.holder))),

@@ -195,6 +195,41 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     assert open_alerts("overdue/isp_overdue") == []
 
 
+def test_interval_whose_alert_was_dismissed_is_not_told_again_but_the_next_one_is(
+    receivers: Received, postgres: Home
+) -> None:
+    pipeline = replace(load_pipeline("isp_hits"), name="isp_given_up")
+    first = begin_attempt("isp_given_up", hour(0))
+    register(first, note_build(first))
+    late = timedelta(minutes=21)
+    assert watch(pipeline, START + timedelta(hours=2) + late)["overdue"] == 1
+    [told] = open_alerts("overdue/isp_given_up")
+    [listed] = [each for each in postgres.json("alerts", "list", "--json") if each["pipeline"] == "isp_given_up"]
+    assert (listed["key"], listed["state"], listed["what"]) == (told.key, "raised", told.what)
+    assert told.key in postgres.run("alerts", "list").stdout
+    assert told.key in {each["key"] for each in postgres.json("status", "--json")["alerts"]}
+    assert "./tidemark alerts list" in postgres.run("status").stdout
+    assert "no alert" in postgres.run("alerts", "dismiss", "overdue/nothing", "--reason", "gone", expect=64).stderr
+    postgres.run("alerts", "dismiss", told.key, "--reason", " ", expect=64)
+    assert open_alerts("overdue/isp_given_up") == [told]
+    postgres.run("alerts", "dismiss", told.key, "--reason", "the cameras were off")
+    # A command's process tells on the channels of its own settings; the next watch tells on these.
+    alerts.tell_untold()
+    [over] = [each for each in receivers.posts if each["state"] == "recovered"]
+    assert (over["dismissed_because"], "@" in over["dismissed_by"]) == ("the cameras were off", True)
+    receivers.posts.clear()
+    # Of what was given up nobody is told again, also when more is overdue.
+    assert watch(pipeline, START + timedelta(hours=2, minutes=30))["told"] == 0
+    assert open_alerts("overdue/isp_given_up") == []
+    assert watch(pipeline, START + timedelta(hours=3) + late)["overdue"] == 2
+    [again] = receivers.posts
+    assert again["where"] == f"interval__isp_given_up, first {hour(2)}"
+    assert again["what"] == "1 interval not registered 20 minutes after the end"
+    listed = postgres.json("alerts", "list", "--all", "--json")
+    assert [each["key"] for each in listed[:2]] == [f"overdue/isp_given_up/{hour(2).label}", told.key]
+    assert "dismissed because  the cameras were off" in postgres.run("alerts", "list", "--all").stdout
+
+
 def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(receivers: Received) -> None:
     declared = load_pipeline("isp_hits")
     pipeline = replace(declared, name="isp_keys")

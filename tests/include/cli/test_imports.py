@@ -72,6 +72,7 @@ def imported(home: Home, *arguments: str) -> tuple[set[str], dict[str, list[str]
         (["ranges", "nest_cameras"], {"confluent_kafka", "pyarrow"}),
         (["lag", "nest_cameras"], {"prometheus_client", "pyarrow"}),
         (["status"], {"prometheus_client", "pyarrow"}),
+        (["alerts", "list"], {"confluent_kafka", "prometheus_client", "pyarrow"}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -53,7 +53,16 @@ def exported() -> dict[str, set[str]]:
     complete = Completeness("nest_cameras", NOW - timedelta(hours=1), NOW)
     parts = [PartitionCompleteness(TopicPartition("nest-logs", 0), "id", NOW, 5)]
     observed = Observed(
-        state, [lag], {"archive": told}, [ReasonCount("malformed", 3)], 0, missing, complete, parts, {"totals": (7, 5)}
+        state,
+        [lag],
+        {"archive": told},
+        [ReasonCount("malformed", 3)],
+        0,
+        missing,
+        1,
+        complete,
+        parts,
+        {"totals": (7, 5)},
     )
     intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
     found: dict[str, set[str]] = {}

@@ -17,6 +17,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from include import alerts
+from include.ledger.alerts import Alert
 from include.ledger.streams import event_gaps, generations, launches, progress, writers
 from include.ledger.streams.event_gaps import RefusedAt
 from include.ledger.streams.progress import QueryProgress
@@ -135,6 +137,28 @@ def test_page_tells_what_a_followed_event_stream_no_longer_had(client: httpx.Cli
     assert "https://example.org/&lt;img" in page
     assert "<img" not in page
     assert "Missing of the event stream" not in client.get(f"/pipelines/{NAME}").text
+
+
+def test_open_alerts_stand_above_the_streams_until_they_are_over(client: httpx.Client) -> None:
+    assert client.get("/?format=json").json()["alerts"] == []
+    assert "No alert is open." in client.get("/").text
+    since = datetime(2026, 11, 20, 5, tzinfo=UTC)
+    raised = Alert("task/interval__isp_hits/r 1/publish", "isp_hits", HOSTILE, "task publish", since, "read its log")
+    assert alerts.tell(raised)
+    [shown_alert] = client.get("/?format=json").json()["alerts"]
+    assert (shown_alert["pipeline"], shown_alert["todo"]) == ("isp_hits", "read its log")
+    assert shown_alert["dismiss"] == "./tidemark alerts dismiss 'task/interval__isp_hits/r 1/publish' --reason \"…\""
+    for place in ("/", "/pipelines/isp_hits"):
+        text = client.get(place).text
+        assert "Open alerts" in text
+        assert "&lt;img" in text
+        assert "<img" not in text
+    assert "Open alerts" not in client.get(f"/pipelines/{NAME}").text
+    metrics = client.get("/metrics").text
+    assert 'tidemark_open_alerts{pipeline="isp_hits"} 1.0' in metrics
+    assert f'tidemark_open_alerts{{pipeline="{NAME}"}} 0.0' in metrics
+    assert alerts.recover(raised.key)
+    assert client.get("/?format=json").json()["alerts"] == []
 
 
 def test_texts_of_the_page_are_escaped(client: httpx.Client) -> None:

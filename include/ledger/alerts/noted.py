@@ -1,9 +1,8 @@
-"""Alerts: what operators are told of, once when it begins and once when it is over, on each channel."""
+"""Noting that an alert begins or is over, and telling so on each channel once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,50 +10,13 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from include.ledger.alerts import Alert, alert_of
 from include.ledger.database import session
 from include.ledger.models import AlertRow
 from include.times import format_time
 
-Tell = Callable[["Alert"], None]
+Tell = Callable[[Alert], None]
 """Tells of an alert on one channel; raises when that did not succeed."""
-
-
-@dataclass(frozen=True)
-class Alert:
-    """Something that the operators are told of, or, with `over_at`, that it is over."""
-
-    key: str
-    """What it is about: of one key, one alert is open at a time."""
-    pipeline: str
-    what: str
-    place: str
-    """Where it was seen: an interval, a run, a stream."""
-    since: datetime
-    todo: str
-    """What to do about it."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts that a channel may pass on, e.g. Airflow's dag, run and task."""
-    over_at: datetime | None = None
-    raised_at: datetime | None = field(default=None, compare=False)
-    """When it was noted, by the ledger's clock; `since` is by that of whoever noticed it."""
-
-    @property
-    def state(self) -> str:
-        """`raised`, or `recovered`."""
-        return "raised" if self.over_at is None else "recovered"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what every channel says: state, pipeline, what, where, since, todo, over_at, and the facts."""
-        said = {
-            "state": self.state,
-            "pipeline": self.pipeline,
-            "what": self.what,
-            "where": self.place,
-            "since": format_time(self.since),
-            "todo": self.todo,
-        }
-        over = {"over_at": format_time(self.over_at)} if self.over_at else {}
-        return {**self.facts, **said, **over}
 
 
 def note_alert(alert: Alert) -> bool:
@@ -82,13 +44,6 @@ def add_facts(key: str, facts: Mapping[str, Any]) -> None:
         row = ledger.scalar(select(AlertRow).where(AlertRow.key == key, AlertRow.closed_at.is_(None)).with_for_update())
         if row is not None:
             row.alert = {**row.alert, "facts": {**row.alert.get("facts", {}), **facts}}
-
-
-def open_alerts(prefix: str = "") -> list[Alert]:
-    """Return the open alerts whose keys begin so, in the order in which they were raised."""
-    with session() as ledger:
-        wanted = select(AlertRow).where(AlertRow.closed_at.is_(None), AlertRow.key.startswith(prefix, autoescape=True))
-        return [_alert(row) for row in ledger.scalars(wanted.order_by(AlertRow.id))]
 
 
 def tell_untold(channels: Mapping[str, Tell], failed: Callable[[str, Exception], None]) -> int:
@@ -143,15 +98,4 @@ def _tell_row(
 
 
 def _alert(row: AlertRow) -> Alert:
-    kept = row.alert
-    return Alert(
-        row.key,
-        row.pipeline,
-        kept["what"],
-        kept["place"],
-        row.since,
-        kept["todo"],
-        kept.get("facts", {}),
-        row.closed_at,
-        row.raised_at,
-    )
+    return alert_of(row.key, row.pipeline, row.alert, row.since, row.closed_at, row.raised_at)

@@ -1,0 +1,50 @@
+"""Alerts that are open: what is wrong now, for the pages and the command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from include.ledger.alerts import Alert, open_alerts
+from include.monitor.text import clean
+from include.pipelines import pipeline_names
+
+SHOWN = 20
+"""Alerts on a page; the oldest, for what followed from them comes after them."""
+
+_LONGEST = 1000
+"""Characters of what an alert says that a page shows."""
+
+
+@dataclass(frozen=True)
+class OpenAlert:
+    """An alert as a page shows it."""
+
+    pipeline: str
+    what: str
+    where: str
+    since: datetime
+    todo: str
+    dismiss: str
+    """The command that closes it, without a reason yet."""
+
+    @classmethod
+    def of(cls, alert: Alert) -> OpenAlert:
+        """Return what an alert says, cut and cleaned."""
+        what, where, todo = (clean(each, _LONGEST) for each in (alert.what, alert.place, alert.todo))
+        return cls(alert.pipeline, what, where, alert.since, todo, dismiss_command(alert))
+
+
+def alerts_of(pipelines: Collection[str]) -> tuple[OpenAlert, ...]:
+    """Return the open alerts of these pipelines, oldest first; of what is no pipeline's, too, if these are all."""
+    declared = set(pipeline_names())
+    is_all = declared <= set(pipelines)
+    shown = [each for each in open_alerts() if each.pipeline in pipelines or (is_all and each.pipeline not in declared)]
+    return tuple(map(OpenAlert.of, shown))
+
+
+def dismiss_command(alert: Alert) -> str:
+    """Return the command that closes an alert by hand."""
+    return f'./tidemark alerts dismiss {shlex.quote(alert.key)} --reason "…"'
