@@ -12,6 +12,7 @@ from include.doctor.watch import doctor_watch
 from include.errors import error_class
 from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import OutputState
+from include.ledger.connection import reading
 from include.ledger.streams import launches, progress
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.ledger.streams.launches import Launch
@@ -112,20 +113,22 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
     state = _states.of(pipeline)
     started = launches.recent(pipeline.name, RESTARTS)
     lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
-    return StreamPage(
-        state,
-        alerts_of([pipeline.name])[:SHOWN],
-        tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
-        quarantined_by_reason(pipeline.name, RECENTLY),
-        tuple(_restarts(started, is_live=bool(state.holder))),
-        tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
-        max(0, len(lags) - MOST_TOPIC_PARTITIONS),
-        driver_log(started[0] if started else None),
-        gaps_of(pipeline.name),
-        doctor_watch().look(pipeline),
-        tuple(each.name for each in pipeline.views),
-        tuple(row_outputs.states(pipeline.name, [each.name for each in pipeline.outputs])),
-    )
+    # In one transaction what is asked in plain SQL: it costs one connection.
+    with reading():
+        return StreamPage(
+            state,
+            alerts_of([pipeline.name])[:SHOWN],
+            tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
+            quarantined_by_reason(pipeline.name, RECENTLY),
+            tuple(_restarts(started, is_live=bool(state.holder))),
+            tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
+            max(0, len(lags) - MOST_TOPIC_PARTITIONS),
+            driver_log(started[0] if started else None),
+            gaps_of(pipeline.name),
+            doctor_watch().look(pipeline),
+            tuple(each.name for each in pipeline.views),
+            tuple(row_outputs.states(pipeline.name, [each.name for each in pipeline.outputs])),
+        )
 
 
 def _restarts(started: Sequence[Launch], *, is_live: bool) -> Iterable[Restart]:
