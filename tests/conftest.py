@@ -43,7 +43,7 @@ LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m"
 if not hasattr(sys.modules["__main__"], "__file__"):
     sys.modules["__main__"].__file__ = pytest.__file__
 
-LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow")
+LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow", "test_benchmarks", "test_many_kills")
 """Modules that a run in parallel begins with, so that it does not end with one of them alone."""
 
 LONG_TIMEOUT = 2400
