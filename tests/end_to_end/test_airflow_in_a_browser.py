@@ -156,7 +156,8 @@ def test_seconds_behind_rise_when_driver_and_broker_are_killed_and_end_when_they
     home.run("produce", NAME, "--events", "50", "--start", iso(START), "--span", "2h")
     with ui.pages(f"/pipelines/{NAME}"):
         wait_for("the page to say it", lambda: ui.text("#sentence").startswith("No driver runs"), 60)
-        assert "unpause the DAG" in ui.text("#now")
+        # It says so while something waits.
+        wait_for("what to do", lambda: "unpause the DAG" in ui.text("#now"), 60)
         first = wait_for("seconds", lambda: lag(ui), 60)
         second = wait_for("more seconds", lambda: (now := lag(ui)) > first + 2 and now, 60)
         os.kill(home.services["kafka"]["pid"], signal.SIGKILL)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from selenium.common.exceptions import ElementClickInterceptedException
-from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -170,9 +170,11 @@ class AirflowUi:
         return [message for message in told if "ERR_NETWORK_CHANGED" not in message]
 
     def _click_beside_fields(self) -> None:
-        form = self.find(f"{_DIALOG}:has([data-testid=trigger-dag-submit])")
-        corner = -form.size["width"] // 2 + 6, -form.size["height"] // 2 + 6
-        ActionChains(self.browser).move_to_element_with_offset(form, *corner).click().perform()
+        place = self.find(f"{_DIALOG}:has([data-testid=trigger-dag-submit])").rect
+        # By the window's coordinates: an element's own are those of the part of it that can be seen.
+        pointer = ActionBuilder(self.browser)
+        pointer.pointer_action.move_to_location(round(place["x"]) + 12, round(place["y"]) + 12).click()
+        pointer.perform()
 
     def _field(self, label: str, selector: str) -> Any:
         """Return the input of a labelled field; Airflow's labels do not all name theirs."""
