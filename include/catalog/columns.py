@@ -89,6 +89,14 @@ def declared_columns(pipeline: Pipeline, table: str) -> Columns:
     return Columns(fields_of(_view(pipeline, table).columns), ("interval",))
 
 
+def declared_types(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Return the declared columns of each of the pipeline's tables with their types, as Spark writes them."""
+    return {
+        table: {each.name: type_name(each) for each in declared_columns(pipeline, table).fields}
+        for table in pipeline.tables
+    }
+
+
 def _view(pipeline: Pipeline, table: str) -> AdditiveView:
     return next(view for view in pipeline.views if pipeline.view_table(view) == table)
 

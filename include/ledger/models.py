@@ -349,6 +349,10 @@ class Build(Base):
     late: Mapped[int | None] = mapped_column(comment="Reconciliation: rows that arrived after their window was closed")
     unexplained: Mapped[int | None] = mapped_column(comment="Reconciliation: differences that nothing explains")
     passed: Mapped[bool | None] = mapped_column(comment="Whether its checkpoint passed; null: not judged")
+    columns: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB(none_as_null=True),
+        comment="By table, its declared columns with their types; null: noted by code that did not keep them",
+    )
 
 
 class ExpectationRow(Base):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from include.catalog.columns import declared_types
 from include.crash_points import crash_point
 from include.erasure.views import check_built
 from include.intervals.references import references_of
@@ -69,7 +70,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         run = replace(run, attempt=attempt)
         erasure = last_erasure(pipeline.name)
         built, findings = _build(run)
-        builds.note_build(attempt, built, findings, erasure)
+        builds.note_build(attempt, built, findings, erasure, declared_types(pipeline))
         crash_point("revisions_noted")
 
 

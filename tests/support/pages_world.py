@@ -15,7 +15,7 @@ from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, pins
-from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.builds import Changes, TableColumns
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import BuiltRevision
@@ -85,7 +85,15 @@ class World:
             return pins.write(ledger, self.pipeline.name, self.interval(hour), [self.range(hour)], ids, "test@host")
 
     def run(
-        self, hour: int, *, bad: int = 0, late: int = 0, unexplained: int = 0, passed: bool = True, code: str = "v1"
+        self,
+        hour: int,
+        *,
+        bad: int = 0,
+        late: int = 0,
+        unexplained: int = 0,
+        passed: bool = True,
+        code: str = "v1",
+        columns: TableColumns | None = None,
     ) -> PinnedInterval:
         """Pin an hour, build it, judge it and, when nothing is wrong, register it."""
         pinned = self.pin(hour)
@@ -94,7 +102,7 @@ class World:
         counts = ReconciliationCounts(matched=PER_HOUR, late=late, unexplained=unexplained)
         findings = BuildFindings((self.range(hour),), {self.tp: fates}, RecordCounts(archived=PER_HOUR - bad), counts)
         built = [self._revision(table, hour, attempt, bad) for table in self.pipeline.tables]
-        builds.note_build(attempts.load_attempt(attempt), built, findings)
+        builds.note_build(attempts.load_attempt(attempt), built, findings, columns=columns)
         spec = attempts.load_attempt(attempt)
         if unexplained:
             attempts.end_attempt(attempt, 3, {"reconciliation": {"unexplained": unexplained}})

@@ -6,7 +6,7 @@ the latest is what is registered, in whatever order they are published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -45,18 +45,29 @@ class Registration:
     changes: Changes
 
 
-def note_build(attempt: AttemptSpec, built: Iterable[BuiltRevision], findings: BuildFindings, known: int = 0) -> int:
+TableColumns = Mapping[str, Mapping[str, str]]
+"""By table, its columns with their types."""
+
+
+def note_build(
+    attempt: AttemptSpec,
+    built: Iterable[BuiltRevision],
+    findings: BuildFindings,
+    known: int = 0,
+    columns: TableColumns | None = None,
+) -> int:
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     One transaction. Earlier revisions that are registered, or being registered, stay as they are. `known` is the last
-    erasure when it was begun. Raises AnotherWriter when records of the interval were erased since.
+    erasure when it was begun, `columns` what its tables were declared to have. Raises AnotherWriter when records of the
+    interval were erased since.
     """
     with session() as ledger:
         check_noted(ledger, attempt.pinned, known)
         row = ledger.get_one(Attempt, attempt.id, with_for_update=True)
         for earlier in _unpublished(ledger, attempt.id):
             move(earlier, RevisionState.DISCARDED)
-        build = Build(attempt_id=row.id, interval_id=row.interval_id, findings={})
+        build = Build(attempt_id=row.id, interval_id=row.interval_id, findings={}, columns=columns)
         ledger.add(build)
         ledger.flush()
         _keep(row, build, Findings(findings))

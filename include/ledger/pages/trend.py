@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -35,6 +35,8 @@ class IntervalFacts:
     late: int | None
     unexplained: int | None
     passed: bool | None
+    columns: Mapping[str, Mapping[str, str]] | None
+    """By table, its columns with their types; None where the build did not keep them."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def builds_query(pipeline: str, since: datetime, until: datetime) -> Select:
             Build.late,
             Build.unexplained,
             Build.passed,
+            Build.columns,
         )
         .select_from(IntervalRow)
         .join(Build, Build.interval_id == IntervalRow.id)

@@ -9,6 +9,7 @@ from statistics import median
 
 from include.ledger.pages import trend as ledger
 from include.ledger.pages.trend import ExpectationFacts, FateTotals, IntervalFacts, RegisteredFacts
+from include.monitor.history.marks import code_changes, column_changes
 from include.monitor.history.plot import Mark, Series, Trend
 from include.monitor.text import quantity
 from include.offsets import ERASED
@@ -97,7 +98,8 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     for each in observed:
         failed[each.build] = failed.get(each.build, 0) + (not each.success)
     points = tuple(_point(each, registered.get(each.id), fates.get(each.id), usual, failed) for each in builds)
-    marks = _code_changes(points)
+    columns = [(each.label, (facts.columns or {}).get(table)) for each, facts in zip(points, builds, strict=True)]
+    marks = (*code_changes([(each.label, each.code_version) for each in points]), *column_changes(columns))
     ends = [each.to_time for each in builds if each.id in registered]
     trends = (*_trends(points, marks), _quarantine(pipeline.name, points, since, now))
     expectations = _expectations(observed, builds, marks)
@@ -151,15 +153,6 @@ def _point(
         registered.code_version if registered else "",
         failed.get(each.build, 0),
     )
-
-
-def _code_changes(points: Sequence[Point]) -> tuple[Mark, ...]:
-    marks, before = [], ""
-    for place, point in enumerate(points):
-        if point.code_version and before not in ("", point.code_version):
-            marks.append(Mark(place, f"{point.label}: code {before} became {point.code_version}"))
-        before = point.code_version or before
-    return tuple(marks)
 
 
 def _shown_fates(points: Sequence[Point]) -> list[str]:

@@ -50,8 +50,9 @@ def world(postgres: Home) -> World:
     for hour in range(6):
         made.stream(bad if hour == 0 else ())
     made.run(0, bad=len(bad), late=2)
-    made.run(1)
-    made.run(2, code="v2")
+    made.run(1, columns={NAME: {"device_id": "string", "battery": "int", "last_event": "struct<" + 9 * "a:string,"}})
+    now = {"device_id": "string", "battery": "bigint", "last_event": "struct<" + 8 * "a:string,", "room": "string"}
+    made.run(2, code="v2", columns={NAME: now, f"{NAME}_hourly_counts": {"count": "bigint"}})
     made.run(3, passed=False)
     attempts.begin_attempt(made.pin(5), run_by="airflow test", code_version="v2", source="kafka")
     return made
@@ -174,18 +175,27 @@ def test_interval_says_that_it_waits_and_names_the_command_until_somebody_has_de
     assert "exit code 2" in client.get(place).json()["advice"]["meaning"]
 
 
-def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code(client: httpx.Client, world: World) -> None:
+def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code_and_columns(
+    client: httpx.Client, world: World
+) -> None:
     data = client.get(f"/tables/{NAME}?format=json").json()
     assert [point["rows"] for point in data["points"]] == [PER_HOUR - 3, PER_HOUR, PER_HOUR, None]
     assert [point["failed_expectations"] for point in data["points"]] == [0, 0, 0, 1]
     trends = {each["key"]: each for each in data["trends"]}
-    assert [mark["place"] for mark in trends["rows"]["marks"]] == [2]
+    assert [(mark["place"], mark["words"].split(": ", 1)[1]) for mark in trends["rows"]["marks"]] == [
+        (2, "code v1 became v2"),
+        (2, "column battery: int became bigint; column last_event has another type; column room is new"),
+    ]
+    counts = client.get(f"/tables/{NAME}_hourly_counts?format=json").json()
+    # Of the build before nothing was kept.
+    assert [mark["place"] for each in counts["trends"] if each["key"] == "rows" for mark in each["marks"]] == [2]
     assert trends["unexplained"]["series"][0]["values"] == [0, 0, 0, 0]
     (expectation,) = data["expectations"]
     assert (expectation["judged"], expectation["met"], expectation["trend"]["bounds"]) == (4, 3, [0.9])
     assert expectation["trend"]["series"][0]["values"][-1] == 0.5
     page = client.get(f"/tables/{NAME}").text
     assert "75.0 %" in page
+    assert "column room is new" in page
     assert client.get("/tables/nothing").status_code == 404
 
 
