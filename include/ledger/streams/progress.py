@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import delete, func, select
@@ -54,19 +54,15 @@ def recent(pipeline: str, most: int = KEPT) -> dict[str, list[QueryProgress]]:
     """Return each query's newest rows, oldest first."""
     number = func.row_number().over(partition_by=ProgressRow.query, order_by=ProgressRow.id.desc())
     newest = select(ProgressRow.id, number.label("number")).where(ProgressRow.pipeline == pipeline).subquery()
+    # The columns alone: a page asks for hundreds of rows every two seconds.
     wanted = (
-        select(ProgressRow)
+        select(*(getattr(ProgressRow, each.name) for each in fields(QueryProgress)))
         .join(newest, newest.c.id == ProgressRow.id)
         .where(newest.c.number <= most)
         .order_by(ProgressRow.id)
     )
     by_query: dict[str, list[QueryProgress]] = {}
     with session() as ledger:
-        for row in ledger.scalars(wanted):
-            by_query.setdefault(row.query, []).append(_of(row))
+        for row in ledger.execute(wanted):
+            by_query.setdefault(row.query, []).append(QueryProgress(*row))
     return by_query
-
-
-def _of(row: ProgressRow) -> QueryProgress:
-    names = QueryProgress.__dataclass_fields__
-    return QueryProgress(**{name: getattr(row, name) for name in names})

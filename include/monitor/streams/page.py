@@ -102,19 +102,20 @@ class StreamPage:
 def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
     """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer."""
     broker_watch().watch(pipelines)
-    states = [_states.of(each) for each in pipelines]
-    alerts = alerts_of([each.name for each in pipelines])
+    with reading():
+        states = [_states.of(each) for each in pipelines]
+        alerts = alerts_of([each.name for each in pipelines])
     ordered = tuple(sorted(states, key=lambda each: (ORDER[each.tone], each.pipeline)))
     return StreamsPage(ordered, alerts[:SHOWN], max(0, len(alerts) - SHOWN))
 
 
 def stream_page(pipeline: Pipeline) -> StreamPage:
     """Return the page of one stream. Raise ServiceUnreachable when the ledger does not answer."""
-    state = _states.of(pipeline)
-    started = launches.recent(pipeline.name, RESTARTS)
-    lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
     # In one transaction what is asked in plain SQL: it costs one connection.
     with reading():
+        state = _states.of(pipeline)
+        started = launches.recent(pipeline.name, RESTARTS)
+        lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
         return StreamPage(
             state,
             alerts_of([pipeline.name])[:SHOWN],

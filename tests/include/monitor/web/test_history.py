@@ -52,7 +52,7 @@ def world(postgres: Home) -> World:
     made.run(0, bad=len(bad), late=2)
     made.run(1, columns={NAME: {"device_id": "string", "battery": "int", "last_event": "struct<" + 9 * "a:string,"}})
     now = {"device_id": "string", "battery": "bigint", "last_event": "struct<" + 8 * "a:string,", "room": "string"}
-    made.run(2, code="v2", columns={NAME: now, f"{NAME}_hourly_counts": {"count": "bigint"}})
+    made.run(2, code="v2", columns={NAME: now, made.pipeline.tables[1]: {"count": "bigint"}})
     made.run(3, passed=False)
     attempts.begin_attempt(made.pin(5), run_by="airflow test", code_version="v2", source="kafka")
     return made
@@ -186,7 +186,7 @@ def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code_and_column
         (2, "code v1 became v2"),
         (2, "column battery: int became bigint; column last_event has another type; column room is new"),
     ]
-    counts = client.get(f"/tables/{NAME}_hourly_counts?format=json").json()
+    counts = client.get(f"/tables/{world.pipeline.tables[1]}?format=json").json()
     # Of the build before nothing was kept.
     assert [mark["place"] for each in counts["trends"] if each["key"] == "rows" for mark in each["marks"]] == [2]
     assert trends["unexplained"]["series"][0]["values"] == [0, 0, 0, 0]
