@@ -247,7 +247,7 @@ def test_pages_inside_airflow_are_shown_to_whom_airflow_lets_read_the_dag(
             assert client.get(path).status_code == 401, path
             assert client.get(path, headers={"Authorization": "Bearer nonsense"}).status_code == 401, path
         client.cookies.set("_token", token_of_role(home, None))
-        assert client.get("/?format=json").json() == {"streams": []}
+        assert client.get("/?format=json").json() == {"streams": [], "alerts": [], "alerts_left_out": 0}
         assert client.get("/pipelines/nest_cameras").status_code == 403
         assert "nest_cameras" not in client.get("/metrics").text
         client.cookies.set("_token", token_of_role(home, "viewer"))
