@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from include.errors import TidemarkError
 
-EVERY = 2.0
+EVERY = 3.0
 """Seconds between two looks."""
 
 LIFETIME = 20.0
