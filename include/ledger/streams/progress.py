@@ -54,7 +54,7 @@ def recent(pipeline: str, most: int = KEPT) -> dict[str, list[QueryProgress]]:
     """Return each query's newest rows, oldest first."""
     number = func.row_number().over(partition_by=ProgressRow.query, order_by=ProgressRow.id.desc())
     newest = select(ProgressRow.id, number.label("number")).where(ProgressRow.pipeline == pipeline).subquery()
-    # The columns alone: a page asks for hundreds of rows every two seconds.
+    # The columns alone: an open page asks for hundreds of rows every few seconds.
     wanted = (
         select(*(getattr(ProgressRow, each.name) for each in fields(QueryProgress)))
         .join(newest, newest.c.id == ProgressRow.id)

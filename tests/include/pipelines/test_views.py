@@ -63,7 +63,7 @@ def test_top_report_of_a_view_without_windows_is_refused() -> None:
 def test_every_pipeline_has_something_to_show_live(name: str) -> None:
     pipeline = load_pipeline(name)
     # A declared report is checked against its view.
-    replace(pipeline, reports=(pipeline.top_report,))
+    assert replace(pipeline, reports=(pipeline.top_report,)).top_report == pipeline.top_report
 
 
 def test_nothing_is_shown_live_of_a_pipeline_without_windows() -> None:
