@@ -61,6 +61,12 @@ def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
+def test_build_notes_the_columns_of_each_table(landed: Home, verdict: dict[str, Any]) -> None:
+    [(columns,)] = ledger(landed, "SELECT columns FROM builds ORDER BY id LIMIT 1")
+    assert set(columns) == {each["table"] for each in verdict["registered"]}
+    assert columns["nest_cameras_hourly_counts"]["count"] == "bigint"
+
+
 def test_every_offset_has_one_fate_per_topic_partition(landed: Home, verdict: dict[str, Any]) -> None:
     assert verdict["reconciliation"]["unexplained"] == 0
     assert verdict["reconciliation"]["matched"] > 0
