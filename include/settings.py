@@ -265,13 +265,13 @@ def secret_variables() -> set[str]:
 
 def _read_secrets(path: str | None) -> dict[str, str]:
     """Return the secret settings of a file. Raise UsageError as `read_properties`, and for any other name in it."""
-    found = read_properties(Path(path) if path else None, "TIDEMARK_SECRETS")
-    if unknown := found.keys() - secret_variables():
+    secrets = read_properties(Path(path) if path else None, "TIDEMARK_SECRETS")
+    if unknown := secrets.keys() - secret_variables():
         raise UsageError(
             f"TIDEMARK_SECRETS: {path}: {min(unknown)} is no setting that is secret",
             remedy=f"it may have {', '.join(sorted(secret_variables()))}",
         )
-    return found
+    return secrets
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:

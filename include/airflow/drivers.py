@@ -240,14 +240,14 @@ class Deployments:
 
         A driver that runs older code again, since its host has no other, is left alone. Raises ServiceUnreachable.
         """
-        found = new_code.look_closely(self.pipeline)
-        if found is None:
+        newer = new_code.look_closely(self.pipeline)
+        if newer is None:
             self._seen = ""
             if new_code.is_current(self.pipeline):
                 writers.forget_replacement(self.pipeline)
             return None
-        is_settled, self._seen = found.version == self._seen, found.version
-        may = found.fit is not None and found.fit.restarts and not found.fit.needs
-        if is_settled and may and writers.replace_for(self.pipeline, found.token, found.version):
-            return {"event": "replaced", "changed": [path for path, _ in found.changed]}
+        is_settled, self._seen = newer.version == self._seen, newer.version
+        may = newer.fit is not None and newer.fit.restarts and not newer.fit.needs
+        if is_settled and may and writers.replace_for(self.pipeline, newer.token, newer.version):
+            return {"event": "replaced", "changed": [path for path, _ in newer.changed]}
         return None

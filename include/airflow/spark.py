@@ -70,8 +70,8 @@ class JobOperator(SparkSubmitOperator):
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Return how the application of an earlier try is: one that YARN does not know any more has ended."""
-        found = take_step(yarn.find, yarn.resource_manager(), str(external_id))
-        return found.state if found is not None else "GONE"
+        application = take_step(yarn.find, yarn.resource_manager(), str(external_id))
+        return application.state if application is not None else "GONE"
 
     def is_job_succeeded(self, status: str) -> bool:
         """Return False: a task that is cleared is done again, though its application of before succeeded."""

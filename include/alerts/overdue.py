@@ -109,10 +109,10 @@ def _without_dismissed(pipeline: Pipeline, overdue: Overdue) -> Overdue | None:
     return Overdue(pipeline.name, tuple(left), left[0].to_time + pipeline.schedule.registered_within) if left else None
 
 
-def _of_pipeline(pipeline: Pipeline, found: list[Alert]) -> list[Alert]:
+def _of_pipeline(pipeline: Pipeline, alerts: list[Alert]) -> list[Alert]:
     key = _key(pipeline)
     # The name of a pipeline may be the beginning of another's.
-    return [each for each in found if each.key == key or each.key.startswith(f"{key}/")]
+    return [each for each in alerts if each.key == key or each.key.startswith(f"{key}/")]
 
 
 def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:

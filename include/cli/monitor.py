@@ -69,21 +69,21 @@ def list_alerts(
     """Alerts that are open, oldest first: what, where, since when, what to do, and the key to dismiss each."""
     name = load_pipeline(pipeline).name if pipeline else ""
     if everything:
-        found = latest_alerts(name, LATEST)
+        alerts = latest_alerts(name, LATEST)
     else:
-        found = [each for each in open_alerts() if name in ("", each.pipeline)]
+        alerts = [each for each in open_alerts() if name in ("", each.pipeline)]
     if as_json:
-        print_json([{"key": each.key, **each.as_json()} for each in found])
+        print_json([{"key": each.key, **each.as_json()} for each in alerts])
         return
-    if not found:
+    if not alerts:
         console.print("there was no alert" if everything else "no alert is open")
         return
     now = datetime.now(UTC)
-    for each in found:
+    for each in alerts:
         print_facts(_facts(each, now))
         console.print()
     if not everything:
-        suggest(dismiss_command(found[0]))
+        suggest(dismiss_command(alerts[0]))
 
 
 def _facts(alert: Alert, now: datetime) -> dict[str, object]:

@@ -108,10 +108,10 @@ class OutputTable:
                 f"CREATE TABLE IF NOT EXISTS {to.quoted(self.name)} ({own}, {keys}, PRIMARY KEY ({to.names(KEYS)}))"
             )
             asked.execute(_COLUMNS.format(here=to.here), [self.name])
-            found = {name for (name,) in asked.fetchall()}
+            columns = {name for (name,) in asked.fetchall()}
             asked.execute(_KEYS.format(here=to.here), [self.name])
             key = {name for (name,) in asked.fetchall()}
-        missing = [each for each in self.fields if each.name not in found]
+        missing = [each for each in self.fields if each.name not in columns]
         if missing or key != set(KEYS):
             added = ", ".join(f"ADD COLUMN {to.quoted(each.name)} {to.type_of(each)}" for each in missing)
             mended = f"ALTER TABLE {to.quoted(self.name)} {added}" if missing else "give the output another table"
@@ -126,17 +126,17 @@ class OutputTable:
         """Lock the output's marker and move it. Raises TidemarkError when a newer driver has written."""
         output = f"{self.pipeline.name}.{self.output.name}"
         asked.execute(f"SELECT token FROM {MARKERS} WHERE output = %s FOR UPDATE", [output])
-        found = asked.fetchone()
-        if found is None:
+        owner = asked.fetchone()
+        if owner is None:
             # Two that come at once: one of them waits here, and fails; it comes again.
             asked.execute(
                 f"INSERT INTO {MARKERS} (output, token, micro_batch, replay) VALUES (%s, %s, 0, -1)",
                 [output, self.lease.token],
             )
-        elif found[0] > self.lease.token:
+        elif owner[0] > self.lease.token:
             self.check_lease()
             raise TidemarkError(
-                f"{self._dialect.database}: a driver with the fencing token {found[0]} has written {self.name}, this "
+                f"{self._dialect.database}: a driver with the fencing token {owner[0]} has written {self.name}, this "
                 f"one has {self.lease.token}: another deployment writes it, or this one's ledger was made anew",
                 remedy=f"let only one write it; then DELETE FROM {MARKERS} WHERE output = '{output}'",
                 pipeline=self.pipeline.name,

@@ -123,5 +123,5 @@ def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | N
 
 def status() -> dict[ServiceName, ServiceStatus]:
     """Return address and health of every service; of YARN, which few need, once it was started."""
-    found = {name: module.status() for name, module in SERVICES.items()}
-    return {name: each for name, each in found.items() if name != "yarn" or each.address}
+    services = {name: module.status() for name, module in SERVICES.items()}
+    return {name: each for name, each in services.items() if name != "yarn" or each.address}

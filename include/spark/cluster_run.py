@@ -113,30 +113,30 @@ class Followed(Generic[Found]):
     def look(self) -> Found | None:
         """Show what is new of the log and return the application; None while the cluster does not answer."""
         try:
-            found = self.cluster.find(self.id)
+            application = self.cluster.find(self.id)
         except ServiceUnreachable:
             if time.monotonic() - self._answered > _PATIENCE:
                 raise
             return None
-        if found is None:
+        if application is None:
             raise TidemarkError(
                 f"the cluster does not know {self.id} any more: {self.cluster.forgets}",
                 remedy="start again; a stream that still runs says so",
             )
         self._answered = time.monotonic()
-        if found.waits_for not in ("", self._waits_for):
-            self._waits_for = found.waits_for
+        if application.waits_for not in ("", self._waits_for):
+            self._waits_for = application.waits_for
             self._say(f"tidemark: {self.id} waits: {self._waits_for}")
-        for line in self.cluster.new_lines(found):
+        for line in self.cluster.new_lines(application):
             if self._lines.passes(line):
                 self._say(line)
-        return found
+        return application
 
     def end(self) -> int:
         """Wait for the application's end and return its exit code."""
-        while (found := self.look()) is None or not found.has_ended:
+        while (application := self.look()) is None or not application.has_ended:
             time.sleep(_LOOK_AGAIN)
-        return self.code(found)
+        return self.code(application)
 
     def kill(self) -> None:
         """End the application."""
@@ -185,12 +185,12 @@ def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     followed, asked = _follow(job, DriverLines(shows_warnings=True)), False
-    while (found := followed.look()) is None or not found.has_ended:
-        if signals and not asked and found is not None:
+    while (application := followed.look()) is None or not application.has_ended:
+        if signals and not asked and application is not None:
             # One that waits for room on the cluster has nothing to finish.
-            if found.is_waiting:
+            if application.is_waiting:
                 followed.kill()
                 return 0
             asked = ask_to_stop()
         time.sleep(_LOOK_AGAIN)
-    return followed.code(found)
+    return followed.code(application)

@@ -161,14 +161,14 @@ class Kubernetes:
 
     def submitted_id(self, output: str) -> str:
         """Return namespace and pod that `spark-submit` printed. Raise TidemarkError when it printed none."""
-        found = _SUBMITTED.search(output)
-        if found is None:
+        match = _SUBMITTED.search(output)
+        if match is None:
             lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
             raise TidemarkError(
                 f"spark-submit handed nothing over to Kubernetes: {lines[0][:300] if lines else 'it named no pod'}",
                 remedy="run it in a pod of tidemark-submit; kubectl auth can-i create pods tells what it may do",
             )
-        return f"{found['namespace']}:{found['pod']}"
+        return f"{match['namespace']}:{match['pod']}"
 
     def find(self, application: str) -> DriverPod | None:
         """Return a driver's pod; None where it was deleted. Raise ServiceUnreachable."""

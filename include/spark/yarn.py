@@ -139,14 +139,14 @@ def resource_manager() -> str:
 
 def submitted_id(output: str) -> str:
     """Return the application's id that `spark-submit` printed. Raise TidemarkError when it printed none."""
-    found = _SUBMITTED.search(output)
-    if found is None:
+    match = _SUBMITTED.search(output)
+    if match is None:
         lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
         raise TidemarkError(
             f"spark-submit handed nothing over to YARN: {lines[0][:300] if lines else 'it named no application'}",
             remedy="./tidemark status tells whether YARN runs; its page shows what it has room for",
         )
-    return found[0]
+    return match[0]
 
 
 def own_application(environment: Mapping[str, str]) -> str:

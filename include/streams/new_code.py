@@ -79,14 +79,14 @@ def look(pipeline: str) -> NewCode | None:
 
     The answer whether it fits is looked for beside the caller. Raise ServiceUnreachable.
     """
-    found = _find(pipeline)
-    return found and replace(found, fit=_asked.answer(found))
+    newer = _find(pipeline)
+    return newer and replace(newer, fit=_asked.answer(newer))
 
 
 def look_closely(pipeline: str) -> NewCode | None:
     """Return the same with the answer, which takes a second when it is new. Raise ServiceUnreachable."""
-    found = _find(pipeline)
-    return found and replace(found, fit=_asked.wait_for_answer(found))
+    newer = _find(pipeline)
+    return newer and replace(newer, fit=_asked.wait_for_answer(newer))
 
 
 def is_current(pipeline: str) -> bool:
@@ -111,33 +111,33 @@ class _Asked:
         self._asking: set[str] = set()
         self._guard = threading.Lock()
 
-    def answer(self, found: NewCode) -> Fit | None:
+    def answer(self, newer: NewCode) -> Fit | None:
         """Return the answer that is known, None before the first; where there is none to rely on, begin to ask."""
         with self._guard:
-            known, is_old = self._known(found)
-            if not is_old or found.pipeline in self._asking:
+            known, is_old = self._known(newer)
+            if not is_old or newer.pipeline in self._asking:
                 return known
-            self._asking.add(found.pipeline)
-        threading.Thread(target=self.wait_for_answer, args=(found,), name="new code", daemon=True).start()
+            self._asking.add(newer.pipeline)
+        threading.Thread(target=self.wait_for_answer, args=(newer,), name="new code", daemon=True).start()
         return known
 
-    def wait_for_answer(self, found: NewCode) -> Fit:
+    def wait_for_answer(self, newer: NewCode) -> Fit:
         """Return the answer."""
         try:
-            known, is_old = self._known(found)
+            known, is_old = self._known(newer)
             if known is not None and not is_old:
                 return known
-            fit = _ask(found.pipeline)
+            fit = _ask(newer.pipeline)
             with self._guard:
-                self._answers[found.pipeline] = (found, time.monotonic(), fit)
+                self._answers[newer.pipeline] = (newer, time.monotonic(), fit)
             return fit
         finally:
-            self._asking.discard(found.pipeline)
+            self._asking.discard(newer.pipeline)
 
-    def _known(self, found: NewCode) -> tuple[Fit | None, bool]:
+    def _known(self, newer: NewCode) -> tuple[Fit | None, bool]:
         """Return the answer about what was found, and whether to ask again."""
-        about, at, fit = self._answers.get(found.pipeline, (None, 0.0, None))
-        if fit is None or about != found:
+        about, at, fit = self._answers.get(newer.pipeline, (None, 0.0, None))
+        if fit is None or about != newer:
             return None, True
         return fit, bool(fit.needs) and time.monotonic() - at > AGAIN
 

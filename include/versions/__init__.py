@@ -125,9 +125,9 @@ def decoder_version(pipeline: str) -> str:
 def view_version(pipeline: str, view: str, references: References = ()) -> str:
     """Return twelve hex digits that change when what a view adds up may."""
     declared = load_pipeline(pipeline)
-    found = next(each for each in declared.views if each.name == view)
-    facts = [decoder_version(pipeline), _references(declared, references), _view(found)]
-    return _digest(declared, (*AGGREGATION, *SPEED_MESSAGES, *_transforms(declared, found)), facts)
+    view_of_name = next(each for each in declared.views if each.name == view)
+    facts = [decoder_version(pipeline), _references(declared, references), _view(view_of_name)]
+    return _digest(declared, (*AGGREGATION, *SPEED_MESSAGES, *_transforms(declared, view_of_name)), facts)
 
 
 @cache

@@ -29,7 +29,7 @@ def find_drift(pipeline: Pipeline, rows: DataFrame, records: int) -> dict[str, A
         return {}
     drifted = rows.where(F.col(UNKNOWN_FIELDS).isNotNull()).select(*_PLACE, UNKNOWN_FIELDS).persist()
     try:
-        found = drifted.count()
+        drifting = drifted.count()
         by_path = drifted.select(
             F.struct(*_PLACE).alias("place"), paths(pipeline.decoder, F.col(UNKNOWN_FIELDS)).alias("paths")
         )
@@ -45,8 +45,8 @@ def find_drift(pipeline: Pipeline, rows: DataFrame, records: int) -> dict[str, A
     finally:
         drifted.unpersist()
     return {
-        "records": found,
-        "share": _share(found, records),
+        "records": drifting,
+        "share": _share(drifting, records),
         "paths": [_path(row, records) for row in told],
         "further_paths": further,
     }

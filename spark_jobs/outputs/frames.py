@@ -42,10 +42,10 @@ def output_rows(spark: SparkSession, pipeline: Pipeline, output: Rows, rows: Dat
     """
     schema = output_schema(pipeline, output)
     sent = transform(pipeline, output.rows)(rows, load_references(spark, pipeline)) if output.rows else rows
-    found = {field.name: field.dataType.simpleString() for field in sent.schema.fields}
+    types = {field.name: field.dataType.simpleString() for field in sent.schema.fields}
     declared = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if wrong := next((name for name, kind in declared.items() if found.get(name) != kind), ""):
-        returned = f"{wrong} as {found[wrong]}" if wrong in found else f"no column {wrong}"
+    if wrong := next((name for name, kind in declared.items() if types.get(name) != kind), ""):
+        returned = f"{wrong} as {types[wrong]}" if wrong in types else f"no column {wrong}"
         raise UsageError(
             f"the transform {output.rows} of the output {output.name} returns {returned}",
             remedy=f"let it return {wrong} as {declared[wrong]}",

@@ -74,12 +74,12 @@ def _topics(ranges: Iterable[OffsetRange]) -> set[str]:
 def _counts(landed: DataFrame) -> dict[TopicPartition, tuple[int, int, int]]:
     """Records, first and last offset per topic partition."""
     counted = landed.where("kafka_element = 0").groupBy(*_COORDINATES[:2])
-    found = counted.agg(
+    counts = counted.agg(
         F.count(F.lit(1)).alias("n"), F.min("kafka_offset").alias("a"), F.max("kafka_offset").alias("b")
     )
     return {
         TopicPartition(row["kafka_topic"], row["kafka_partition"]): (row["n"], row["a"], row["b"])
-        for row in found.collect()
+        for row in counts.collect()
     }
 
 

@@ -126,9 +126,9 @@ def _lines(frame: DataFrame, name: str, reference: Reference) -> list[str]:
 
 def _given(frame: DataFrame, name: str, reference: Reference) -> DataFrame:
     """The declared columns as the source has them, as `given_<number>`; an empty text is null, as it is in a file."""
-    found = {field.name.lower(): field for field in frame.schema.fields}
+    fields = {field.name.lower(): field for field in frame.schema.fields}
     declared = [field.name for field in struct_of(reference.columns).fields]
-    if missing := [column for column in declared if column.lower() not in found]:
+    if missing := [column for column in declared if column.lower() not in fields]:
         raise UsageError(
             f"the reference {name} ({reference.source}) has no column {', '.join(missing)}; it has "
             f"{', '.join(frame.columns)}",
@@ -136,7 +136,7 @@ def _given(frame: DataFrame, name: str, reference: Reference) -> DataFrame:
         )
     columns = []
     for number, name_declared in enumerate(declared):
-        there = found[name_declared.lower()]
+        there = fields[name_declared.lower()]
         column = frame[f"`{there.name}`"]
         is_text = isinstance(there.dataType, StringType)
         columns.append((F.when(column != "", column) if is_text else column).alias(f"given_{number}"))

@@ -44,13 +44,13 @@ def _changes(report: Listing, files: Sequence[LandingFile], down: Collection[str
         with lake.open_parquet(lake.uri(file.path)) as parquet:
             tables.append(parquet.read(columns=columns))
     rows = pa.concat_tables(tables)
-    found = []
+    changes = []
     for row in _first_and_changed(report, rows.filter(pc.is_valid(rows[report.up]))).to_pylist():
         change = _change(report, row)
         # The first row of a thing may tell what is known.
         if not row["is_first"] or change.is_up == (change.key in down):
-            found.append(change)
-    return sorted(found, key=lambda change: change.place)
+            changes.append(change)
+    return sorted(changes, key=lambda change: change.place)
 
 
 def _may_be_down(report: Listing, file: LandingFile) -> bool:

@@ -65,29 +65,29 @@ def end_of(launched: Launch) -> dict[str, Any] | None:
     age = restarts.age_of(launched.id)
     if not launched.application:
         return {"event": "died"} if age > STARTING else None
-    found = yarn.find(yarn.resource_manager(), launched.application)
-    if found is None or found.has_ended:
-        code = found.own_exit_code if found is not None else None
+    application = yarn.find(yarn.resource_manager(), launched.application)
+    if application is None or application.has_ended:
+        code = application.own_exit_code if application is not None else None
         return {"event": "died"} if code is None else {"event": "finished", "exit_code": code}
     # One for which the cluster has no room waits as long as it takes.
-    if found.launched_at is not None:
-        age = datetime.now(UTC) - found.launched_at
-    return None if found.is_waiting or age <= STARTING else {"event": "died"}
+    if application.launched_at is not None:
+        age = datetime.now(UTC) - application.launched_at
+    return None if application.is_waiting or age <= STARTING else {"event": "died"}
 
 
 def is_alive(launched: Launch) -> bool:
     """Whether YARN still has it waiting or running. Raises ServiceUnreachable."""
     if not launched.application:
         return False
-    found = yarn.find(yarn.resource_manager(), launched.application)
-    return found is not None and not found.has_ended
+    application = yarn.find(yarn.resource_manager(), launched.application)
+    return application is not None and not application.has_ended
 
 
 def is_waiting(launched: Launch) -> bool:
     """Whether the cluster has no room for it yet: nothing would be finished by waiting. False while YARN is away."""
     with suppress(ServiceUnreachable):
-        found = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
-        return found is not None and found.is_waiting
+        application = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
+        return application is not None and application.is_waiting
     return False
 
 
@@ -100,10 +100,10 @@ def kill(launched: Launch) -> None:
 def tail(launched: Launch, lines: int) -> list[str]:
     """Return the last lines that its driver itself said; none where its node does not answer."""
     with suppress(ServiceUnreachable):
-        found = yarn.find(yarn.resource_manager(), launched.application)
-        if found is not None:
+        application = yarn.find(yarn.resource_manager(), launched.application)
+        if application is not None:
             own = DriverLines()
-            said = [one_line(line) for line in yarn.read_log(found).lines if own.passes(line)]
+            said = [one_line(line) for line in yarn.read_log(application).lines if own.passes(line)]
             return said[-lines:]
     return []
 
@@ -117,10 +117,10 @@ class ApplicationLog:
 
     def new_lines(self) -> list[str]:
         """Return the new whole lines, at most a few; the rest is counted in the first. Raises ServiceUnreachable."""
-        found = yarn.find(yarn.resource_manager(), self.launched.application)
-        if found is None:
+        application = yarn.find(yarn.resource_manager(), self.launched.application)
+        if application is None:
             return []
-        log = yarn.read_log(found)
+        log = yarn.read_log(application)
         whole = log.content[: log.content.rfind(b"\n") + 1]
         end = log.begin + len(whole)
         first, self._at = self._at, end

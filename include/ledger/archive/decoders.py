@@ -67,8 +67,8 @@ def counted_otherwise(query_id: str, version: str) -> bool:
     """Return whether a speed view's query has committed a micro-batch that other code than this version's counted."""
     other = (MicroBatch.decoder_version.is_not(None), MicroBatch.decoder_version != version)
     with session() as ledger:
-        found = select(MicroBatch.id).where(MicroBatch.query_id == query_id, *other).limit(1)
-        return ledger.scalar(found) is not None
+        micro_batches = select(MicroBatch.id).where(MicroBatch.query_id == query_id, *other).limit(1)
+        return ledger.scalar(micro_batches) is not None
 
 
 def decoders_of(pipeline: str, ranges: Iterable[OffsetRange]) -> list[str]:

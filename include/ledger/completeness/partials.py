@@ -55,12 +55,12 @@ def registered_partials(pipeline: str, table: str, but: int) -> list[Partial]:
     """
     with reading() as ledger:
         ledger.execute(_REVISIONS, {"pipeline": pipeline, "table": table, "but": but})
-        found = ledger.fetchall()
-        ledger.execute(_RANGES, [[row[0] for row in found]])
+        rows = ledger.fetchall()
+        ledger.execute(_RANGES, [[row[0] for row in rows]])
         ranges: dict[int, list[OffsetRange]] = defaultdict(list)
         for interval, topic, partition, low, high, topic_id in ledger.fetchall():
             ranges[interval].append(OffsetRange(TopicPartition(topic, partition), low, high, topic_id))
-    return [Partial(interval, tuple(ranges[interval]), *rest) for interval, *rest in found]
+    return [Partial(interval, tuple(ranges[interval]), *rest) for interval, *rest in rows]
 
 
 def closed_extents(pipeline: str) -> list[OffsetRange]:

@@ -67,15 +67,15 @@ def readable_pipeline(pipeline: str, visitor: CurrentVisitor) -> Pipeline:
 ReadablePipeline = Annotated[Pipeline, Depends(readable_pipeline)]
 
 
-def acted_pipeline(request: Request, found: ReadablePipeline, visitor: CurrentVisitor) -> Pipeline:
+def acted_pipeline(request: Request, pipeline: ReadablePipeline, visitor: CurrentVisitor) -> Pipeline:
     """Return the pipeline of the path. Raise 403 without the right to act on it, or when another site asks."""
-    if not visitor.may_act(found.name):
-        raise HTTPException(403, f"this needs the right to trigger the DAG interval__{found.name}")
+    if not visitor.may_act(pipeline.name):
+        raise HTTPException(403, f"this needs the right to trigger the DAG interval__{pipeline.name}")
     origin = request.headers.get("origin")
     # A browser names the page that asks; a program that sends its own token names none.
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise HTTPException(403, "another site asked for this")
-    return found
+    return pipeline
 
 
 ActedPipeline = Annotated[Pipeline, Depends(acted_pipeline)]
