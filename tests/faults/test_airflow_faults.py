@@ -78,10 +78,11 @@ class Scheduled:
     def kill(self, part: str) -> None:
         """kill -9 of one part. What started it notices, ends the others, and is started again, as by an operator."""
         served = psutil.Process(self.home._state("airflow")["pid"])
-        for child in served.children():
-            if part in child.cmdline():
-                child.kill()
-        served.wait(60)
+        # Some name themselves anew, as `airflow api_server -- …`.
+        named = {" ".join(child.cmdline()).replace("_", "-"): child for child in served.children()}
+        [process] = [child for line, child in named.items() if f"airflow {part} " in f"{line} "]
+        process.kill()
+        served.wait(120)
         self.up()
 
     def ended(self, run: str) -> str:
