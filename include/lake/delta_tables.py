@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from include import lake
-from include.lake import object_store
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 
 
 def has_delta_table(pipeline: Pipeline) -> bool:
-    """Return whether the pipeline's archive is also kept as a Delta table.
-
-    Never in a bucket, whatever is declared: there Delta cannot prevent the stream's driver and an interval's driver
-    from committing the same version, and one of the two commits would be lost.
-    """
-    return pipeline.archive.delta and not object_store.is_bucket_uri(lake.root())
+    """Return whether the pipeline's archive is also kept as a Delta table."""
+    return pipeline.archive.delta
 
 
 def any_delta_table() -> bool:

@@ -17,7 +17,7 @@ import org.apache.spark.sql.api.java.UDF5;
  *
  * Arguments: its class, its configuration as JSON, the name of the message's only column (empty when it has several),
  * the topic, the value. Returns struct<json, error>: what the deserializer returned as a JSON object, or what it threw.
- * Janino compiles this file (include/spark/decoder_jars.py), which knows no generics.
+ * Janino compiles this file (include/spark/compiled_jars.py), which knows no generics.
  */
 public final class KafkaDeserializers implements UDF5 {
     private static final int LONGEST_ERROR = 500;

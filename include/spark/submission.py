@@ -17,7 +17,7 @@ from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, cluster, driver_folders
 from include.spark.cluster import DeployMode
-from include.spark.decoder_jars import decoder_jars
+from include.spark.compiled_jars import LOG_STORE_CLASS, decoder_jars, log_store_jar
 from include.spark.jars import classpath, ensure_fetched, pyspark_home
 
 JOBS = REPOSITORY / "spark_jobs"
@@ -141,7 +141,7 @@ def submission(
         folder = driver_folders.make(job)
         own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
     conf = {
-        **(DELTA if delta else {}),
+        **(_delta_options() if delta else {}),
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
         "spark.driver.extraJavaOptions": _driver_options(current, folder, short=short),
@@ -161,8 +161,13 @@ def _jars(decoder: Decoder | None, *, delta: bool) -> list[Path]:
     jars = classpath("spark") + (classpath("delta") if delta else []) + decoder_jars(decoder)
     if object_store.is_bucket_uri(settings().lake_uri):
         ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
-        jars += classpath("s3")
+        jars += classpath("s3") + ([log_store_jar()] if delta else [])
     return jars
+
+
+def _delta_options() -> dict[str, str]:
+    in_bucket = object_store.is_bucket_uri(settings().lake_uri)
+    return {**DELTA, **({"spark.delta.logStore.s3a.impl": LOG_STORE_CLASS} if in_bucket else {})}
 
 
 def _driver_options(current: Settings, folder: Path | None, *, short: bool) -> str:

@@ -35,7 +35,7 @@ from include.ledger import reference_versions
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Csv, Json, KafkaDeserializer, Pipeline, Text, UserDefined
 from include.settings import REPOSITORY
-from include.spark.decoder_jars import jars_content
+from include.spark.compiled_jars import jars_content
 from include.versions.executed_code import executed_code, is_defined
 
 DECODING_MODULES: Mapping[type, str] = {

@@ -29,6 +29,8 @@ from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from include import lake
+from include.errors import UsageError
+from include.lake import object_store
 from include.lake.delta_log import OWN, is_own
 from include.offsets import Coordinates
 from include.pipelines.spec import Pipeline
@@ -73,6 +75,21 @@ _on_top_of_others = retry(
 def location(pipeline: Pipeline) -> str:
     """Return the URI of the pipeline's Delta table."""
     return lake.uri("delta", pipeline.name)
+
+
+def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Raise UsageError when the table would lie in a store that lets two drivers commit the same version."""
+    if not object_store.is_bucket_uri(lake.root()):
+        return
+    jvm: Any = spark
+    log_store = jvm._jvm.tidemark.ConditionalLogStore(jvm._jsc.hadoopConfiguration())
+    if not log_store.isExclusive(lake.uri("delta")):
+        raise UsageError(
+            f"the store of {lake.root()} overwrites what a conditional put (If-None-Match) must leave alone, so two "
+            "drivers could commit the same version of its Delta table, and rows would be lost",
+            remedy="use a store that knows conditional puts, or declare the archive with iceberg=True, not delta=True",
+            pipeline=pipeline.name,
+        )
 
 
 def append_batch(spark: SparkSession, pipeline: Pipeline, landed: Sequence[str], query_id: str, batch_id: int) -> None:

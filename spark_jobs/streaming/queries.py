@@ -18,12 +18,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
-from include.lake import object_store
+from include.lake import delta_tables, object_store
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri
+from spark_jobs.archive import delta
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
 from spark_jobs.spark.log import log_of
 
@@ -132,6 +133,8 @@ class StreamQueries(ABC):
         if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
+        if delta_tables.has_delta_table(pipeline):
+            delta.check_store(spark, pipeline)
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:
         return log_of(self._pipeline.name, query)

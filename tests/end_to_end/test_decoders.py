@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.spark.decoder_jars import compile_java
+from include.spark.compiled_jars import compile_java
 from tests.conftest import REPOSITORY, Home, iso, last_hours
 from tests.support import audit
 from tests.support.checkout import Checkout, copy_checkout
@@ -229,7 +229,7 @@ def test_jar_that_is_missing_or_has_no_such_class_is_named_before_anything_is_re
 
 def test_version_of_the_decoder_follows_what_the_jar_holds(tmp_path: Path) -> None:
     from include.pipelines.spec import KafkaDeserializer
-    from include.spark.decoder_jars import jars_content
+    from include.spark.compiled_jars import jars_content
 
     jar = tmp_path / "meters.jar"
     decoder = KafkaDeserializer(jar, "com.example.MeterDeserializer", schema=METER)

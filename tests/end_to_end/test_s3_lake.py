@@ -30,16 +30,11 @@ LEFT_BY_A_KILLED_DRIVER = "landing unknown to the ledger"
 
 
 @dataclass
-class S3Home(Home):
-    """A home whose lake is a bucket."""
+class S3Home(s3_server.BucketHome):
+    """A home in the bucket whose processes were looked at."""
 
-    server: s3_server.S3Server
     seen: set[str] = field(default_factory=set)
     """Command lines of a stream's processes, and what it said."""
-
-    def environment(self, **extra: str) -> dict[str, str]:
-        lake = {"TIDEMARK_LAKE": f"s3://{s3_server.BUCKET}/tidemark", **self.server.environment}
-        return super().environment(**{**lake, **extra})
 
     def watch(self, stream: subprocess.Popen[str]) -> None:
         """Wait for a stream's end, and keep what others could see of it meanwhile."""

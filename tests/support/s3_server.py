@@ -6,17 +6,23 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+import httpx
 from pyarrow import fs
 
 from include.services.process import free_port
 from include.settings import write_private
-from tests.conftest import wait_for
+from tests.conftest import Home, wait_for
 from tests.support.tool_environment import tool_environment
 
 BUCKET = "tidemark-lake"
+HOP_BY_HOP = ("connection", "content-length", "transfer-encoding")
+FORGOTTEN = ("if-none-match", "if-match", "connection", "expect")
 PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
 
 
@@ -47,22 +53,35 @@ class S3Server:
         )
 
 
+@dataclass
+class BucketHome(Home):
+    """A home whose lake is in the bucket."""
+
+    server: S3Server
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        lake = {"TIDEMARK_LAKE": f"s3://{BUCKET}/tidemark", **self.server.environment}
+        return super().environment(**{**lake, **extra})
+
+
 def binary() -> Path:
     """The server's program, in an environment of its own: who runs no test of it need not have it."""
     return tool_environment("s3-server") / "weed"
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[S3Server]:
-    """A server on loopback with its data in the folder, until the end of the block."""
+def serving(folder: Path, *, knows_users: bool = True) -> Iterator[S3Server]:
+    """A server on loopback with its data in the folder, until the end of the block; without users it serves anybody."""
     ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
     server = S3Server(f"http://127.0.0.1:{ports['s3']}")
-    credentials = [{"accessKey": server.access_key, "secretKey": server.secret_key}]
-    identity = {"name": "lake", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List"]}
-    config = folder / "s3.json"
-    write_private(config, json.dumps({"identities": [identity]}))
     command = [str(binary()), "-logtostderr=true", "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command += ["-filer", "-s3", "-s3.ip.bind=127.0.0.1", f"-s3.config={config}", "-volume.max=100"]
+    command += ["-filer", "-s3", "-s3.ip.bind=127.0.0.1", "-volume.max=100"]
+    if knows_users:
+        credentials = [{"accessKey": server.access_key, "secretKey": server.secret_key}]
+        identity = {"name": "lake", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List"]}
+        config = folder / "s3.json"
+        write_private(config, json.dumps({"identities": [identity]}))
+        command.append(f"-s3.config={config}")
     command += ["-master.volumeSizeLimitMB=64", "-master.electionTimeout=1s", "-s3.port.iceberg=0", "-s3.port.lance=0"]
     for name, port in ports.items():
         part, _, grpc = name.partition(".")
@@ -76,6 +95,45 @@ def serving(folder: Path) -> Iterator[S3Server]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def without_conditions(store: S3Server) -> Iterator[S3Server]:
+    """The same store as one that was made before conditional puts: `If-None-Match` does not reach it.
+
+    It must not know users: whoever signs a request signs this header, too.
+    """
+
+    class Forgetful(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in FORGOTTEN}
+            url = store.endpoint + self.path
+            answer = clients.request(self.command, url, headers=headers, content=body, timeout=60)
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                if name.lower() not in HOP_BY_HOP:
+                    self.send_header(name, value)
+            length = answer.headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(answer.content))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def __getattr__(self, name: str) -> Any:
+            # Every method is forwarded: the base class asks for `do_GET` and the like.
+            if name.startswith("do_"):
+                return self.forward
+            raise AttributeError(name)
+
+        def log_message(self, *_: object) -> None:
+            """The test's own output is enough."""
+
+    with httpx.Client() as clients, ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield replace(store, endpoint=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
 
 
 def _free_ports(count: int) -> list[int]:

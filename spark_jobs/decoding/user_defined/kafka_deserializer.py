@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType
 
 from include.errors import UsageError
 from include.pipelines.spec import KafkaDeserializer
-from include.spark.decoder_jars import CLASS
+from include.spark.compiled_jars import CLASS
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
 

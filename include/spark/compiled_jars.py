@@ -1,6 +1,7 @@
-"""The jars of a decoder that is Java: the user's, and the class that calls it.
+"""Jars of Java that Spark's interfaces ask for: the user's decoder with the class that calls it, and a Delta log store.
 
-That class (`KafkaDeserializers.java`) is compiled when it is first needed, by the compiler that Spark ships.
+Each class of ours is one source file beside this module, compiled when it is first needed, by the compiler that Spark
+ships.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from include.errors import TidemarkError, UsageError, one_line
@@ -18,8 +20,11 @@ from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY
 from include.spark.jars import classpath, java, pyspark_home
 
-SOURCE = Path(__file__).with_name("KafkaDeserializers.java")
+DESERIALIZERS = Path(__file__).with_name("KafkaDeserializers.java")
 CLASS = "tidemark.KafkaDeserializers"
+
+LOG_STORE = Path(__file__).with_name("ConditionalLogStore.java")
+LOG_STORE_CLASS = "tidemark.ConditionalLogStore"
 
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 """The command line of Janino."""
@@ -33,12 +38,17 @@ def decoder_jars(decoder: Decoder | None) -> list[Path]:
     if not isinstance(decoder, KafkaDeserializer):
         return []
     _content(decoder)
-    return [decoder.jar.resolve(), _compiled()]
+    return [decoder.jar.resolve(), _compiled(DESERIALIZERS)]
+
+
+def log_store_jar() -> Path:
+    """Return the jar of the log store of Delta tables in a bucket."""
+    return _compiled(LOG_STORE, classpath("delta"))
 
 
 def jars_content(decoder: KafkaDeserializer) -> list[str]:
     """Return the SHA-256 of the user's jar, and of the class that calls it. Raises UsageError when it is missing."""
-    return [hashlib.sha256(each).hexdigest() for each in (_content(decoder), SOURCE.read_bytes())]
+    return [hashlib.sha256(each).hexdigest() for each in (_content(decoder), DESERIALIZERS.read_bytes())]
 
 
 def _content(decoder: KafkaDeserializer) -> bytes:
@@ -51,25 +61,24 @@ def _content(decoder: KafkaDeserializer) -> bytes:
         ) from None
 
 
-def _compiled() -> Path:
-    source = SOURCE.read_bytes()
+def _compiled(source: Path, beside: Sequence[Path] = ()) -> Path:
     folder = REPOSITORY / ".tidemark" / "classes"
-    jar = folder / f"deserializers-{hashlib.sha256(source).hexdigest()[:12]}.jar"
+    jar = folder / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
     if not jar.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as made:
-            compile_java(SOURCE, Path(made) / jar.name)
+            compile_java(source, Path(made) / jar.name, beside)
             (Path(made) / jar.name).replace(jar)
     return jar
 
 
-def compile_java(source: Path, jar: Path) -> None:
-    """Compile a source file into a jar with Spark's and Kafka's classes. Raises TidemarkError when it does not compile.
+def compile_java(source: Path, jar: Path, beside: Sequence[Path] = ()) -> None:
+    """Compile a source file into a jar with the classes of Spark, of Kafka and of jars beside these.
 
-    The compiler is Janino: it knows no lambdas and no generic types.
+    Raises TidemarkError when it does not compile. The compiler is Janino: it knows no lambdas and no generic types.
     """
     compiler = [*pyspark_home().glob("jars/janino-*.jar"), *pyspark_home().glob("jars/commons-compiler-*.jar")]
-    known = os.pathsep.join(map(str, [*sorted(pyspark_home().glob("jars/*.jar")), *classpath("spark")]))
+    known = os.pathsep.join(map(str, [*sorted(pyspark_home().glob("jars/*.jar")), *classpath("spark"), *beside]))
     with tempfile.TemporaryDirectory() as classes:
         options = ["-classpath", known, "-encoding", "UTF-8", "-g", "-d", classes, str(source)]
         command = [java(), "-cp", os.pathsep.join(map(str, compiler)), _COMPILER, *options]
