@@ -30,12 +30,12 @@ def test_delta_and_its_jars_are_there_only_for_applications_that_need_them(delta
     assert (conf.keys() >= DELTA.keys()) is delta
 
 
-def test_no_delta_table_is_kept_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert delta_tables.has_delta_table(load_pipeline("gps_positions"))
-    assert not delta_tables.has_delta_table(load_pipeline("nest_cameras"))
-    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
-    settings.cache_clear()
-    assert not delta_tables.any_delta_table()
+def test_delta_table_is_kept_where_it_is_declared_in_a_bucket_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for lake in ("file:///srv/lake", "s3a://bucket/lake"):
+        monkeypatch.setenv("TIDEMARK_LAKE", lake)
+        settings.cache_clear()
+        assert delta_tables.has_delta_table(load_pipeline("gps_positions"))
+        assert not delta_tables.has_delta_table(load_pipeline("nest_cameras"))
 
 
 def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
