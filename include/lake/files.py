@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 
 from include.errors import UsageError
-from include.lake import object_store
+from include.lake import large_objects, object_store
 from include.settings import settings
 
 SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
@@ -206,10 +206,10 @@ def move(source: str, target: str) -> None:
     elif system.get_file_info(path).type == fs.FileType.Directory:
         for entry in list_entries(source):
             if not entry.is_folder:
-                object_store.move(system, f"{path}/{entry.name}", f"{target_path}/{entry.name}")
+                large_objects.move(system, f"{path}/{entry.name}", f"{target_path}/{entry.name}")
         delete(source)
     else:
-        object_store.move(system, path, target_path)
+        large_objects.move(system, path, target_path)
 
 
 @raises_unreachable

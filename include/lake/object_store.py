@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from contextlib import suppress
 from functools import cache
 
 from pyarrow import fs
@@ -25,10 +23,7 @@ _REFUSED = re.compile(
     r"|NoAuthWithAWSException|UnknownStoreException|NoSuchBucket"
 )
 
-COPIED_AT_ONCE = 5_000_000_000
-"""Bytes of the largest object that S3 copies in one request are 5 GiB; what is larger passes through here in parts."""
-
-_PIECE = 16 * 1024 * 1024
+REMEDY = "check the bucket, AWS_ENDPOINT_URL, AWS_REGION and the credentials, then start again"
 
 _CLOUD = "org.apache.spark.internal.io.cloud"
 
@@ -50,25 +45,6 @@ def _store(bucket: str) -> fs.FileSystem:
     return fs.FileSystem.from_uri(f"s3://{bucket}")[0]
 
 
-def move(store: fs.FileSystem, source: str, target: str) -> None:
-    """Move one object within a store. The target is there whole or not at all, the source until the target is there."""
-    if store.get_file_info(source).size <= COPIED_AT_ONCE:
-        store.move(source, target)
-        return
-    with store.open_input_stream(source) as reader:
-        writer = store.open_output_stream(target)
-        try:
-            shutil.copyfileobj(reader, writer, _PIECE)
-        except BaseException:
-            # Closing completes the upload, if it still can; who reads the target must not find a part of it.
-            with suppress(OSError):
-                writer.close()
-                store.delete_file(target)
-            raise
-        writer.close()
-    store.delete_file(source)
-
-
 def spark_properties() -> dict[str, str]:
     """Return Spark's properties for a lake in a bucket: endpoint, and commits that complete multipart uploads.
 
@@ -84,16 +60,24 @@ def spark_properties() -> dict[str, str]:
         "spark.sql.sources.commitProtocolClass": f"{_CLOUD}.PathOutputCommitProtocol",
         "spark.sql.parquet.output.committer.class": f"{_CLOUD}.BindingParquetOutputCommitter",
     }
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if endpoint:
-        # A self-hosted store has no host name per bucket, and accepts any region.
-        properties["spark.hadoop.fs.s3a.endpoint"] = endpoint
+    if address := endpoint():
+        # A self-hosted store has no host name per bucket.
+        properties["spark.hadoop.fs.s3a.endpoint"] = address
         properties["spark.hadoop.fs.s3a.path.style.access"] = "true"
-        region = region or "us-east-1"
-    if region:
-        properties["spark.hadoop.fs.s3a.endpoint.region"] = region
+    if name := region():
+        properties["spark.hadoop.fs.s3a.endpoint.region"] = name
     return properties
+
+
+def endpoint() -> str:
+    """Return the address of a self-hosted store; empty for AWS."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
+def region() -> str:
+    """Return the region that is set; empty for none. A self-hosted store accepts any."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+    return named or ("us-east-1" if endpoint() else "")
 
 
 def checkpoint_properties() -> dict[str, str]:
@@ -111,5 +95,5 @@ def unreachable_error(lake: str, text: str) -> ServiceUnreachable | None:
     line = next(each for each in text[: refusal.end() + 400].splitlines() if refusal[0].splitlines()[0] in each)
     return ServiceUnreachable(
         f"the lake {lake}: {one_line(line)}",
-        remedy="check the bucket, AWS_ENDPOINT_URL, AWS_REGION and the credentials, then start again",
+        remedy=REMEDY,
     )

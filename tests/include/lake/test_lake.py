@@ -60,20 +60,6 @@ def test_folder_keeps_all_its_files_when_moved(root: str) -> None:
     assert lake.read_text(f"{root}/lost+found/x/tables/t/deep/b.parquet") == "deep/b.parquet"
 
 
-def test_large_files_are_moved_in_parts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S3 refuses to copy more than 5 GiB in one request; what is moved in parts is larger than one of them.
-    monkeypatch.setattr(object_store, "COPIED_AT_ONCE", 1_000_000)
-    text = "".join(f"{number:09}\n" for number in range(2_500_000))
-    for name in ("file.txt", "folder/small.txt", "folder/large.txt"):
-        lake.write_text(f"{root}/tables/t/{name}", "small" if "small" in name else text)
-    lake.move(f"{root}/tables/t/file.txt", f"{root}/moved/file.txt")
-    lake.move(f"{root}/tables/t/folder", f"{root}/moved/folder")
-    assert lake.read_text(f"{root}/moved/file.txt") == text
-    assert lake.read_text(f"{root}/moved/folder/large.txt") == text
-    assert lake.read_text(f"{root}/moved/folder/small.txt") == "small"
-    assert [file.name for file in lake.list_files(f"{root}/tables")] == []
-
-
 def test_nothing_but_the_folder_goes_when_it_is_deleted(root: str) -> None:
     for name in ("landing/p/one/x.parquet", "landing/p/one-more/x.parquet"):
         lake.write_text(f"{root}/{name}", "x")
