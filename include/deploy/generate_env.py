@@ -1,9 +1,10 @@
 """Write the `.env` of `docker-compose.yml`: fresh random secrets and the published ports, mode 0600.
 
-    python include/deploy/generate_env.py [--force] [PATH]
+    python include/deploy/generate_env.py [--force] [--bucket] [PATH]
 
 It needs nothing but Python, so that it runs where only Docker is installed. An existing file is kept:
-the databases that were made with its passwords would not open with others.
+the databases that were made with its passwords would not open with others. `--bucket` has Compose
+start an S3 server, with a bucket that the lake lies in.
 """
 
 from __future__ import annotations
@@ -46,23 +47,37 @@ def make_secrets() -> dict[str, str]:
     }
 
 
-def environment() -> str:
+def bucket_variables() -> dict[str, str]:
+    """Return what starts the compose file's own S3 server and puts the lake there, with a fresh secret."""
+    return {
+        "COMPOSE_PROFILES": "bucket",
+        "TIDEMARK_LAKE": "s3a://tidemark/lake",
+        "AWS_ENDPOINT_URL": "http://s3:8333",
+        "AWS_ACCESS_KEY_ID": "tidemark",
+        "AWS_SECRET_ACCESS_KEY": secrets.token_hex(24),
+    }
+
+
+def environment(*, bucket: bool = False) -> str:
     """Return the text of the file; single quotes keep Compose from reading `$` or `#` in a value."""
     lines = ["# Made by include/deploy/generate_env.py. Secrets: keep it 0600 and out of version control."]
     lines += [f"{name}='{value}'" for name, value in make_secrets().items()]
     lines += ["", "# Ports on 127.0.0.1"]
     lines += [f"{name}={port}" for name, port in PORTS.items()]
+    if bucket:
+        lines += ["", "# The lake in a bucket of the S3 server that the profile starts"]
+        lines += [f"{name}='{value}'" for name, value in bucket_variables().items()]
     return "\n".join(lines) + "\n"
 
 
-def write_environment(path: Path, *, force: bool = False) -> None:
+def write_environment(path: Path, *, force: bool = False, bucket: bool = False) -> None:
     """Write the file with mode 0600. Raise FileExistsError when it exists and `force` is not given."""
     if path.exists() and not force:
         raise FileExistsError(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(environment())
+        file.write(environment(bucket=bucket))
     temporary.replace(path)
 
 
@@ -71,9 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the .env of docker-compose.yml with fresh secrets.")
     parser.add_argument("path", nargs="?", type=Path, default=DEFAULT)
     parser.add_argument("--force", action="store_true", help="replace an existing file and its secrets")
+    parser.add_argument("--bucket", action="store_true", help="start an S3 server, and have the lake in its bucket")
     options = parser.parse_args(arguments)
     try:
-        write_environment(options.path, force=options.force)
+        write_environment(options.path, force=options.force, bucket=options.bucket)
     except FileExistsError:
         print(
             f"{options.path} exists and was kept — --force replaces it, but databases made with its "

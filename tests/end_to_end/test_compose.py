@@ -48,8 +48,7 @@ def test_services_start_in_the_file_s_order_and_pass_their_own_checks(compositio
     begun = composition.started
     assert set(begun) == set(STARTED)
     for name in begun:
-        needed = composition.model["services"][name].get("depends_on") or {}
-        assert all(begun.index(other) < begun.index(name) for other in needed)
+        assert all(begun.index(other) < begun.index(name) for other in composition.needs(name))
     assert composition.running["airflow-migrate"].wait(600) == 0, composition.log("airflow-migrate")
 
 

@@ -94,16 +94,21 @@ class Composition:
         while todo:
             name = todo.pop()
             if name not in graph:
-                graph[name] = set(self.model["services"][name].get("depends_on") or {})
+                graph[name] = set(self.needs(name))
                 todo += graph[name]
         return list(TopologicalSorter(graph).static_order())
+
+    def needs(self, name: str) -> dict[str, str]:
+        """What a service depends on, and how; without what no profile starts and nobody requires."""
+        declared = self.model["services"][name].get("depends_on") or {}
+        return {other: each["condition"] for other, each in declared.items() if other in self.model["services"]}
 
     def up(self, *wanted: str) -> None:
         """Start services, each when what it depends on is as the file says."""
         self._network()
         for name in self.order(wanted):
-            for other, needs in (self.model["services"][name].get("depends_on") or {}).items():
-                self._wait(other, needs["condition"])
+            for other, condition in self.needs(name).items():
+                self._wait(other, condition)
             self._start(name)
 
     def _wait(self, name: str, condition: str) -> None:

