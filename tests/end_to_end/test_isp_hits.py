@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
-from tests.support.hits import NAUGHTY, Window, archived, counts_by_zip, told_by_topic
+from tests.support.hits import NAUGHTY, Window, archived, counts_by_zip, hit_of, told_by_topic
 
 pytestmark = pytest.mark.services
 
@@ -25,21 +25,8 @@ TOPIC = "isp-hits"
 EVENTS = 3000
 
 
-def hit(value: bytes | None) -> dict[str, Any] | None:
-    """The hit of a good message; None for one that must be in quarantine."""
-    try:
-        found = json.loads((value or b"").decode())
-        moment = datetime.fromisoformat(found["hittime"])
-    except (UnicodeDecodeError, ValueError, KeyError, TypeError):
-        return None
-    safe = isinstance(found.get("zipcode"), str) and found["zipcode"].isascii() and found["zipcode"].isdigit()
-    named = isinstance(found.get("isp"), str) and 1 <= len(found["isp"].encode(errors="replace")) <= 200
-    good = safe and named and abs((moment - START).total_seconds()) < 86_400
-    return {**found, "seconds": moment.timestamp()} if good else None
-
-
 def good_hits(home: Home) -> dict[audit.Coordinates, dict[str, Any]]:
-    found = {at: hit(record.value) for at, record in audit.read_topic(home.kafka, TOPIC).items()}
+    found = {at: hit_of(record) for at, record in audit.read_topic(home.kafka, TOPIC).items()}
     return {at: each for at, each in found.items() if each is not None}
 
 

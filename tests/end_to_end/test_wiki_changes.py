@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 import signal
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,10 +15,10 @@ from urllib.parse import unquote
 import psycopg2
 import pytest
 
-from include.lake import SAFE_VALUE
 from include.producing.messages import nest_cameras
 from tests.conftest import Home, end_of, iso, last_hours
 from tests.support import audit
+from tests.support.changes import as_change, edits_of, text_of, top_of
 from tests.support.corpora import NAUGHTY
 from tests.support.event_server import made_up_changes
 
@@ -58,33 +57,6 @@ def hostile(moment: datetime) -> list[tuple[bytes | None, bytes | None]]:
         sent.append((None, json.dumps({**base, "comment": "y" * (size - filler)}).encode()))
     sent.append((None, json.dumps({**base, "type": "edit", "user": "z" * 1_000_000}).encode()))
     return sent
-
-
-def as_change(value: bytes | None, timestamp: int) -> dict[str, Any] | None:
-    """The change that must be archived; {} for a canary event, None for one that must be in quarantine.
-
-    Written anew from the declared rules; nothing of the project but the allow-list of folder names.
-    """
-    if value is None or len(value) > 1_048_576:
-        return None
-    try:
-        change = json.loads(value.decode("utf-8"))
-        meta = change["meta"]
-        when = meta.get("dt")
-        moment = datetime.fromisoformat(when) if when else datetime.fromtimestamp(change["timestamp"], UTC)
-        distance = moment.timestamp() - timestamp / 1000
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return None
-    if meta.get("domain") == "canary":
-        return {}
-    good = (
-        isinstance(meta.get("id"), str)
-        and -30 * 86400 <= distance <= 600
-        and re.fullmatch(SAFE_VALUE, change.get("server_name") or "")
-        and len((change.get("user") or "").encode("utf-8", "replace")) <= 255
-        and isinstance(change.get("length", {}), dict)
-    )
-    return {**change, "moment": moment} if good else None
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +155,6 @@ def test_registered_partitions_hold_each_change_once_below_its_server(
     assert found == Counter(archived.keys())
 
 
-def text_of(text: str) -> str:
-    """A text as Java holds it: half a character becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def test_quarantine_keeps_the_others_whole(landed: Home, records: dict[audit.Coordinates, audit.Record]) -> None:
     table = audit.read_parquet([str(landed.lake / "quarantine" / "wiki_changes")])
     bad = {c for c, r in records.items() if as_change(r.value, r.timestamp) is None}
@@ -199,15 +166,6 @@ def test_quarantine_keeps_the_others_whole(landed: Home, records: dict[audit.Coo
         "null_value", "empty_value", "wrong_type", "too_large", "required_missing", "unsafe_partition_value",
         "value_too_long", "event_time_out_of_bounds", "malformed_json", "trailing_content", "not_utf8",
     }  # fmt: skip
-
-
-def edits_of(archived: dict[audit.Coordinates, dict[str, Any]]) -> Counter[tuple[str, bool, str]]:
-    counts: Counter[tuple[str, bool, str]] = Counter()
-    for change in archived.values():
-        if change["type"] in ("edit", "new") and change["user"] is not None:
-            start = change["moment"].replace(minute=change["moment"].minute // 10 * 10, second=0, microsecond=0)
-            counts[text_of(change["user"]), change["bot"], iso(start)] += 1
-    return counts
 
 
 def test_batch_view_speed_view_and_oracle_count_the_same_edits(
@@ -251,12 +209,6 @@ def test_columns_can_be_queried_by_their_names(landed: Home, verdict: dict[str, 
     rows = landed.json("sql", query, "--json")
     assert [row["server"] for row in rows] == ["en.wikipedia.org"] * 3
     assert all(row["user"].endswith("Bot") for row in rows)
-
-
-def top_of(counts: Counter[tuple[str, bool, str]], window: str) -> list[list[object]]:
-    """The ten largest of a window, equal ones by name."""
-    inside = [(user, bot, count) for (user, bot, start), count in counts.items() if start == window]
-    return [list(row) for row in sorted(inside, key=lambda row: (-row[2], row[0], str(row[1])))[:10]]
 
 
 @pytest.fixture(scope="module")

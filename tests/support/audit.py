@@ -156,6 +156,12 @@ def expected(records: dict[Coordinates, Record]) -> Fates:
     return fates
 
 
+def counts_by_partition(fates: Fates) -> Counter[tuple[int, str]]:
+    """How many records of each topic partition have which fate; those of one topic."""
+    named = {"archived": fates.archived, "empty": fates.empty, "quarantined": fates.bad}
+    return Counter((partition, fate) for fate, found in named.items() for _, partition, _ in found)
+
+
 def in_ranges(records: dict[Coordinates, Record], ranges: Iterable[dict[str, Any]]) -> dict[Coordinates, Record]:
     bounds = {(r["topic"], r["partition"]): range(r["from_offset"], r["until_offset"]) for r in ranges}
     return {c: record for c, record in records.items() if c[2] in bounds.get(c[:2], range(0))}
@@ -177,7 +183,11 @@ def check_archive(
     records = read_topic(bootstrap, topic)
     fates = fates_of(records)
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT fate, path FROM landing_files ORDER BY id")
+        cursor.execute(
+            "SELECT fate, path FROM landing_files f WHERE EXISTS (SELECT 1 FROM micro_batch_ranges r "
+            "WHERE r.micro_batch_id = f.micro_batch_id AND r.topic = %s) ORDER BY id",
+            (topic,),
+        )
         files: dict[str, list[PurePath]] = {"archived": [], "empty": [], "quarantined": []}
         for fate, path in cursor.fetchall():
             files[fate].append(lake / path)
@@ -193,20 +203,19 @@ def check_archive(
         landed = read_coordinates(files[fate], store)
         assert landed == Counter(wanted), f"{fate}: {len(landed)} landed, {len(wanted)} in Kafka"
     at: dict[tuple[str, int], int] = {}
-    counted: Counter[str] = Counter()
+    counted: Counter[tuple[int, str]] = Counter()
     for query, partition, begin, until, archived, empty, quarantined in commits:
         assert at.get((query, partition), begin) == begin, f"{query} {partition}: {at[query, partition]} then {begin}"
         at[query, partition] = until
         if query == "archive":
-            counted.update(archived=archived, empty=empty, quarantined=quarantined)
+            counted.update({(partition, "archived"): archived, (partition, "empty"): empty})
+            counted.update({(partition, "quarantined"): quarantined})
     ends = {c[1]: 0 for c in records}
     for _, partition, offset in records:
         ends[partition] = max(ends[partition], offset + 1)
     for (query, partition), until in at.items():
         assert until >= ends.get(partition, 0), f"{query} ends at {until} of topic partition {partition}"
-    assert counted == Counter(archived=len(fates.archived), empty=len(fates.empty), quarantined=len(fates.bad)), (
-        "the ledger's counts"
-    )
+    assert counted == counts_by_partition(fates), "the ledger's counts"
     return len(records)
 
 

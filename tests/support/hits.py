@@ -47,6 +47,25 @@ def rows_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     return [{**hit, "seconds": datetime.fromisoformat(hit["hittime"]).timestamp()} for hit in hits]
 
 
+def hit_of(record: audit.Record) -> dict[str, Any] | None:
+    """The hit of a good message; None for one that must be in quarantine."""
+    try:
+        found = json.loads((record.value or b"").decode())
+        moment = datetime.fromisoformat(found["hittime"]).timestamp()
+    except (UnicodeDecodeError, ValueError, KeyError, TypeError):
+        return None
+    safe = isinstance(found.get("zipcode"), str) and found["zipcode"].isascii() and found["zipcode"].isdigit()
+    named = isinstance(found.get("isp"), str) and 1 <= len(found["isp"].encode(errors="replace")) <= 200
+    in_time = -3600 <= record.timestamp / 1000 - moment <= 30 * 86_400
+    return {**found, "seconds": moment} if safe and named and in_time else None
+
+
+def fates_of(records: dict[audit.Coordinates, audit.Record]) -> audit.Fates:
+    """What the audit expects of a topic's records."""
+    found = {at: each for at, record in records.items() if (each := hit_of(record)) is not None}
+    return audit.Fates({(*at, 0): each for at, each in found.items()}, set(found), set(), records.keys() - found.keys())
+
+
 def counts_by_zip(hits: Iterable[dict[str, Any]]) -> Counter[Window]:
     """Hits per zip code and window of ten minutes, every five minutes from two past the hour, by hand."""
     counted: Counter[Window] = Counter()
