@@ -43,6 +43,7 @@ def demo(
             "Reconciled": _key_counts(result.verdict["reconciliation"]),
             "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
+            "Live": f"./tidemark top {declared.name} --serve" if declared.views else "",
             "Stop it all": "./tidemark down",
         }
     )

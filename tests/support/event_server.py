@@ -169,6 +169,31 @@ class ChangeServer(EventServer):
         return newline.join([*lines, b"", b""])
 
 
+class GrowingServer(ChangeServer):
+    """A log that grows while it is followed, over the same bad network; `add` is told to whoever is connected."""
+
+    def __init__(self, *, seed: int = 1, per_connection: int = 150) -> None:
+        super().__init__([], seed=seed, per_connection=per_connection)
+
+    def add(self, changes: Sequence[dict[str, Any]]) -> None:
+        """Tell of more changes."""
+        with self.lock:
+            self.changes = [*self.changes, *changes]
+
+    def serve(self, request: BaseHTTPRequestHandler, number: int, last_event_id: str | None) -> None:
+        first = json.loads(last_event_id)[0]["offset"] + 1 if last_event_id else 0
+        self.answer(request, Answer(end="reset"), self._growing(first, random.Random(self._rng.random())))
+
+    def _growing(self, first: int, rng: random.Random) -> Iterator[bytes]:
+        end = first + rng.randint(1, 2 * self._per_connection)
+        while not self.closing.wait(0.05):
+            until = min(end, len(self.changes))
+            yield from self._pieces(first, until, rng, cut=until == end)
+            first = until
+            if until == end:
+                return
+
+
 class ServiceServer(EventServer):
     """A log of changes a minute apart that answers as Wikimedia's service does.
 
