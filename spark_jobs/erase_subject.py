@@ -15,7 +15,6 @@ import json
 import sys
 from pathlib import Path
 
-from include.ledger.erasures.unfinished import coordinates_of
 from include.pipelines import load_pipeline
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
@@ -34,7 +33,7 @@ def main(argv: list[str]) -> int:
         from spark_jobs.erasure.delta import erase_from_delta
 
         session = build_session(f"erase {pipeline.name}", catalog=True)
-        erase_from_delta(session, pipeline, coordinates_of(arguments.erasure))
+        erase_from_delta(session, pipeline, arguments.erasure)
         return 0
     from spark_jobs.erasure.find import find_subject
 

@@ -9,7 +9,6 @@ from include.erasure import open_tables
 from include.erasure.keys import Keys
 from include.errors import UsageError
 from include.ledger.streams import lines
-from include.ledger.streams.incarnations import closed
 from include.monitor.text import quantity
 from include.pipelines.spec import KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
@@ -40,7 +39,6 @@ def check_erasable(pipeline: Pipeline, columns: Sequence[str]) -> None:
             set(columns).intersection(pipeline.archive.partition_by.values()),
             "the key is a partition column, and folders and the ledger bear its name",
         ),
-        (closed(pipeline.name), "one of its topics was deleted and created again: offsets do not tell its rows apart"),
     ]
     for is_so, why in refused:
         if is_so:

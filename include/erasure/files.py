@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 
 from include import lake
 from include.crash_points import crash_point
+from include.ledger.archive import landing_files
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.erasures import unfinished
+from include.ledger.erasures.coordinates import in_file
 from include.ledger.erasures.unfinished import Begun
 from include.offsets import Coordinates, Fate
 from include.pipelines.spec import Pipeline
@@ -27,10 +29,11 @@ _COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset"]
 
 def rewrite_files(pipeline: Pipeline, erasure: Begun) -> int:
     """Write the files that hold records of an erasure again without them, and return how many those were."""
-    gone = unfinished.coordinates_of(erasure.id)
+    gone = unfinished.records_of(erasure.id)
+    paths = unfinished.files_to_look_at(erasure)
     written = 0
-    for path in unfinished.files_to_look_at(erasure):
-        written += _rewrite(pipeline, erasure.id, path, gone)
+    for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
+        written += _rewrite(pipeline, erasure.id, path, in_file(gone, topic_ids))
     return written
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from include import lake
@@ -14,6 +15,8 @@ from include.erasure.quarantined import find_quarantined
 from include.errors import TidemarkError
 from include.ledger.erasures import kept_rows
 from include.ledger.erasures.intent import Found
+from include.ledger.quarantine import RecordKey
+from include.ledger.streams.incarnations import closed
 from include.pipelines.spec import Pipeline
 from include.settings import write_private
 from include.spark.run import run_job
@@ -35,16 +38,17 @@ def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
     Raises TidemarkError when a file cannot be read: what it holds is not known then.
     """
     quarantined = find_quarantined(pipeline.name, keys)
-    landing = kept_rows.landing_paths(pipeline.name)
-    registered = [
-        f"{each.location}/{name}"
-        for each in kept_rows.revisions_kept(pipeline.table)
-        if lake.exists(each.location)
-        for name in sorted(each.files)
-    ]
+    landed = kept_rows.landed_rows(pipeline.name)
+    registered = kept_rows.revised_rows(pipeline.name, _revisions(pipeline))
+    question = {
+        "keys": keys.keys,
+        "columns": list(columns),
+        "landing": [asdict(each) for each in landed],
+        "registered": [asdict(each) for each in registered],
+        "replayed": kept_rows.replayed_records(pipeline.name) if closed(pipeline.name) else [],
+    }
     with tempfile.TemporaryDirectory() as folder:
         asked, result = Path(folder) / "asked.json", Path(folder) / "found.json"
-        question = {"keys": keys.keys, "columns": list(columns), "landing": landing, "registered": registered}
         write_private(asked, json.dumps(question))
         write_private(result, "{}")
         arguments = ("--pipeline", pipeline.name, "--asked", str(asked), "--result", str(result))
@@ -55,9 +59,15 @@ def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
                 pipeline=pipeline.name,
             )
         said = json.loads(result.read_text())
-    by_file = {
-        name: {(topic, partition, offset) for topic, partition, offset in said[name]}
-        for name in ("landing", "registered")
-    }
+    by_file = {name: {RecordKey(*each) for each in said[name]} for name in ("landing", "registered")}
     found = Found(by_file["landing"], by_file["registered"] - by_file["landing"], quarantined, said["rows"])
     return Search(found, said["rows_of_others"])
+
+
+def _revisions(pipeline: Pipeline) -> dict[int, list[str]]:
+    """Return the files of all revisions of the archive table that are on disk, by the number of their interval."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for interval, each in kept_rows.revisions_kept(pipeline.table):
+        if lake.exists(each.location):
+            found[interval] += [f"{each.location}/{name}" for name in sorted(each.files)]
+    return found

@@ -7,23 +7,20 @@ from typing import Any
 from include import lake
 from include.erasure.keys import Keys
 from include.ledger import quarantine as ledger_quarantine
-from include.offsets import Coordinates
+from include.ledger.quarantine import RecordKey
+from include.quarantine.records import record_key
 
 _ROWS = 2_000
 """Records in memory at once."""
 
 
-def find_quarantined(pipeline: str, keys: Keys) -> set[Coordinates]:
+def find_quarantined(pipeline: str, keys: Keys) -> set[RecordKey]:
     """Return the quarantined records whose key, value, headers or detail name one of the keys."""
-    found: set[Coordinates] = set()
+    found: set[RecordKey] = set()
     for file in ledger_quarantine.files(pipeline):
         with lake.open_parquet(lake.uri(file.path)) as opened:
             for batch in opened.iter_batches(batch_size=_ROWS):
-                found.update(
-                    (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"])
-                    for row in batch.to_pylist()
-                    if _names(row, keys)
-                )
+                found.update(record_key(row, file) for row in batch.to_pylist() if _names(row, keys))
     return found
 
 

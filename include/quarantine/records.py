@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures.coordinates import being_erased
 from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
-from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.times import format_time
 
@@ -83,7 +83,7 @@ def select(pipeline: str, selection: Selection) -> list[Quarantined]:
     Raises UsageError when it names one that is not there.
     """
     selected = [
-        Quarantined(_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
+        Quarantined(record_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
         for file in ledger_quarantine.files(pipeline, selection.range)
         for row in _read(pipeline, file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
         if selection.holds(row)
@@ -119,7 +119,7 @@ def records(
         for row in _read(pipeline, file, columns):
             if not wanted.holds(row):
                 continue
-            key = _key(row, file)
+            key = record_key(row, file)
             became = _became(key, decided)
             if state in (None, became["state"]):
                 known = {"kafka_timestamp": format_time(row["kafka_timestamp"]), "topic_id": key.topic_id}
@@ -130,7 +130,7 @@ def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[s
     """Return the first quarantined records of a range with the keys of `records`, in the order of offsets."""
     tp = within.topic_partition
     rows = [
-        (row, _key(row, file))
+        (row, record_key(row, file))
         for file in ledger_quarantine.files(pipeline, within)
         for row in _read(pipeline, file, _SHOWN)
         if (row["kafka_topic"], row["kafka_partition"]) == (tp.topic, tp.partition)
@@ -155,7 +155,7 @@ def latest_records(
         # A compacted file holds other micro-batches, too; those come again with their own.
         for file in reversed(ledger_quarantine.files(pipeline, batches=at_once)):
             for row in _read(pipeline, file, _SHOWN):
-                key = _key(row, file)
+                key = record_key(row, file)
                 if selection.holds(row) and key.topic_id and key not in seen:
                     seen.add(key)
                     chosen.append((row, key))
@@ -182,19 +182,16 @@ def _read(pipeline: str, file: QuarantineFile, columns: list[str]) -> list[dict[
     with lake.open_parquet(lake.uri(file.path)) as opened:
         rows: list[dict[str, Any]] = opened.read(columns=columns).to_pylist()
     gone = being_erased(pipeline)
-    return [each for each in rows if not gone or _coordinates(each) not in gone]
+    return [each for each in rows if not gone or record_key(each, file) not in gone]
 
 
-def _coordinates(row: dict[str, Any]) -> Coordinates:
-    return row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]
-
-
-def _key(row: dict[str, Any], file: QuarantineFile) -> RecordKey:
+def record_key(row: Mapping[str, Any], file: QuarantineFile) -> RecordKey:
+    """Return the key of the record that a row of a file holds."""
     topic_id = _origin(row, file).topic_id
     return RecordKey(row["kafka_topic"], topic_id, row["kafka_partition"], row["kafka_offset"])
 
 
-def _origin(row: dict[str, Any], file: QuarantineFile) -> Origin:
+def _origin(row: Mapping[str, Any], file: QuarantineFile) -> Origin:
     return file.origin(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["kafka_offset"])
 
 

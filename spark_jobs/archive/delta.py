@@ -115,10 +115,21 @@ def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, said: Mapp
 
 
 @_on_top_of_others
-def delete_records(spark: SparkSession, pipeline: Pipeline, erased: Collection[Coordinates]) -> None:
-    """Delete the rows of records in one commit, and write again what other engines only marked as deleted."""
-    rows = frame_of(spark, sorted(erased), "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
-    is_erased = " AND ".join(f"kept.{name} = erased.{name}" for name in rows.columns)
+def delete_records(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    erased: Collection[Coordinates],
+    twins: Mapping[Coordinates, Sequence[str]],
+) -> None:
+    """Delete the rows of records in one commit, and write again what other engines only marked as deleted.
+
+    `twins`: by coordinates, the intervals whose rows there are of another incarnation of the topic, and stay.
+    """
+    coordinates = ("kafka_topic", "kafka_partition", "kafka_offset")
+    columns = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, twins ARRAY<STRING>"
+    rows = frame_of(spark, [(*at, list(twins.get(at, ()))) for at in sorted(erased)], columns)
+    is_at = " AND ".join(f"kept.{name} = erased.{name}" for name in coordinates)
+    is_erased = f"{is_at} AND (kept.interval IS NULL OR NOT array_contains(erased.twins, kept.interval))"
     table = DeltaTable.forPath(spark, location(pipeline))
     for name, value in _WHOLE_FILES.items():
         spark.conf.set(name, value)

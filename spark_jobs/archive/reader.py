@@ -10,7 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger.archive import landing_files, snapshots
-from include.ledger.erasures.coordinates import being_erased
+from include.ledger.archive.positions import stored_topics
+from include.ledger.erasures.coordinates import being_erased, in_file
 from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import Pipeline
@@ -55,24 +56,29 @@ def read_archived_by_event_time(
     rows = _read_incarnations(spark, pipeline, located.paths)
     if located.removed:
         kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
+        kept = without(kept, in_file(being_erased(pipeline.name), stored_topics(pipeline.name)))
         rows = rows.unionByName(kept.withColumn("closed_topic_id", F.lit("")))
-    rows = without(rows, being_erased(pipeline.name))
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
 
 
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """Return the rows of landing files. Columns: the archive table's, and `closed_topic_id`."""
-    schema, gone = archive_schema(pipeline), closed(pipeline.name)
+    """Return the rows of landing files, without what is being erased.
+
+    Columns: the archive table's, and `closed_topic_id`.
+    """
+    schema, gone, erased = archive_schema(pipeline), closed(pipeline.name), being_erased(pipeline.name)
     if not gone:
-        return read_files(spark, paths, schema).withColumn("closed_topic_id", F.lit(""))
+        rows = without(read_files(spark, paths, schema), in_file(erased, {}))
+        return rows.withColumn("closed_topic_id", F.lit(""))
     incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
-        old = tuple(sorted((topic, each) for topic, each in topic_ids.items() if each in gone))
-        incarnations.setdefault(old, []).append(path)
+        incarnations.setdefault(tuple(sorted(topic_ids.items())), []).append(path)
     parts = [
-        read_files(spark, files, schema).withColumn("closed_topic_id", _closed_topic_id(old))
-        for old, files in sorted(incarnations.items())
+        without(read_files(spark, files, schema), in_file(erased, dict(topic_ids))).withColumn(
+            "closed_topic_id", _closed_topic_id(each for each in topic_ids if each[1] in gone)
+        )
+        for topic_ids, files in sorted(incarnations.items())
     ]
     empty = read_files(spark, [], schema).withColumn("closed_topic_id", F.lit(""))
     return reduce(DataFrame.unionByName, parts, empty)
@@ -95,8 +101,8 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
-    rows = read_files(spark, paths, archive_schema(pipeline))
-    return _with_event_time(pipeline, without(rows, being_erased(pipeline.name)))
+    rows = _read_incarnations(spark, pipeline, paths).drop("closed_topic_id")
+    return _with_event_time(pipeline, rows)
 
 
 def read_unarchived(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:

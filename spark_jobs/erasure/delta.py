@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from pyspark.sql import SparkSession
 
 from include.crash_points import crash_point
 from include.lake.delta_log import forget_values
+from include.ledger.erasures.unfinished import records_of, twins_of
 from include.ledger.intervals import attempts
-from include.offsets import Coordinates
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import (
     delete_older_files,
@@ -22,17 +20,18 @@ from spark_jobs.archive.delta import (
 from spark_jobs.publication.delta import pin_view, pinned_version, restore_rows
 
 
-def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erased: Collection[Coordinates]) -> None:
-    """Let a Delta table hold nothing of the records, in no version. Nobody may append to it meanwhile.
+def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int) -> None:
+    """Let a Delta table hold nothing of an erasure's records, in no version. Nobody may append to it meanwhile.
 
     Transactions and what commits say of their intervals stay in the log; time travel begins at a new version, to
     which the view is pinned before older files go. Doing it twice is once.
     """
+    erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name):
         pinned = pinned_version(spark, pipeline)
         if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline)):
             restore_rows(spark, pipeline, {})
-        delete_records(spark, pipeline, erased)
+        delete_records(spark, pipeline, erased, twins_of(erasure))
         crash_point("delta_rows_erased")
         version = write_checkpoint(spark, pipeline)
         crash_point("delta_checkpoint_written")

@@ -10,20 +10,26 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import IDENTITY, Pipeline
+from spark_jobs.archive.erased import without
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.frames import frame_of
 
-_RECORD = list(IDENTITY[:3])
+_ID = "kafka_topic_id"
+_RECORD = ["kafka_topic", _ID, "kafka_partition", "kafka_offset"]
+"""A record for ever, in the order of the ledger's `RecordKey`."""
 
 
 def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return coordinates of the records with a row of one of the keys, and how many rows these are.
 
-    `asked`: keys, columns (paths inside a row), and the files: landing, registered. The answer has the coordinates by
-    landing and registered, rows (each once, wherever it lies), and rows_of_others, which the same records hold.
+    `asked`: keys, columns (paths inside a row), the files by incarnations of topics (`include/erasure/find.py`):
+    landing, registered, and the coordinates that replays delivered, which are looked for in landing only. The answer
+    has the records by landing and registered, rows (each once, wherever it lies), and rows_of_others, which the same
+    records hold.
     """
     files = {name: _rows(spark, pipeline, asked[name]) for name in ("landing", "registered")}
+    files["registered"] = without(files["registered"], [(*at,) for at in asked["replayed"]])
     marked = {name: _mark(rows, asked["columns"], asked["keys"]) for name, rows in files.items()}
     kept = reduce(DataFrame.unionByName, (rows.withColumn("file", F.lit(name)) for name, rows in marked.items()))
     records = kept.where("is_asked").select("file", *_RECORD).distinct().persist()
@@ -31,14 +37,23 @@ def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, An
     for row in records.toLocalIterator():
         by_file[row["file"]].append([row[name] for name in _RECORD])
     rows = kept.join(F.broadcast(records.select(*_RECORD).distinct()), _RECORD, "left_semi")
-    each_once = rows.groupBy(*IDENTITY).agg(F.max("is_asked").alias("is_asked"))
+    each_once = rows.groupBy(_ID, *IDENTITY).agg(F.max("is_asked").alias("is_asked"))
     counted = each_once.agg(F.count_if("is_asked").alias("rows"), F.count_if(~F.col("is_asked")).alias("others"))
     (count,) = counted.collect()
     return {**by_file, "rows": count["rows"], "rows_of_others": count["others"]}
 
 
-def _rows(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    return read_files(spark, paths, archive_schema(pipeline))
+def _rows(spark: SparkSession, pipeline: Pipeline, files: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Return the rows of files by incarnations. Columns: the archive table's, and `kafka_topic_id`."""
+    schema = archive_schema(pipeline)
+    empty = read_files(spark, [], schema).withColumn(_ID, F.lit(""))
+    parts = [read_files(spark, each["paths"], schema).withColumn(_ID, _topic_id(each["topic_ids"])) for each in files]
+    return reduce(DataFrame.unionByName, parts, empty)
+
+
+def _topic_id(topic_ids: Mapping[str, str]) -> Column:
+    known = [F.when(F.col("kafka_topic") == topic, F.lit(topic_id)) for topic, topic_id in sorted(topic_ids.items())]
+    return F.coalesce(*known, F.lit(""))
 
 
 def _mark(rows: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataFrame:
@@ -46,4 +61,4 @@ def _mark(rows: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataF
     asked = F.broadcast(frame_of(rows.sparkSession, ((key,) for key in keys), "asked_key STRING"))
     is_one: Column = reduce(Column.__or__, (F.col(column).cast("STRING") == F.col("asked_key") for column in columns))
     marked = rows.join(asked, is_one, "left")
-    return marked.select(*IDENTITY, F.col("asked_key").isNotNull().alias("is_asked"))
+    return marked.select(_ID, *IDENTITY, F.col("asked_key").isNotNull().alias("is_asked"))

@@ -47,7 +47,7 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
     left_out = {each.key for each in noted if each.ended and each.ended.partition != each.began.partition}
     # Of what an erased record found, the rows tell nothing any more.
     erased = set(erased_within(pipeline, pinned.ranges))
-    left_out |= {each.key for each in noted if {_record(each.began), _record(each.ended)} & erased}
+    left_out |= {each.key for each in noted if _records(each, pinned.topic_ids) & erased}
     given: set[Change] = set()
     for key, place, is_up, is_first in _states(report, rows.where(within(watched.ranges))):
         if place is None:
@@ -102,8 +102,14 @@ def _changes_in(outage: Outage, ranges: Iterable[OffsetRange], topic_ids: Mappin
             yield outage.key, place, is_up
 
 
-def _record(place: Place | None) -> Coordinates | None:
-    return (place.topic, place.partition, place.offset) if place is not None else None
+def _records(outage: Outage, topic_ids: Mapping[str, str]) -> set[Coordinates]:
+    """The records that began and ended it, of these incarnations of the topics."""
+    places = (outage.began, outage.began_topic_id), (outage.ended, outage.ended_topic_id)
+    return {
+        (place.topic, place.partition, place.offset)
+        for place, topic_id in places
+        if place is not None and topic_ids.get(place.topic) == topic_id
+    }
 
 
 def _lies_in(place: Place, ranges: Iterable[OffsetRange]) -> bool:

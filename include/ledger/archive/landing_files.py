@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, topic_ids
 from include.ledger.database import session
-from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
+from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Replay
 from include.offsets import Fate, OffsetRange
 
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
@@ -156,19 +156,24 @@ def may_hold_events(low: datetime, high: datetime) -> ColumnElement[bool]:
 
 
 def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return, by path, the topics that the file's micro-batches read, with their ids."""
+    """Return, by path, the topics that the file's micro-batches read, or whose records a replay put there, with ids.
+
+    No file holds two incarnations of a topic. A topic of a replay's file that is missing here has erased rows there
+    only: a record's replay is forgotten when its erasure begins, its row some time later.
+    """
     by_path: dict[str, dict[str, str]] = {}
     with session() as ledger:
         for start in range(0, len(paths), _AT_ONCE):
-            rows = ledger.execute(
-                select(LandingFileRow.path, MicroBatchRange.topic, MicroBatchRange.topic_id)
-                .join(MicroBatchRange, MicroBatchRange.micro_batch_id == LandingFileRow.micro_batch_id)
-                .where(LandingFileRow.path.in_(paths[start : start + _AT_ONCE]))
-                .distinct()
-            )
-            for path, topic, topic_id in rows:
-                by_path.setdefault(path, {})[topic] = topic_id
-    return by_path
+            for model in (MicroBatchRange, Replay):
+                rows = ledger.execute(
+                    select(LandingFileRow.path, model.topic, model.topic_id)
+                    .join(model, model.micro_batch_id == LandingFileRow.micro_batch_id)
+                    .where(LandingFileRow.path.in_(paths[start : start + _AT_ONCE]))
+                    .distinct()
+                )
+                for path, topic, topic_id in rows:
+                    by_path.setdefault(path, {})[topic] = topic_id
+    return {path: by_path.get(path, {}) for path in paths}
 
 
 def before_events(pipeline: str, since: datetime) -> int:

@@ -15,6 +15,8 @@ from include.ledger.archive.positions import topic_ids
 from include.ledger.database import lock, session
 from include.ledger.intervals.pinned import PinnedInterval
 from include.ledger.models import ErasedRecord, Erasure, IntervalRange, IntervalRow, Replay
+from include.ledger.quarantine.decisions import key_of
+from include.ledger.quarantine.records import RecordKey
 from include.offsets import Coordinates, OffsetRange
 from include.times import Interval
 
@@ -49,15 +51,23 @@ def _within(ledger: Session, pipeline: str, current: Mapping[str, str], each: Of
     return [(tp.topic, tp.partition, offset) for offset in ledger.scalars(wanted)]
 
 
-def being_erased(pipeline: str) -> frozenset[Coordinates]:
+def being_erased(pipeline: str) -> frozenset[RecordKey]:
     """Return the records of an erasure that is not finished: files may still hold them, and nobody may read them."""
     wanted = (
-        select(ErasedRecord.topic, ErasedRecord.topic_partition, ErasedRecord.record_offset)
+        select(ErasedRecord.topic, ErasedRecord.topic_id, ErasedRecord.topic_partition, ErasedRecord.record_offset)
         .join(Erasure, Erasure.id == ErasedRecord.erasure_id)
         .where(Erasure.pipeline == pipeline, Erasure.ended_at.is_(None))
     )
     with session() as ledger:
-        return frozenset((topic, partition, offset) for topic, partition, offset in ledger.execute(wanted))
+        return frozenset(RecordKey(*row) for row in ledger.execute(wanted).tuples())
+
+
+def in_file(records: Iterable[RecordKey], topic_ids: Mapping[str, str]) -> frozenset[Coordinates]:
+    """Return the coordinates that some records have in a file whose topics have these ids.
+
+    What a topic without an id there has in it, no other incarnation has (`landing_files.topic_ids_of_files`).
+    """
+    return frozenset(each.coordinates for each in records if topic_ids.get(each.topic, each.topic_id) == each.topic_id)
 
 
 def last_erasure(pipeline: str) -> int:
@@ -95,24 +105,24 @@ def check_registered(ledger: Session, pinned: PinnedInterval, build: int) -> Non
     check_built_since(ledger, pinned, Erasure.last_build >= build)
 
 
-def intervals_with(pipeline: str, coordinates: Collection[Coordinates]) -> list[Interval]:
+def intervals_with(pipeline: str, records: Collection[RecordKey]) -> list[Interval]:
     """Return the pinned intervals that hold some of the records, or deliver their replays, oldest first."""
-    wanted = frozenset(coordinates)
-    by_log: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for topic, partition, offset in sorted(wanted):
-        by_log[topic, partition].append(offset)
+    wanted = frozenset(records)
+    by_log: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for each in sorted(wanted):
+        by_log[each.topic, each.topic_id, each.partition].append(each.offset)
     pinned = select(IntervalRow, IntervalRange).join(IntervalRange, IntervalRange.interval_id == IntervalRow.id)
     replays = select(IntervalRow, Replay).join(Replay, Replay.interval_id == IntervalRow.id)
     with session() as ledger:
         found = {
             Interval(row.from_time, row.to_time)
             for row, part in ledger.execute(pinned.where(IntervalRow.pipeline == pipeline)).tuples()
-            if _holds(by_log[part.topic, part.topic_partition], part.from_offset, part.until_offset)
+            if _holds(by_log[part.topic, part.topic_id, part.topic_partition], part.from_offset, part.until_offset)
         }
         found |= {
             Interval(row.from_time, row.to_time)
             for row, replay in ledger.execute(replays.where(IntervalRow.pipeline == pipeline)).tuples()
-            if (replay.topic, replay.topic_partition, replay.record_offset) in wanted
+            if key_of(replay) in wanted
         }
     return sorted(found, key=lambda each: each.from_time)
 

@@ -15,16 +15,16 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from include.errors import UsageError
-from include.ledger.archive.positions import topic_ids
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import lock_erasing
 from include.ledger.erasures.scrub import Forget, forget
 from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Build, DivertedRecord, ErasedRecord, Erasure, QuarantineNote, Replay, Revision
+from include.ledger.quarantine import RecordKey
 from include.ledger.streams import writers
 from include.ledger.streams.generations import open_in
-from include.offsets import Coordinates, Fate
+from include.offsets import Fate
 
 _AT_ONCE = 5_000
 """Rows in one statement."""
@@ -47,11 +47,11 @@ class Request:
 class Found:
     """The records that hold a key."""
 
-    landed: Collection[Coordinates]
+    landed: Collection[RecordKey]
     """With rows in landing files."""
-    registered: Collection[Coordinates]
+    registered: Collection[RecordKey]
     """With rows in revisions only: their landing files were removed, or newer code made these rows."""
-    quarantined: Collection[Coordinates]
+    quarantined: Collection[RecordKey]
     rows: int
     """Rows of the archive table."""
 
@@ -162,7 +162,6 @@ def _check_alone(ledger: Session, pipeline: str) -> None:
 
 
 def _note_records(ledger: Session, erasure: int, pipeline: str, found: Found) -> None:
-    ids = topic_ids(ledger, pipeline)
     fates = {
         **dict.fromkeys(found.registered, Fate.EMPTY),
         **dict.fromkeys(found.landed, Fate.ARCHIVED),
@@ -171,14 +170,14 @@ def _note_records(ledger: Session, erasure: int, pipeline: str, found: Found) ->
     rows: list[dict[str, Any]] = [
         {
             "pipeline": pipeline,
-            "topic": topic,
-            "topic_id": ids[topic],
-            "topic_partition": partition,
-            "record_offset": offset,
+            "topic": record.topic,
+            "topic_id": record.topic_id,
+            "topic_partition": record.partition,
+            "record_offset": record.offset,
             "fate": str(fate),
             "erasure_id": erasure,
         }
-        for (topic, partition, offset), fate in sorted(fates.items())
+        for record, fate in sorted(fates.items())
     ]
     for start in range(0, len(rows), _AT_ONCE):
         ledger.execute(insert(ErasedRecord).on_conflict_do_nothing(), rows[start : start + _AT_ONCE])

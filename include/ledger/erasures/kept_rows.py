@@ -1,20 +1,72 @@
-"""Every file that may hold rows of a pipeline's archive: landing, and revisions in whatever state."""
+"""Every file that may hold rows of a pipeline's archive: landing, and revisions in whatever state.
+
+A row tells the name of its topic, not which incarnation of it. Of landing the micro-batches know it, of a revision the
+interval that built it, but for rows that replays delivered: those lie in the replays' own files, too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
 from sqlalchemy import select
 
+from include.ledger.archive.landing_files import topic_ids_of_files
 from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.archive.positions import stored_topics
 from include.ledger.database import session
 from include.ledger.intervals.revisions import BuiltRevision, as_built
 from include.ledger.intervals.states import RevisionState
-from include.ledger.models import LandingFileRow, MicroBatch, Revision
+from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, Replay, Revision
 from include.ledger.quarantine import REPLAY
-from include.offsets import Fate
+from include.ledger.quarantine.decisions import key_of
+from include.ledger.streams.incarnations import closed
+from include.offsets import Coordinates, Fate
 
 
-def landing_paths(pipeline: str) -> list[str]:
-    """Return the paths of the archived landing files that are there, those of replays too."""
+@dataclass(frozen=True)
+class KeptRows:
+    """Files whose rows come from the same incarnations of topics."""
+
+    topic_ids: Mapping[str, str]
+    """Topics with Kafka's ids."""
+    paths: Sequence[str]
+
+
+def landed_rows(pipeline: str) -> list[KeptRows]:
+    """Return the archived landing files that are there, those of replays too; paths below the lake."""
+    paths = _landing_paths(pipeline)
+    if not closed(pipeline):
+        return [KeptRows(stored_topics(pipeline), paths)]
+    return _grouped((path, topic_ids) for path, topic_ids in topic_ids_of_files(paths).items())
+
+
+def revised_rows(pipeline: str, revisions: Mapping[int, Sequence[str]]) -> list[KeptRows]:
+    """Return the files of revisions, which are given by the number of their interval."""
+    topic_ids: dict[int, dict[str, str]] = {each: {} for each in revisions}
+    wanted = select(IntervalRange.interval_id, IntervalRange.topic, IntervalRange.topic_id)
+    with session() as ledger:
+        of_pipeline = wanted.join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)
+        for interval, topic, topic_id in ledger.execute(of_pipeline.where(IntervalRow.pipeline == pipeline)):
+            topic_ids.setdefault(interval, {})[topic] = topic_id
+    return _grouped((path, topic_ids[each]) for each, paths in revisions.items() for path in paths)
+
+
+def replayed_records(pipeline: str) -> list[Coordinates]:
+    """Return the coordinates of records with rows of replays, which an interval of another incarnation may hold."""
+    with session() as ledger:
+        rows = ledger.scalars(select(Replay).where(Replay.pipeline == pipeline, Replay.fate == Fate.ARCHIVED))
+        return sorted(key_of(row).coordinates for row in rows)
+
+
+def _grouped(files: Iterable[tuple[str, Mapping[str, str]]]) -> list[KeptRows]:
+    by_topics: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for path, topic_ids in files:
+        by_topics.setdefault(tuple(sorted(topic_ids.items())), []).append(path)
+    return [KeptRows(dict(topics), sorted(paths)) for topics, paths in sorted(by_topics.items())]
+
+
+def _landing_paths(pipeline: str) -> list[str]:
     wanted = (
         select(LandingFileRow.path)
         .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
@@ -30,8 +82,11 @@ def landing_paths(pipeline: str) -> list[str]:
         return sorted(ledger.scalars(wanted))
 
 
-def revisions_kept(table: str) -> list[BuiltRevision]:
-    """Return the revisions of a table that are not removed."""
+def revisions_kept(table: str) -> list[tuple[int, BuiltRevision]]:
+    """Return the revisions of a table that are not removed, each after the number of its interval."""
     wanted = select(Revision).where(Revision.table_name == table, Revision.state != RevisionState.REMOVED)
     with session() as ledger:
-        return [as_built(row) for row in ledger.scalars(wanted.order_by(Revision.table_partition, Revision.id))]
+        return [
+            (row.interval_id, as_built(row))
+            for row in ledger.scalars(wanted.order_by(Revision.table_partition, Revision.id))
+        ]

@@ -27,7 +27,7 @@ from include.ledger.models import (
     MicroBatchRange,
     Revision,
 )
-from include.ledger.quarantine import REPLAY
+from include.ledger.quarantine import REPLAY, RecordKey
 from include.offsets import Coordinates, Fate
 from include.times import Interval
 
@@ -85,12 +85,35 @@ def erasures(pipeline: str) -> list[Begun]:
         ]
 
 
-def coordinates_of(erasure: int) -> frozenset[Coordinates]:
+def records_of(erasure: int) -> frozenset[RecordKey]:
     """Return the records of an erasure."""
-    wanted = select(ErasedRecord.topic, ErasedRecord.topic_partition, ErasedRecord.record_offset)
+    wanted = select(ErasedRecord.topic, ErasedRecord.topic_id, ErasedRecord.topic_partition, ErasedRecord.record_offset)
     with session() as ledger:
-        rows = ledger.execute(wanted.where(ErasedRecord.erasure_id == erasure))
-        return frozenset((topic, partition, offset) for topic, partition, offset in rows)
+        rows = ledger.execute(wanted.where(ErasedRecord.erasure_id == erasure)).tuples()
+        return frozenset(RecordKey(*row) for row in rows)
+
+
+_TWINS = """
+    SELECT e.topic, e.topic_partition, e.record_offset, i.from_time, i.to_time
+    FROM erased_records e
+    JOIN interval_ranges r ON r.topic = e.topic AND r.topic_id <> e.topic_id AND r.topic_partition = e.topic_partition
+        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
+    JOIN intervals i ON i.id = r.interval_id AND i.pipeline = e.pipeline
+    WHERE e.erasure_id = :erasure AND NOT EXISTS (
+        SELECT FROM erased_records o
+        WHERE o.pipeline = e.pipeline AND o.topic = e.topic AND o.topic_id = r.topic_id
+            AND o.topic_partition = e.topic_partition AND o.record_offset = e.record_offset
+    )
+"""
+
+
+def twins_of(erasure: int) -> dict[Coordinates, list[str]]:
+    """Return the labels of intervals with a record, not erased, of another incarnation at an erased one's offset."""
+    found: dict[Coordinates, list[str]] = {}
+    with session() as ledger:
+        for topic, partition, offset, begin, end in ledger.execute(text(_TWINS), {"erasure": erasure}):
+            found.setdefault((topic, partition, offset), []).append(Interval(begin, end).label)
+    return found
 
 
 _FILES = """

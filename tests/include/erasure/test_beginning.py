@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,22 +16,34 @@ from include.erasure.keys import Keys, hashes_of
 from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import landing_files
 from include.ledger.database import session
-from include.ledger.erasures import intent, unfinished
-from include.ledger.erasures.coordinates import being_erased, erased_within, intervals_with, last_erasure
+from include.ledger.erasures import intent, kept_rows, unfinished
+from include.ledger.erasures.coordinates import being_erased, erased_within, in_file, intervals_with, last_erasure
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, evidence
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
-from include.ledger.models import Erasure, IntervalRange, LandingFileRow, ListedRow, MicroBatchRange, Replay, Topic
-from include.ledger.quarantine import replayed_into
+from include.ledger.models import (
+    Erasure,
+    IntervalRange,
+    LandingFileRow,
+    ListedRow,
+    MicroBatchRange,
+    Replay,
+    Topic,
+    TopicIncarnation,
+)
+from include.ledger.quarantine import RecordKey, replayed_into
 from include.ledger.streams import writers
-from include.offsets import Coordinates, Fate, Fates, OffsetRange
+from include.offsets import Fate, Fates, OffsetRange
 from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
+from include.times import Interval
 from tests.conftest import Home
 from tests.support import attempts as made
-from tests.support.committed import TP, commit, register, span
+from tests.support.committed import DAY, TP, commit, register, span
 
 pytestmark = pytest.mark.services
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -42,11 +55,11 @@ def pipeline(postgres: Home, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def at(offset: int) -> Coordinates:
-    return "events", 0, offset
+def at(offset: int, topic_id: str = "id") -> RecordKey:
+    return RecordKey("events", topic_id, 0, offset)
 
 
-def begin(pipeline: str, landed: set[Coordinates], quarantined: set[Coordinates], key: str = "cam-1") -> int:
+def begin(pipeline: str, landed: set[RecordKey], quarantined: set[RecordKey], key: str = "cam-1") -> int:
     """What the command does once it has searched."""
     lease = writers.acquire(pipeline)
     try:
@@ -100,7 +113,7 @@ def test_records_move_from_their_fates_to_erased_in_every_count(pipeline: str) -
         noted = ledger.get_one(Erasure, erasure)
         assert "cam-1" not in str(vars(noted))
         assert noted.intervals == [interval]
-    assert erased_within(pipeline, [span(2, 8)]) == [at(2), at(7)]
+    assert erased_within(pipeline, [span(2, 8)]) == [at(2).coordinates, at(7).coordinates]
     assert being_erased(pipeline) == {at(1), at(2), at(7), at(9)}
     unfinished.finish(erasure, {})
     assert being_erased(pipeline) == frozenset()
@@ -131,6 +144,53 @@ def test_files_are_written_without_the_records_and_again_after_a_kill_nothing_is
         rows = ledger.query(LandingFileRow).where(LandingFileRow.path == path).order_by(LandingFileRow.micro_batch_id)
         assert [(row.rows, row.bytes) for row in rows] == [(4, place.stat().st_size), (3, place.stat().st_size)]
     assert rewrite_files(declared, begun) == 0
+
+
+def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeline: str) -> None:
+    """The old incarnation's interval is the first, the new one's the second; the old record 1 is erased."""
+    batches = [commit(pipeline, number, 0, 10, archived=5) for number in (0, 1)]
+    intervals = [register(pipeline, number, 0, 10) for number in (0, 1)]
+    with session() as ledger:
+        ledger.get_one(MicroBatchRange, (batches[0], "events", 0)).topic_id = "old"
+        ledger.get_one(IntervalRange, (intervals[0], "events", 0)).topic_id = "old"
+        ledger.add(
+            TopicIncarnation(
+                pipeline=pipeline, topic="events", topic_id="old", topic_partitions=1, successor_id="id",
+                closed_by="me@here", reason="moved",
+            )
+        )  # fmt: skip
+        paths = [
+            ledger.query(LandingFileRow).where(LandingFileRow.micro_batch_id == each).one().path for each in batches
+        ]
+    for batch, path in zip(batches, paths, strict=True):
+        write(path, [0, 1, 2, 3, 4])
+        note_fates(pipeline, batch, 5, 0)
+    groups = kept_rows.landed_rows(pipeline)
+    assert [(each.topic_ids, list(each.paths)) for each in groups] == [
+        ({"events": "id"}, [paths[1]]),
+        ({"events": "old"}, [paths[0]]),
+    ]
+    revised = kept_rows.revised_rows(pipeline, {intervals[0]: ["a"], intervals[1]: ["b"]})
+    assert [(each.topic_ids["events"], list(each.paths)) for each in revised] == [("id", ["b"]), ("old", ["a"])]
+
+    erasure = begin(pipeline, {at(1, "old")}, set())
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    assert begun.intervals == (intervals[0],)
+    assert rewrite_files(load_pipeline("nest_cameras"), begun) == 1
+    assert lake.exists(lake.uri(paths[1]))
+    assert not lake.exists(lake.uri(paths[0]))
+    assert erased_within(pipeline, [span(0, 10)]) == []
+    assert erased_within(pipeline, [OffsetRange(TP, 0, 10, "old")]) == [at(1).coordinates]
+    assert [unfinished.twins_of(erasure)[at(1).coordinates]] == [[Interval(DAY + HOUR, DAY + 2 * HOUR).label]]
+    assert [len(intervals_with(pipeline, {at(1, each)})) for each in ("old", "id", "no such")] == [1, 1, 0]
+
+
+def test_row_of_a_replay_goes_whichever_replay_is_left_when_its_file_is_written_again(pipeline: str) -> None:
+    """The replay of an erased record is forgotten at once, so that its file alone does not tell the incarnation."""
+    assert in_file({at(1, "old")}, {}) == {at(1).coordinates}
+    assert in_file({at(1, "old")}, {"events": "old"}) == {at(1).coordinates}
+    assert in_file({at(1, "old")}, {"events": "id"}) == frozenset()
 
 
 def test_second_erasure_waits_for_the_first_and_takes_each_record_once(pipeline: str) -> None:
@@ -180,7 +240,7 @@ def erase_from(pipeline: str, attempt: int) -> None:
     pinned = attempts.load_attempt(attempt).pinned
     with session() as ledger:
         ledger.add(Topic(pipeline=pipeline, topic=made.TOPIC, topic_id="id", topic_partitions=2))
-    begin(pipeline, {(made.TOPIC, 0, pinned.ranges[0].from_offset)}, set())
+    begin(pipeline, {RecordKey(made.TOPIC, "id", 0, pinned.ranges[0].from_offset)}, set())
 
 
 def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) -> None:
