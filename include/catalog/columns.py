@@ -7,9 +7,10 @@ files too (`_WIDER`). Readers find columns by name, so their order is free.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from include.errors import UsageError
@@ -79,6 +80,8 @@ class Columns:
     fields: tuple[Field, ...]
     """Without those that name partitions."""
     partition_by: tuple[str, ...]
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of columns that were renamed, to those that they had first."""
 
 
 def declared_columns(pipeline: Pipeline, table: str) -> Columns:
@@ -95,6 +98,28 @@ def declared_types(pipeline: Pipeline) -> dict[str, dict[str, str]]:
         table: {each.name: type_name(each) for each in declared_columns(pipeline, table).fields}
         for table in pipeline.tables
     }
+
+
+def paths_of(columns: Columns) -> list[str]:
+    """Return the paths of all fields, down into nested ones, by the first names of columns; partition columns last."""
+    firsts = (replace(each, name=columns.renamed.get(each.name, each.name)) for each in columns.fields)
+    return [path for each in firsts for path in _paths(each.name, each)] + list(columns.partition_by)
+
+
+def _paths(path: str, field: Field) -> Iterator[str]:
+    yield path
+    for name, inner in inner_fields(field):
+        yield from _paths(f"{path}.{name}", inner)
+
+
+def inner_fields(field: Field) -> list[tuple[str, Field]]:
+    """Return the fields inside of one by their names; an array's element and a map's key and value have one, too."""
+    match _kind(field):
+        case "ARRAY":
+            return [("element", field.inner[0])]
+        case "MAP":
+            return [("key", field.inner[0]), ("value", field.inner[1])]
+    return [(each.name, each) for each in field.inner]
 
 
 def _view(pipeline: Pipeline, table: str) -> AdditiveView:

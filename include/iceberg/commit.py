@@ -24,11 +24,11 @@ from pyiceberg.typedef import Record
 from include.catalog import DATABASE
 from include.catalog.columns import declared_columns
 from include.errors import TidemarkError
-from include.iceberg.catalog import OWNER, find, location_of, unescaped
-from include.iceberg.properties import said_of, say
-from include.iceberg.schema import follow_declaration, partition_spec, schema_of
+from include.iceberg.catalog import OWNER, find, unescaped
+from include.iceberg.numbers import numbers_of
+from include.iceberg.schema import create, follow_declaration
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
-from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own
+from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own, said_of, say
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -66,22 +66,11 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
     """Return the Iceberg table, created if it is missing. Raises UsageError when it is not the pipeline's."""
     if (stored := find(catalog, pipeline, table)) is not None:
         return _with_properties(stored)
-    columns = declared_columns(pipeline, table)
-    schema = schema_of(columns)
+    said = {**_PROPERTIES, OWNER: pipeline.name}
     try:
-        created = catalog.create_table(
-            (DATABASE, table),
-            schema,
-            location_of(table),
-            partition_spec(schema, columns),
-            properties={"format-version": "2", **_PROPERTIES, OWNER: pipeline.name},
-        )
+        return create(catalog, table, declared_columns(pipeline, table), numbers_of(pipeline, table), said)
     except TableAlreadyExistsError:
         return ensure_table(catalog, pipeline, table)
-    with created.transaction() as transaction:
-        mapping = created.schema().name_mapping.model_dump_json()
-        transaction.set_properties({"schema.name-mapping.default": mapping})
-    return created
 
 
 def _with_properties(table: Table) -> Table:
@@ -109,7 +98,7 @@ def commit_interval(
     for _ in range(TRIES):
         stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
         try:
-            follow_declaration(stored, pipeline.name, declared_columns(pipeline, table))
+            follow_declaration(stored, pipeline.name, declared_columns(pipeline, table), numbers_of(pipeline, table))
             head = stored.current_snapshot()
             difference = difference_of(stored, wanted, statement.label)
             if difference or (head is None or not _is_told(stored, statement, wanted)):

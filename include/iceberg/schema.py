@@ -1,14 +1,29 @@
-"""Columns of an Iceberg table, from the declared ones; added and widened as the declaration is."""
+"""Columns of an Iceberg table: the declared ones, with the ledger's numbers; they change as the declaration does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Mapping
 
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import load_file_io
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    UpdatesAndRequirements,
+    UpdateTableMetadata,
+)
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Properties
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -30,9 +45,13 @@ from pyiceberg.types import (
 )
 
 from include.catalog import DATABASE
-from include.catalog.columns import Columns
+from include.catalog.columns import Columns, inner_fields
 from include.errors import UsageError
+from include.iceberg.catalog import location_of
 from include.pipelines.spec.ddl import Field
+
+NAME_MAPPING = "schema.name-mapping.default"
+"""Property of a table: by which names its fields are found in files without numbers."""
 
 _PLAIN: dict[str, Callable[[], PrimitiveType]] = {
     "BOOLEAN": BooleanType, "DATE": DateType, "BINARY": BinaryType,
@@ -44,11 +63,13 @@ _PLAIN: dict[str, Callable[[], PrimitiveType]] = {
 }  # fmt: skip
 
 
-def schema_of(columns: Columns) -> Schema:
-    """Return the schema of a table's columns, those that name partitions last; none is required, as in Hive's."""
-    ids = count(1)
-    declared = tuple(_fields(columns.fields, ids))
-    names = tuple(NestedField(next(ids), name, StringType(), required=False) for name in columns.partition_by)
+def schema_of(columns: Columns, numbers: Mapping[str, int]) -> Schema:
+    """Return the schema of a table's columns, those that name partitions last; none is required, as in Hive's.
+
+    `numbers` are those of the fields by their paths, with the first names of columns.
+    """
+    declared = [_field(each.name, each, columns.renamed.get(each.name, each.name), numbers) for each in columns.fields]
+    names = [NestedField(numbers[name], name, StringType(), required=False) for name in columns.partition_by]
     return Schema(*declared, *names)
 
 
@@ -61,51 +82,100 @@ def partition_spec(schema: Schema, columns: Columns) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
-def follow_declaration(table: Table, pipeline: str, columns: Columns) -> None:
-    """Give a table its declared columns: added ones and wider types, and their names in its name mapping.
+def create(catalog: SqlCatalog, table: str, columns: Columns, numbers: Mapping[str, int], said: Properties) -> Table:
+    """Create a table whose fields have these numbers. Raises TableAlreadyExistsError.
+
+    By the catalog's own way they would be counted anew.
+    """
+    schema, location = schema_of(columns, numbers), location_of(table)
+    spec = partition_spec(schema, columns)
+    properties = {**said, NAME_MAPPING: name_mapping(schema, columns)}
+    counted = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, {"format-version": "2", **properties})
+    metadata = counted.model_copy(
+        update={"schemas": [schema], "last_column_id": schema.highest_field_id, "partition_specs": [spec]}
+    )
+    at = load_location_provider(location, properties).new_table_metadata_file_location()
+    ToOutputFile.table_metadata(metadata, load_file_io(catalog.properties, at).new_output(at))
+    return catalog.register_table((DATABASE, table), at)
+
+
+def name_mapping(schema: Schema, columns: Columns, before: str = "") -> str:
+    """Return the names by which fields are found in files without numbers: of a renamed column all that it had."""
+    had = {each.field_id: each.names for each in parse_mapping_from_json(before)} if before else {}
+    fields = []
+    for each in schema.name_mapping:
+        names = [*each.names, *(columns.renamed[name] for name in each.names if name in columns.renamed)]
+        names += [name for name in had.get(each.field_id, ()) if name not in names]
+        fields.append(each.model_copy(update={"names": names}))
+    return NameMapping(fields).model_dump_json()
+
+
+def follow_declaration(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> None:
+    """Give a table its declared columns: added ones, wider types, new names; and all names in its name mapping.
 
     Raises UsageError for a change that an Iceberg table cannot follow.
     """
-    if not _is_followed(table, columns):
-        _followed(table, pipeline, columns).commit_transaction()
+    if (wanted := _to_follow(table, pipeline, columns, numbers)) is not None:
+        with table.transaction() as transaction:
+            _Follow(transaction, wanted, columns).commit()
 
 
-def check_declaration(table: Table, pipeline: str, columns: Columns) -> None:
+def check_declaration(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> None:
     """Raise UsageError when a table cannot follow the declared columns; nothing is changed."""
-    if not _is_followed(table, columns):
-        _followed(table, pipeline, columns)
+    _to_follow(table, pipeline, columns, numbers)
 
 
-def _is_followed(table: Table, columns: Columns) -> bool:
-    wanted, now = schema_of(columns), table.schema()
-    if set(wanted.column_names) - set(now.column_names):
-        return False
-    types = ((wanted.find_type(path), now.find_type(path)) for path in wanted.column_names)
-    of_partitions = [field.name for field in table.spec().fields] == list(columns.partition_by)
-    return of_partitions and all(a == b for a, b in types if isinstance(a, PrimitiveType))
+class _Follow(UpdateTableMetadata["_Follow"]):
+    """Makes a schema the table's, with the numbers that its fields have: PyIceberg's own steps count anew."""
+
+    def __init__(self, transaction: Transaction, schema: Schema, columns: Columns) -> None:
+        super().__init__(transaction)
+        known = transaction.table_metadata
+        mapping = name_mapping(schema, columns, known.properties.get(NAME_MAPPING, ""))
+        self._steps = (
+            AddSchemaUpdate(schema=schema),
+            SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),
+            SetPropertiesUpdate(updates={NAME_MAPPING: mapping}),
+        )
+        self._known = AssertCurrentSchemaId.model_validate({"current-schema-id": known.current_schema_id})
+
+    def _commit(self) -> UpdatesAndRequirements:
+        return self._steps, (self._known,)
 
 
-def _followed(table: Table, pipeline: str, columns: Columns) -> Transaction:
-    """Return an open transaction in which the table has the declared columns."""
-    wanted, name = schema_of(columns), table.name()[-1]
+def _to_follow(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> Schema | None:
+    """Return the schema that a table lacks; None where it has the declared columns. Raises UsageError."""
+    declared, now, name = schema_of(columns, numbers), table.schema(), table.name()[-1]
     if [field.name for field in table.spec().fields] != list(columns.partition_by):
         raise _refused(pipeline, name, "its partition columns are not the declared ones")
-    transaction = table.transaction()
-    try:
-        with transaction.update_schema() as update:
-            update.union_by_name(wanted)
-    except (ValueError, TypeError) as error:
-        raise _refused(pipeline, name, " ".join(str(error).split())) from None
-    before, now = table.schema(), transaction.table_metadata.schema()
-    for path in wanted.column_names:
-        declared, kept = wanted.find_type(path), now.find_type(path)
-        if path in before.column_names and isinstance(was := before.find_type(path), DecimalType):
-            # PyIceberg changes the scale, too, by which other readers read the numbers of older files wrong.
-            kept = declared if isinstance(declared, DecimalType) and declared.scale == was.scale else was
-        # Types that cannot be widened are left as they are.
-        if isinstance(declared, PrimitiveType) and declared != kept:
-            raise _refused(pipeline, name, f"{path} is {kept}, which does not become {declared}")
-    return transaction
+    for path in declared.column_names:
+        number = declared.find_field(path).field_id
+        there = now.find_column_name(number)
+        if there is None and path in now.column_names:
+            raise _refused(
+                pipeline, name, f"{path} has the number {now.find_field(path).field_id} there, {number} in the ledger"
+            )
+        if there is not None:
+            was, becomes = now.find_type(there), declared.find_type(path)
+            if not _fits(was, becomes):
+                raise _refused(pipeline, name, f"{path} is {was}, which does not become {becomes}")
+    # What is not declared, and somebody may have added, stays.
+    others = [field for field in now.fields if field.field_id not in declared.field_ids]
+    number = max(each.schema_id for each in table.metadata.schemas) + 1
+    wanted = Schema(*declared.fields, *others, schema_id=number)
+    return None if wanted.fields == now.fields else wanted
+
+
+def _fits(was: IcebergType, becomes: IcebergType) -> bool:
+    """Return whether files of a type are read by another; of nested ones, whether they are of one kind."""
+    match was, becomes:
+        case DecimalType(), DecimalType():
+            # PyIceberg would change the scale, too, by which other readers read the numbers of older files wrong.
+            return was.scale == becomes.scale and was.precision <= becomes.precision
+        case PrimitiveType(), PrimitiveType():
+            wider = {IntegerType(): LongType(), FloatType(): DoubleType()}
+            return becomes in (was, wider.get(was))
+    return type(was) is type(becomes)
 
 
 def _refused(pipeline: str, table: str, why: str) -> UsageError:
@@ -116,22 +186,21 @@ def _refused(pipeline: str, table: str, why: str) -> UsageError:
     )
 
 
-def _fields(fields: Sequence[Field], ids: Iterator[int]) -> Iterator[NestedField]:
-    for each in fields:
-        number = next(ids)
-        yield NestedField(number, each.name, _type(each, ids), required=False)
+def _field(name: str, field: Field, path: str, numbers: Mapping[str, int]) -> NestedField:
+    return NestedField(numbers[path], name, _type(field, path, numbers), required=False)
 
 
-def _type(field: Field, ids: Iterator[int]) -> IcebergType:
+def _type(field: Field, path: str, numbers: Mapping[str, int]) -> IcebergType:
     kind = field.kind.split(" COLLATE ")[0]
+    inner = [(name, f"{path}.{name}", each) for name, each in inner_fields(field)]
     match kind:
         case "STRUCT":
-            return StructType(*_fields(field.inner, ids))
-        case "ARRAY":
-            return ListType(next(ids), _type(field.inner[0], ids), element_required=False)
-        case "MAP":
-            key, value = next(ids), next(ids)
-            return MapType(key, _type(field.inner[0], ids), value, _type(field.inner[1], ids), value_required=False)
+            return StructType(*(_field(name, each, below, numbers) for name, below, each in inner))
+        case "ARRAY" | "MAP":
+            parts = [(numbers[below], _type(each, below, numbers)) for _, below, each in inner]
+            if kind == "ARRAY":
+                return ListType(*parts[0], element_required=False)
+            return MapType(*parts[0], *parts[1], value_required=False)
         case "DECIMAL" | "DEC" | "NUMERIC":
             precision, scale = (*field.arguments, *(10, 0)[len(field.arguments) :])
             return DecimalType(precision, scale)

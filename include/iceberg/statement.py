@@ -1,18 +1,23 @@
-"""What a commit says of its interval: ranges, fates, content hashes, and which verdict registered it."""
+"""What a commit says of its interval: ranges, fates, content hashes, and which verdict registered it.
+
+And what a table says of its completeness, in its properties.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from include.ledger.completeness.properties import KEYS
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import range_as_json
 from include.ledger.intervals.revisions import BuiltRevision
 from include.times import format_time
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
 
 BUILD = "tidemark.build"
@@ -61,6 +66,20 @@ def statement_of(attempt: AttemptSpec) -> Statement:
 def is_own(snapshot: Snapshot) -> bool:
     """Return whether Tidemark has committed a snapshot."""
     return snapshot.summary is not None and snapshot.summary[BUILD] is not None
+
+
+def said_of(table: Table) -> dict[str, str]:
+    """Return what a table says of its completeness now."""
+    return {key: table.properties[key] for key in KEYS if key in table.properties}
+
+
+def say(transaction: Transaction, said: Mapping[str, str]) -> None:
+    """Let a table say this and nothing else, by the transaction's commit."""
+    before = transaction.table_metadata.properties
+    if said:
+        transaction.set_properties(dict(said))
+    if gone := [key for key in KEYS if key in before and key not in said]:
+        transaction.remove_properties(*gone)
 
 
 def _json(value: Any) -> str:

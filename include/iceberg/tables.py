@@ -9,9 +9,9 @@ from include.crash_points import crash_point
 from include.errors import MetadataGone, TidemarkError, UsageError
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
-from include.iceberg.properties import said_of, say
+from include.iceberg.numbers import numbers_of
 from include.iceberg.schema import check_declaration
-from include.iceberg.statement import statement_of
+from include.iceberg.statement import said_of, say, statement_of
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
 from include.ledger.intervals import attempts, revisions
@@ -29,7 +29,8 @@ def prepare(pipeline: Pipeline) -> None:
     """
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
-            check_declaration(ensure_table(catalog, pipeline, table), pipeline.name, declared_columns(pipeline, table))
+            stored, columns = ensure_table(catalog, pipeline, table), declared_columns(pipeline, table)
+            check_declaration(stored, pipeline.name, columns, numbers_of(pipeline, table))
 
 
 def put_build(

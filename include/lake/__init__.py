@@ -27,13 +27,14 @@ from include.lake.files import (
     write_bytes,
     write_text,
 )
-from include.lake.parquet import column_bounds, constant_value, open_parquet, read_footer
+from include.lake.parquet import change_footer, column_bounds, constant_value, open_parquet, read_footer
 
 __all__ = [
     "SAFE_VALUE",
     "Entry",
     "LakeFile",
     "below_lake",
+    "change_footer",
     "column_bounds",
     "constant_value",
     "delete",

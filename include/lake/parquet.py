@@ -1,8 +1,8 @@
-"""Read footers and column statistics of the lake's Parquet files."""
+"""Footers and column statistics of the lake's Parquet files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow.parquet as pq
@@ -15,6 +15,30 @@ def read_footer(location: str) -> pq.FileMetaData:
     """Return the footer of a Parquet file: number of rows and column statistics, without reading data."""
     with open_parquet(location) as file:
         return file.metadata
+
+
+_END = 8
+"""Bytes behind a footer: its length, and a mark."""
+
+_CHUNK = 1 << 22
+
+
+@raises_unreachable
+def change_footer(location: str, changed: Callable[[bytes], bytes]) -> None:
+    """Replace the footer of a Parquet file, as bytes; the bytes before it stay as they are. A crash changes nothing."""
+    system, path = filesystem(location)
+    temporary = path + ".tmp"
+    with system.open_input_file(path) as file, system.open_output_stream(temporary) as copy:
+        file.seek(file.size() - _END)
+        length, mark = int.from_bytes(file.read(4), "little"), file.read(4)
+        until = file.size() - _END - length
+        file.seek(until)
+        footer = changed(file.read(length))
+        file.seek(0)
+        while part := file.read(min(_CHUNK, until - file.tell())):
+            copy.write(part)
+        copy.write(footer + len(footer).to_bytes(4, "little") + mark)
+    system.move(temporary, path)
 
 
 @contextmanager

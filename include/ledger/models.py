@@ -919,6 +919,21 @@ class ErasedRecord(Base):
     erasure_id: Mapped[int] = mapped_column(ForeignKey("erasures.id"), comment="The erasure")
 
 
+class FieldNumber(Base):
+    """The number by which files and the Iceberg table know a field of a table."""
+
+    __tablename__ = "field_numbers"
+    __table_args__ = (
+        UniqueConstraint("table_name", "number"),
+        {"comment": "Numbers of the fields of Iceberg tables, each given once and never again"},
+    )
+
+    table_name: Mapped[str] = mapped_column(primary_key=True, comment="Table in the catalog database lake")
+    path: Mapped[str] = mapped_column(primary_key=True, comment="The column, or the path of a field inside of one")
+    number: Mapped[int] = mapped_column(comment="By which files and the Iceberg table know it")
+    given_at: Mapped[datetime] = _now("When it got its number")
+
+
 class RowOutput(Base):
     """How far an output has sent the archive's rows."""
 

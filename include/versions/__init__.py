@@ -74,6 +74,7 @@ BOUNDARY = (
     "include.ledger",
     "include.schemas.registry",
     "include.settings",
+    "spark_jobs.archive.field_ids",
     # These import what is declared by its name: it is among the roots.
     "spark_jobs.decoding.records:transform",
     "spark_jobs.decoding.user_defined.python_function:_function",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 from include.catalog.columns import declared_types
 from include.crash_points import crash_point
 from include.erasure.views import check_built
+from include.iceberg.numbers import numbers_of_tables
 from include.intervals.references import references_of
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
@@ -31,7 +33,14 @@ from spark_jobs.intervals.drift import drift_section, find_drift
 from spark_jobs.intervals.read import Reading, read_interval
 from spark_jobs.intervals.report_sections import collect_report
 from spark_jobs.intervals.revision_comparison import compare_revisions
-from spark_jobs.intervals.write import archive_layout, revision_name, view_layout, write_counted, write_revisions
+from spark_jobs.intervals.write import (
+    TableLayout,
+    archive_layout,
+    revision_name,
+    view_layout,
+    write_counted,
+    write_revisions,
+)
 from spark_jobs.reconciliation.counted import CountedRows, count_fates, hashed, left_of
 from spark_jobs.reconciliation.flags import reconcile_flags
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -52,12 +61,13 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     A registered interval is built by the references' content that it was built by then, unless by `new_references`.
     Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
     when the registered files are of another format or a reference file does not begin with its declared columns,
-    AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before an erasure
-    has built the views again.
+    ServiceUnreachable without the Iceberg catalog where a field of such a table is new, AnotherWriter while the
+    interval is pinned again, when records of it were erased meanwhile, and before an erasure has built the views again.
     """
     check_references(run.pipeline)
     check_storage(run.pipeline)
     check_built(run.pipeline)
+    numbers = numbers_of_tables(run.pipeline)
     then = {} if new_references else revisions.references_of_registered(run.pinned.id)
     taken = with_content(run.spark, run.pipeline, then)
     with (
@@ -69,12 +79,12 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         attempt = attempts.resume_attempt(run.attempt.id, code_version(pipeline.name, run.versioned_references))
         run = replace(run, attempt=attempt)
         erasure = last_erasure(pipeline.name)
-        built, findings = _build(run)
+        built, findings = _build(run, numbers)
         builds.note_build(attempt, built, findings, erasure, declared_types(pipeline))
         crash_point("revisions_noted")
 
 
-def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
+def _build(run: IntervalRun, numbers: Mapping[str, Mapping[str, int]]) -> tuple[list[BuiltRevision], BuildFindings]:
     """Write the revisions, and say what was found on the way. The ledger knows nothing of them yet."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
@@ -83,10 +93,13 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
     replayed = replayed_rows(spark, pipeline, pinned)
     built: list[BuiltRevision] = []
 
+    def numbered(layout: TableLayout) -> TableLayout:
+        return replace(layout, numbers=numbers.get(layout.table, {}))
+
     def write(rows: DataFrame) -> CountedRows:
         archive = with_partition_columns(pipeline, replayed.added_to(rows))
         layout = archive_layout(pipeline, hashed_by, records=sum(len(r) for r in pinned.ranges))
-        written = write_counted(archive, layout, pinned.interval, revision)
+        written = write_counted(archive, numbered(layout), pinned.interval, revision)
         built.extend(written.revisions)
         return left_of(written.counted, _counted(pipeline, replayed, hashed_by))
 
@@ -99,7 +112,8 @@ def _build(run: IntervalRun) -> tuple[list[BuiltRevision], BuildFindings]:
             batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
             reconcile = reconcile_total if view.is_total else reconcile_view
             reconciliation += reconcile(run, view, batch_view, replayed)
-            built += write_revisions(batch_view, view_layout(pipeline, view, hashed_by), pinned.interval, revision)
+            layout = numbered(view_layout(pipeline, view, hashed_by))
+            built += write_revisions(batch_view, layout, pinned.interval, revision)
     if pipeline.flags:
         with watch.part("flags"):
             # Not of replayed rows: the stream saw those records in quarantine.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.pipelines.spec.file_formats import FileFormat
 from include.times import Interval
 from spark_jobs.archive.content_hash import NEWEST, HashVersion, content_hash, row_hashes, sums
+from spark_jobs.archive.field_ids import give_ids
 from spark_jobs.archive.formats import read_format, write_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.reconciliation.counted import TOPIC_PARTITION, Counted, CountedRows, added, hash_sums
@@ -57,6 +59,8 @@ class TableLayout:
     hashed_by: HashVersion = NEWEST
     records: int = 0
     """How many records the rows are of, at most."""
+    numbers: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Of an Iceberg table: numbers of the fields by their paths, which the files tell."""
 
 
 def archive_layout(pipeline: Pipeline, hashed_by: HashVersion = NEWEST, records: int = 0) -> TableLayout:
@@ -127,6 +131,8 @@ def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revi
     files = _read_back(staged, layout)
     if meant:
         _check_kept(meant.get, files.values(), prepared, staged, layout)
+    for path in files if layout.numbers else ():
+        give_ids(rows.sparkSession, f"{staging}/{path}", layout.numbers)
     built = [_move(staging, folder, names, layout, revision, interval) for folder, names in _by_folder(files).items()]
     lake.delete(staging)
     crash_point("revision_written")

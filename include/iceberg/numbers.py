@@ -1,0 +1,34 @@
+"""Numbers of a table's fields: the ledger's, by which its files and the Iceberg table know them."""
+
+from __future__ import annotations
+
+from include.catalog.columns import declared_columns, paths_of
+from include.ledger import field_numbers
+from include.pipelines.spec import Pipeline
+
+
+def numbers_of(pipeline: Pipeline, table: str) -> dict[str, int]:
+    """Return the numbers of the fields of one of the pipeline's Iceberg tables by their paths; new ones get theirs.
+
+    A table that is there without numbers in the ledger, made by earlier code, keeps its own. Raises
+    ServiceUnreachable, UsageError when the Iceberg table is not the pipeline's, and MetadataGone.
+    """
+    paths = paths_of(declared_columns(pipeline, table))
+    given = field_numbers.numbers(table)
+    if given.keys() >= set(paths):
+        return given
+    # PyIceberg is imported where a field is new, and nowhere else.
+    from include.iceberg.catalog import find, opened
+
+    with opened() as catalog:
+        stored = find(catalog, pipeline, table)
+    if stored is None:
+        return field_numbers.give(table, paths, {})
+    schema = stored.schema()
+    known = {schema.find_column_name(number) or "": number for number in schema.field_ids}
+    return field_numbers.give(table, paths, known, stored.metadata.last_column_id)
+
+
+def numbers_of_tables(pipeline: Pipeline) -> dict[str, dict[str, int]]:
+    """Return the same of each of the pipeline's Iceberg tables. Raises as `numbers_of`."""
+    return {table: numbers_of(pipeline, table) for table in pipeline.iceberg_tables}
