@@ -14,9 +14,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from shutil import copyfile
 from statistics import mean, median
@@ -41,9 +41,12 @@ WARM_UP = 3
 
 
 def run(
-    rounds: int = 90, past: Sequence[int] = (10, 1_000, 10_000), keep: int = Retention().snapshots
+    rounds: int = 220, past: Sequence[int] = (10, 1_000, 10_000), keep: int = Retention().snapshots
 ) -> dict[str, Any]:
-    """Mean CPU seconds of a commit after so many others, and their ratio to the first of these numbers."""
+    """Mean CPU seconds of a commit after so many others, and their ratio to the first of these numbers.
+
+    A hundred manifests are merged: so many rounds are two merges of each table.
+    """
     with bench_home() as home, _here(home.environment()):
         return measure(rounds, past, keep)
 
@@ -55,10 +58,12 @@ def measure(rounds: int, past: Sequence[int], keep: int) -> dict[str, Any]:
         for _ in range(WARM_UP):
             next(commits)
     turns = [{n: next(commits) for n, commits in tables_of.items()} for _ in range(rounds)]
-    every = {n: [turn[n] for turn in turns] for n in tables_of}
+    every = {n: [turn[n].seconds for turn in turns] for n in tables_of}
+    manifests = {n: [turn[n].manifests for turn in turns] for n in tables_of}
     first = mean(every[str(past[0])])
     return {
         "kept_snapshots": keep,
+        "merges": {n: sum(after < before for before, after in pairwise(counts)) for n, counts in manifests.items()},
         "cpu_seconds": {n: {"mean": mean(s), "median": median(s), "max": max(s)} for n, s in every.items()},
         "cpu_ratio": {n: round(mean(s) / first, 3) for n, s in every.items()},
     }
@@ -80,8 +85,18 @@ def _here(environment: dict[str, str]) -> Iterator[None]:
         engine().dispose()
 
 
-def _commits(past: int, keep: int) -> Iterator[float]:
-    """CPU seconds of one commit after another to a table of so many intervals."""
+@dataclass(frozen=True)
+class Commit:
+    """What one commit took, and left."""
+
+    seconds: float
+    """Of CPU."""
+    manifests: int
+    """How many the head has."""
+
+
+def _commits(past: int, keep: int) -> Iterator[Commit]:
+    """Make one commit after another to a table of so many intervals."""
     declared = pipeline_named(f"after_{past}_{keep}_{os.getpid()}")
     archive = OpenTable(replace(declared, retention=Retention(snapshots=keep)))
     archive.run(0, {"2026-11-18": rows_of(0, 50)})
@@ -97,7 +112,12 @@ def _commits(past: int, keep: int) -> Iterator[float]:
         tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, properties_after(begun))
         took = time.process_time() - began
         builds.finish_registration(begun)
-        yield took
+        yield Commit(took, _manifests(archive.load()))
+
+
+def _manifests(table: Table) -> int:
+    head = table.current_snapshot()
+    return len(head.manifests(table.io)) if head is not None else 0
 
 
 def _lay_snapshots(table: Table, past: int) -> None:

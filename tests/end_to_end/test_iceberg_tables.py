@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from include.iceberg import catalog as iceberg_catalog
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
 from tests.support.checkout import Checkout, copy_checkout
+from tests.support.field_ids import numbers_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -69,6 +71,26 @@ def test_rows_are_those_of_the_registered_files_and_of_hive(
     if table == TABLES[0]:
         by_folder = audit.read_parquet(each["location"] for each in registered)
         assert audit.identities(found) == audit.identities(by_folder)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_registered_files_tell_the_tables_numbers_of_all_fields(verdict: dict[str, Any], table: str) -> None:
+    with iceberg_catalog.opened() as catalog:
+        schema = catalog.load_table(("lake", table)).schema()
+    partitions = ("date", "interval")
+    wanted = {name: schema.find_field(name).field_id for name in schema.column_names if name not in partitions}
+    folders = [each["location"].removeprefix("file://") for each in verdict["registered"] if each["table"] == table]
+    files = [file for folder in folders for file in Path(folder).glob("*.parquet")]
+    assert files
+    for file in files:
+        found = numbers_in(file)
+        assert {name: found.get(name) for name in wanted} == wanted
+        assert None not in found.values()
+
+
+def test_rebuild_is_equal_and_registered_files_are_as_noted(checkout: Checkout, verdict: dict[str, Any]) -> None:
+    first = verdict["registered"][0]
+    checkout.run("rebuild", first["table"], first["partition"])
 
 
 def test_doctor_names_a_dropped_table_and_fills_it_again(checkout: Checkout, verdict: dict[str, Any]) -> None:

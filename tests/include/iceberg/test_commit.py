@@ -199,9 +199,10 @@ def test_table_of_another_is_refused_and_left_alone(archive: OpenTable) -> None:
 def test_catalog_that_does_not_answer_is_unreachable(archive: OpenTable, postgres: Home) -> None:
     with (
         settings_of(postgres, TIDEMARK_DATABASE_URL="postgresql://a:b@127.0.0.1:9"),
-        pytest.raises(ServiceUnreachable, match="PostgreSQL"),
+        pytest.raises(ServiceUnreachable, match="PostgreSQL") as refused,
     ):
         tables.prepare(archive.pipeline)
+    assert refused.value.exit_code == 6
     with settings_of(postgres):
         assert builds.begun_registrations(archive.pipeline.name) == []
 

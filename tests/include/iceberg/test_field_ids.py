@@ -27,6 +27,7 @@ from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.revisions import BuiltRevision
 from tests.conftest import Home
 from tests.support import duckdb_iceberg
+from tests.support.field_ids import numbers_in
 from tests.support.open_tables import COLUMNS, OpenTable, comparable, pipeline_named, rows_of
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
@@ -57,24 +58,6 @@ def timestamps_as_in_the_projects_sessions(spark: Any) -> Iterator[None]:
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     yield
     spark.conf.unset("spark.sql.parquet.outputTimestampType")
-
-
-def numbers_in(file: Path) -> dict[str, int | None]:
-    """The numbers of a file's fields by their paths, as pyarrow reads them."""
-    return dict(_numbers("", pq.read_schema(file)))
-
-
-def _numbers(above: str, fields: Any) -> Iterator[tuple[str, int | None]]:
-    for each in fields:
-        path = f"{above}{each.name}"
-        number = (each.metadata or {}).get(b"PARQUET:field_id")
-        yield path, int(number) if number is not None else None
-        if pa.types.is_struct(each.type):
-            yield from _numbers(f"{path}.", [each.type.field(n) for n in range(each.type.num_fields)])
-        elif pa.types.is_list(each.type):
-            yield from _numbers(f"{path}.", [each.type.value_field.with_name("element")])
-        elif pa.types.is_map(each.type):
-            yield from _numbers(f"{path}.", [each.type.key_field, each.type.item_field.with_name("value")])
 
 
 def file_of(built: BuiltRevision) -> Path:
