@@ -22,6 +22,7 @@ class DifferenceClass(StrEnum):
     GAP = "gap"
     COMPACTED_SINCE = "compacted_since"
     CODE = "code"
+    ERASED = "erased"
     UNEXPLAINED = "unexplained"
 
 

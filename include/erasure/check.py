@@ -34,7 +34,6 @@ def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]
 def check_erasable(pipeline: Pipeline, columns: Sequence[str]) -> None:
     """Raise UsageError for a pipeline that keeps rows where an erasure does not reach yet."""
     refused = [
-        (pipeline.flags, "pipelines with flags cannot be erased yet: flags and limits name their subject"),
         (
             set(columns).intersection(pipeline.archive.partition_by.values()),
             "the key is a partition column, and folders and the ledger bear its name",
@@ -56,6 +55,9 @@ def remaining(pipeline: Pipeline) -> list[str]:
     if pipeline.views:
         written = ", ".join(view.speed.topic for view in pipeline.views)
         told.append(f"older values in the compacted topics ({written}), until Kafka's cleaner has passed")
+    if pipeline.flags:
+        topic = pipeline.flags.topic
+        told.append(f"flags in the topic {topic}, until its retention removes them: their keys are the coordinates")
     plain = {
         t for view in pipeline.views for sink in view.sinks if isinstance(sink, KafkaMessages) for t in sink.topics
     }

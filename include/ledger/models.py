@@ -672,7 +672,7 @@ class LimitsVersion(Base):
     __tablename__ = "limits_versions"
     __table_args__ = (
         Index("ix_limits_versions_pipeline", "pipeline", "id"),
-        {"comment": "Limits that flags are raised by, as the batch layer learned them; never changed"},
+        {"comment": "Limits that flags are raised by, as the batch layer learned them; only an erasure changes them"},
     )
 
     id: Mapped[int] = mapped_column(primary_key=True, comment="The version that a flag names")
@@ -680,6 +680,12 @@ class LimitsVersion(Base):
     learned_at: Mapped[datetime] = _now("When they were learned")
     learned_from: Mapped[list[Any]] = mapped_column(JSONB, comment="table, partition and revision that they come from")
     limits: Mapped[list[Any]] = mapped_column(JSONB, comment="rule, subject and number of each")
+    erased_rules: Mapped[list[str]] = mapped_column(
+        JSONB,
+        default=list,
+        server_default="[]",
+        comment="Rules that erasures took limits of: flags were raised by these before",
+    )
 
 
 class FlagRun(Base):

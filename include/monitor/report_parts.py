@@ -24,6 +24,8 @@ EXPLAINED = {
     "quarantined": "Explained by the quarantine: rows that came out of it by a replay, which the speed view never saw.",
     "gap": "Explained by offsets at which Kafka shows no record.",
     "compacted_since": "Explained by compaction after archiving: the archive has these records, Kafka no more.",
+    "erased": "Explained by an erasure: the flag's topic keeps it until its retention; its record, or limits that it "
+    "was raised by, are gone.",
     "code": "Explained by a change of code: the records were landed, or counted live, by another version of it.",
 }
 """What a class that is not counted in the verdict means."""

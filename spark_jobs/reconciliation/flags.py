@@ -5,6 +5,9 @@ For every archive row that the flags' query has passed, by the limits that were 
     the flag is in the topic, in every character      matched
     it is not                                         unexplained; `gap` where the topic no longer goes back so far
     a flag in the topic that its row does not give    unexplained
+    the flag of a record that was erased              erased
+    another flag of the row than its limits give,
+    since an erasure took some of these out           erased
 
 A flag may be there twice, and under limits that a query used which began before it and was stopped before
 it committed: each is recomputed under the version that it names. What other code raised is of class `code`.
@@ -21,6 +24,7 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.ledger.archive import micro_batches
+from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import flags as ledger
 from include.ledger.streams.flags import FLAGS, InForce
@@ -30,13 +34,15 @@ from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconc
 from include.versions import rules_version
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.interval_run import IntervalRun
-from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.flags import VALUE, declared, flags
 
 _CLOCKS_APART = timedelta(hours=1)
 """How far the clocks of PostgreSQL and of the Spark drivers may be apart."""
+
+_PLACE = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
 _COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 
@@ -55,9 +61,11 @@ def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     named = {row.limits_version for row in raised.select("limits_version").distinct().collect()} - {None}
     versions = sorted(named | {force.version for force in forces})
     recomputed = _recomputed(pipeline, rows, pinned, forces, versions)
-    both = recomputed.join(raised, ["key", "value"], "full_outer").select(
+    both = recomputed.join(raised, ["key", "value"], "full_outer")
+    both = _with_erased(run, both, raised).select(
         F.coalesce("raised_at", "recomputed_at").alias("at"),
         "value",
+        "is_erased",
         F.col("raised_at").isNotNull().alias("is_raised"),
         *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
     )
@@ -65,7 +73,7 @@ def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect() if r["class"] is not None}
     examples = [
         _difference(pipeline, cls, row)
-        for cls in (DifferenceClass.UNEXPLAINED, DifferenceClass.GAP, DifferenceClass.CODE)
+        for cls in (DifferenceClass.UNEXPLAINED, DifferenceClass.GAP, DifferenceClass.CODE, DifferenceClass.ERASED)
         if counts.get(cls)
         for row in classed.where(F.col("class") == cls).orderBy("at").limit(EXAMPLES).collect()
     ]
@@ -91,6 +99,36 @@ def _raised(run: IntervalRun, since: datetime) -> DataFrame:
 
 
 _AT = "STRUCT<kafka_topic: STRING, kafka_partition: INT, kafka_offset: BIGINT>"
+
+
+def _with_erased(run: IntervalRun, both: DataFrame, raised: DataFrame) -> DataFrame:
+    """Add `is_erased`: a flag of an erased record, or one that differs since limits were taken out of its version.
+
+    Without a limit a row breaks fewer rules, never more. So the topic's flag names a rule of such a limit, and a flag
+    of a row that has none in the topic is not explained by it.
+    """
+    gone, rules = erased_within(run.pipeline.name, run.pinned.ranges), ledger.erased_rules(run.pipeline.name)
+    if not gone and not rules:
+        return both.withColumn("is_erased", F.lit(False))
+    value = F.from_json("value", "limits_version BIGINT, rules ARRAY<STRUCT<rule: STRING>>")
+    named = [
+        (value["limits_version"] == number) & F.arrays_overlap(value["rules"]["rule"], F.array(*map(F.lit, names)))
+        for number, names in rules.items()
+    ]
+    by_erased = raised.where(reduce(Column.__or__, named, F.lit(False))).select("key", "limits_version").distinct()
+    at = [F.col(f"raised_at.{name}") for name in _COORDINATES]
+    erased = frame_of(run.spark, gone, _PLACE).select(*(F.col(name).alias(f"erased_{name}") for name in _COORDINATES))
+    there = [column == F.col(f"erased_{name}") for column, name in zip(at, _COORDINATES, strict=True)]
+    version = F.coalesce("limits_version", value["limits_version"])
+    marked = by_erased.select("key", F.col("limits_version").alias("of_version"), F.lit(True).alias("by_erased"))
+    joined = (
+        both.withColumn("version", version)
+        .join(marked, (both["key"] == marked["key"]) & (F.col("version") == F.col("of_version")), "left")
+        .drop(marked["key"])
+        .join(F.broadcast(erased), reduce(Column.__and__, there), "left")
+    )
+    is_erased = F.col("by_erased") | F.col("erased_kafka_topic").isNotNull()
+    return joined.withColumn("is_erased", F.coalesce(is_erased, F.lit(False)))
 
 
 def _recomputed(
@@ -145,8 +183,10 @@ def _class(pipeline: Pipeline, forces: Sequence[InForce], *, is_cut: bool) -> Co
     return (
         F.when(F.col("is_raised") & F.col("must_be"), "matched")
         .when(F.col("is_raised") & F.col("may_be"), None)
+        .when(F.col("is_raised") & F.col("is_erased"), "erased")
         .when(F.col("is_raised"), other)
         .when(F.col("must_be") & ~is_passed, "pending")
+        .when(F.col("must_be") & F.col("is_erased"), "erased")
         .when(F.col("must_be"), other)
     )
 
@@ -165,5 +205,9 @@ def _is_cut(pipeline: Pipeline, since: datetime) -> bool:
 def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row) -> Difference:
     at = row["at"]
     where = f"{at.kafka_topic}-{at.kafka_partition} offset {at.kafka_offset}"
+    if cls is DifferenceClass.ERASED:
+        # The flag itself may name what is gone.
+        said = "its record, or limits that it was raised by, were erased; the topic has what was raised before"
+        return Difference(cls, f"flags in {declared(pipeline).topic}", where, said)
     said = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
     return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{said} {row['value'][:500]}")

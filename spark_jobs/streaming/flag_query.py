@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import kafka, lake
@@ -22,6 +25,7 @@ from include.crash_points import crash_point
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
@@ -44,6 +48,9 @@ from spark_jobs.views.flags import declared, flags, learn_limits
 
 _LOOK_EVERY = 2.0
 """How often the driver asks the ledger for newly registered revisions, s."""
+
+_LAST = 2**63 - 1
+"""Above all offsets."""
 
 _OTHER_QUERIES = 2
 """Task slots that the stream's other queries need beside the real-time query's."""
@@ -104,6 +111,7 @@ class FlagQuery:
         trigger = self._trigger(len(every))
         records = read_stream(self.spark, self.pipeline.source, begins, in_real_time="realTime" in trigger)
         rows = archive_rows(self.pipeline, decode(self.pipeline, records, self.restarts.withheld(FLAGS)))
+        rows = rows.where(~self._is_erased(ids))
         raised = flags(self.pipeline, rows, self._limits, self._version)
         return (
             write_stream(raised, declared(self.pipeline).topic)
@@ -161,6 +169,18 @@ class FlagQuery:
             self.lease,
             BatchCommit(self.pipeline.name, FLAGS, query_id, batch_id, ranges, topics, decoder_version=version),
         )
+
+    def _is_erased(self, topic_ids: Mapping[str, str]) -> Column:
+        """Whether a row's record was erased after the archive, which may be ahead of the flags, had read it."""
+        rest = [OffsetRange(tp, at, _LAST, topic_ids[tp.topic]) for tp, at in self._starts.items()]
+        by_log: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for topic, partition, offset in erased_within(self.pipeline.name, rest):
+            by_log[topic, partition].append(offset)
+        conditions = (
+            (F.col("kafka_topic") == topic) & (F.col("kafka_partition") == partition) & F.col("kafka_offset").isin(each)
+            for (topic, partition), each in sorted(by_log.items())
+        )
+        return reduce(Column.__or__, conditions, F.lit(False))
 
     def _move(self, begins: Mapping[TopicPartition, int], ids: Mapping[str, str], code: str) -> None:
         """Move the ledger's position to the beginning of a new checkpoint, and note what is skipped."""

@@ -17,10 +17,12 @@ from include.ledger.models import (
     Build,
     ExpectationRow,
     IntervalRow,
+    LimitsVersion,
     ListedRow,
     OutageRow,
     QuarantineNote,
 )
+from include.pipelines.spec import Limit
 
 
 class Forget(Protocol):
@@ -54,6 +56,8 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
         found += _clean(note, names, QuarantineNote.detail, QuarantineNote.reason)
     for failure in ledger.scalars(select(BatchFailure).where(BatchFailure.pipeline == pipeline)):
         found += _clean(failure, names, BatchFailure.error)
+    for version in ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline)):
+        found += _drop_limits(version, names)
     for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == pipeline)):
         found += _clean(alert, names, AlertRow.alert)
     return found
@@ -73,6 +77,16 @@ def _delete_rows(ledger: Session, pipeline: str, names: Forget) -> int:
             gone += 1
     ledger.flush()
     return gone
+
+
+def _drop_limits(version: LimitsVersion, names: Forget) -> int:
+    """Take out limits whose subject names a key, and note of which rules: flags that they raised stay explained."""
+    named = [each for each in version.limits if names.named_in(Limit(*each).subject)]
+    if not named:
+        return 0
+    version.limits = [each for each in version.limits if each not in named]
+    version.erased_rules = sorted({*version.erased_rules, *(Limit(*each).rule for each in named)})
+    return 1
 
 
 def _clean(row: object, names: Forget, *columns: InstrumentedAttribute[Any]) -> int:

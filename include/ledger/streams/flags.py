@@ -79,6 +79,13 @@ def limits_of(pipeline: str, versions: Iterable[int]) -> dict[int, list[Limit]]:
         return {row.id: [Limit(*each) for each in row.limits] for row in rows}
 
 
+def erased_rules(pipeline: str) -> dict[int, list[str]]:
+    """Return the rules that erasures took limits of, by version: flags by these need not follow from what is left."""
+    with session() as ledger:
+        rows = ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline))
+        return {row.id: list(row.erased_rules) for row in rows if row.erased_rules}
+
+
 def note_run(
     lease: writers.Lease,
     version: int | None,
