@@ -1,0 +1,73 @@
+"""The search for keys in rows: which record it is, where coordinates alone name two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from include.pipelines import load_pipeline
+from spark_jobs.erasure.find import find_subject
+
+pytestmark = pytest.mark.spark
+
+KEYS = ['Zq7 "O\'Neil" 100% é/=', "Zq7"]
+
+
+def file_of(folder: Path, name: str, *users: str) -> str:
+    """A file of one record a user, at the offsets from 0."""
+    columns = {
+        "kafka_topic": ["wiki-changes"] * len(users),
+        "kafka_partition": pa.array([0] * len(users), pa.int32()),
+        "kafka_offset": pa.array(range(len(users)), pa.int64()),
+        "kafka_element": pa.array([0] * len(users), pa.int32()),
+        "user": list(users),
+    }
+    pq.write_table(pa.table(columns), folder / name)
+    return f"file://{folder / name}"
+
+
+def files(topic_id: str, *paths: str) -> dict[str, Any]:
+    return {"topic_ids": {"wiki-changes": topic_id}, "paths": list(paths)}
+
+
+def test_record_has_the_id_of_its_topic_when_another_incarnation_has_one_at_its_offset(
+    spark: Any, tmp_path: Path
+) -> None:
+    old = file_of(tmp_path, "old.parquet", "somebody", KEYS[0], KEYS[1])
+    new = file_of(tmp_path, "new.parquet", KEYS[0], "somebody else", "Zq70")
+    again = file_of(tmp_path, "again.parquet", "somebody", KEYS[0], KEYS[1])
+    asked = {
+        "keys": KEYS,
+        "columns": ["user"],
+        "landing": [files("old", old), files("new", new)],
+        "registered": [files("old", again)],
+        "replayed": [],
+    }
+    found = find_subject(spark, load_pipeline("wiki_changes"), asked)
+    assert sorted(found["landing"]) == [
+        ["wiki-changes", "new", 0, 0],
+        ["wiki-changes", "old", 0, 1],
+        ["wiki-changes", "old", 0, 2],
+    ]
+    assert sorted(found["registered"]) == [["wiki-changes", "old", 0, 1], ["wiki-changes", "old", 0, 2]]
+    assert (found["rows"], found["rows_of_others"]) == (3, 0)
+
+
+def test_row_that_a_replay_delivered_is_not_taken_for_its_interval_s_own(spark: Any, tmp_path: Path) -> None:
+    replayed = file_of(tmp_path, "replayed.parquet", KEYS[0])
+    delivered = file_of(tmp_path, "delivered.parquet", KEYS[0], KEYS[1])
+    asked = {
+        "keys": KEYS,
+        "columns": ["user"],
+        "landing": [files("old", replayed)],
+        "registered": [files("new", delivered)],
+        "replayed": [["wiki-changes", 0, 0]],
+    }
+    found = find_subject(spark, load_pipeline("wiki_changes"), asked)
+    assert found["landing"] == [["wiki-changes", "old", 0, 0]]
+    assert found["registered"] == [["wiki-changes", "new", 0, 1]]
+    assert found["rows"] == 2
