@@ -72,7 +72,7 @@ def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
 
 
 def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) -> None:
-    source = steps.readable_source(pinned, _source(pipeline, pinned))
+    source = _source(pipeline, pinned)
     version = code_version(pipeline.name)
     attempt = attempts.begin_attempt(pinned, run_by=f"erasure {erasure.id}", code_version=version, source=source)
     with locks.attempt_under_way(pipeline.name, pinned.interval):
@@ -90,7 +90,10 @@ def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) 
 
 def _source(pipeline: Pipeline, pinned: PinnedInterval) -> Source:
     """The archive; Kafka where newer code than landed the rows decodes them, as long as it holds them."""
-    if not decoded_otherwise(pipeline.name, pinned.ranges, decoder_version(pipeline.name)):
+    readable = steps.readable_source(pinned, Source.KAFKA)
+    if readable is Source.ARCHIVE or not decoded_otherwise(
+        pipeline.name, pinned.ranges, decoder_version(pipeline.name)
+    ):
         return Source.ARCHIVE
     try:
         kafka.check_retained(pipeline.name, pinned.ranges)
