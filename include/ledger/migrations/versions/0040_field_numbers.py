@@ -19,7 +19,7 @@ def upgrade() -> None:
         "field_numbers",
         sa.Column("table_name", sa.String(), primary_key=True, comment="Table in the catalog database lake"),
         sa.Column("path", sa.String(), primary_key=True, comment="The column, or the path of a field inside of one"),
-        sa.Column("number", sa.Integer(), nullable=False, comment="By which files and the Iceberg table know it"),
+        sa.Column("number", sa.BigInteger(), nullable=False, comment="By which files and the Iceberg table know it"),
         sa.Column(
             "given_at",
             sa.DateTime(timezone=True),
