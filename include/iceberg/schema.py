@@ -53,6 +53,10 @@ from include.pipelines.spec.ddl import Field
 NAME_MAPPING = "schema.name-mapping.default"
 """Property of a table: by which names its fields are found in files without numbers."""
 
+_REMEDY = "take the change back, or declare a pipeline of another name, which gets tables of its own"
+
+_ANEW = "drop the table from the Iceberg catalog; ./tidemark doctor --repair makes it anew by the ledger's numbers"
+
 _PLAIN: dict[str, Callable[[], PrimitiveType]] = {
     "BOOLEAN": BooleanType, "DATE": DateType, "BINARY": BinaryType,
     "BYTE": IntegerType, "TINYINT": IntegerType, "SHORT": IntegerType, "SMALLINT": IntegerType,
@@ -152,9 +156,8 @@ def _to_follow(table: Table, pipeline: str, columns: Columns, numbers: Mapping[s
         number = declared.find_field(path).field_id
         there = now.find_column_name(number)
         if there is None and path in now.column_names:
-            raise _refused(
-                pipeline, name, f"{path} has the number {now.find_field(path).field_id} there, {number} in the ledger"
-            )
+            why = f"{path} has the number {now.find_field(path).field_id} there, {number} in the ledger"
+            raise _refused(pipeline, name, why, _ANEW)
         if there is not None:
             was, becomes = now.find_type(there), declared.find_type(path)
             if not _fits(was, becomes):
@@ -178,10 +181,10 @@ def _fits(was: IcebergType, becomes: IcebergType) -> bool:
     return type(was) is type(becomes)
 
 
-def _refused(pipeline: str, table: str, why: str) -> UsageError:
+def _refused(pipeline: str, table: str, why: str, remedy: str = _REMEDY) -> UsageError:
     return UsageError(
         f"the Iceberg table {DATABASE}.{table} cannot follow its declaration: {why}",
-        remedy="take the change back, or declare a pipeline of another name, which gets tables of its own",
+        remedy=remedy,
         pipeline=pipeline,
     )
 

@@ -17,14 +17,18 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from include import lake
 from include.catalog.columns import declared_columns
+from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
+from include.iceberg import tables
 from include.iceberg.catalog import OWNER
 from include.iceberg.examine import restore
 from include.iceberg.numbers import numbers_of
 from include.iceberg.schema import partition_spec, schema_of
 from include.ledger import field_numbers
+from include.ledger.database import session
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.models import FieldNumber
 from tests.conftest import Home
 from tests.support import duckdb_iceberg
 from tests.support.field_ids import numbers_in
@@ -262,6 +266,22 @@ def test_table_of_earlier_code_keeps_its_numbers_and_new_columns_get_others(post
     after = archive.load().schema()
     assert {name: after.find_field(name).field_id for name in before} == before
     assert after.find_field("heading").field_id == max(before.values()) + 1
+    assert comparable(archive.load().scan().to_arrow(), NAMES) == comparable(archive.registered_rows(), NAMES)
+
+
+def test_table_with_other_numbers_than_the_ledgers_is_refused_and_made_anew(postgres: Home, spark: Any) -> None:
+    archive = WrittenBySpark(pipeline_named("others_numbers"), spark=spark)
+    archive.run(0, {"2026-11-18": rows_of(0, 4)})
+    with session() as ledger:
+        ledger.get_one(FieldNumber, ("others_numbers", "speed")).number = 900
+    with pytest.raises(UsageError, match=r"speed has the number \d+ there, 900 in the ledger") as refused:
+        tables.prepare(archive.pipeline)
+    assert "doctor --repair" in refused.value.remedy
+    with iceberg_catalog.opened() as catalog:
+        catalog.drop_table(("lake", "others_numbers"))
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 5)})
+    archive.publish(spec, built)
+    assert archive.load().schema().find_field("speed").field_id == 900
     assert comparable(archive.load().scan().to_arrow(), NAMES) == comparable(archive.registered_rows(), NAMES)
 
 
