@@ -26,6 +26,7 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 from include.services.process import running
 from include.spark.submission import FIRST_COMPILER
 from tests.support.browser import headless_chromium
+from tests.support.cpu_seconds import CpuSeconds
 from tests.support.warm_python import WarmPython
 from tests.support.warm_spark import KEPT_CLASSES, WarmJvm
 
@@ -56,6 +57,13 @@ DURATIONS = REPOSITORY / "tests" / "durations.json"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write what tests/golden expects anew")
     parser.addoption("--write-pictures", action="store_true", help="write include/docs/images anew")
+    parser.addoption(
+        "--cpu-seconds",
+        metavar="COUNT",
+        type=int,
+        help="tell which so many modules and tests took most CPU seconds, of services and Spark too",
+    )
+    parser.addoption("--cpu-seconds-file", metavar="FILE", type=Path, help="write all tests' CPU seconds as JSON")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
     os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
+    if (longest := config.getoption("--cpu-seconds")) is not None:
+        config.pluginmanager.register(CpuSeconds(longest, config.getoption("--cpu-seconds-file")))
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
