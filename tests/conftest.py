@@ -74,6 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
     os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
+    # Compiled once, not by each of a run's thousand processes, whatever the caller does otherwise.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if (longest := config.getoption("--cpu-seconds")) is not None:
         config.pluginmanager.register(CpuSeconds(longest, config.getoption("--cpu-seconds-file")))
 
