@@ -10,7 +10,7 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -27,6 +27,7 @@ from include.services.process import running
 from include.spark.submission import FIRST_COMPILER
 from tests.support.browser import headless_chromium
 from tests.support.cpu_seconds import CpuSeconds
+from tests.support.shared_services import SharedServices
 from tests.support.warm_python import WarmPython
 from tests.support.warm_spark import KEPT_CLASSES, WarmJvm
 
@@ -77,8 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Compiled once, not by each of a run's thousand processes, whatever the caller does otherwise.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    if (longest := config.getoption("--cpu-seconds")) is not None:
-        config.pluginmanager.register(CpuSeconds(longest, config.getoption("--cpu-seconds-file")))
+    longest, file = config.getoption("--cpu-seconds"), config.getoption("--cpu-seconds-file")
+    if longest is not None or file is not None:
+        config.pluginmanager.register(CpuSeconds(longest or 0, file))
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -187,12 +189,12 @@ class Home:
         verdict: dict[str, Any] = json.loads(done.stdout)
         return verdict
 
-    def end(self) -> None:
-        """End the services at once; they and their data are not needed any more."""
-        if self._state("airflow") or self._state("yarn"):
+    def end(self, *names: str) -> None:
+        """End the services, or these, at once; they and their data are not needed any more."""
+        if not names and (self._state("airflow") or self._state("yarn")):
             self.run("down", expect=None)
         ended = []
-        for name in ("registry", "kafka", "postgres"):
+        for name in names or ("registry", "kafka", "postgres"):
             if service := running(self._state(name)):
                 # PostgreSQL would leave shared memory behind.
                 service.send_signal(signal.SIGQUIT if name == "postgres" else signal.SIGKILL)
@@ -331,13 +333,51 @@ def new_home(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Callab
     return make
 
 
+@pytest.fixture(scope="session")
+def shared_services(new_home: Callable[..., Home], prepared: Path) -> Iterator[SharedServices]:
+    """This process's Kafka and PostgreSQL, for the modules that leave them as they are."""
+    services = SharedServices(new_home, prepared)
+    yield services
+    services.end()
+
+
 @pytest.fixture(scope="module")
-def home(new_home: Callable[..., Home], request: pytest.FixtureRequest) -> Iterator[Home]:
+def clean_home(
+    new_home: Callable[..., Home], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., AbstractContextManager[Home]]:
+    """Makes the module's home, in which nothing has happened, with those services running."""
+    has_own_drivers = request.node.get_closest_marker("own_drivers") is not None
+
+    @contextmanager
+    def make(*services: str) -> Iterator[Home]:
+        if has_own_drivers or has_own_services(request):
+            made = new_home(own_drivers=has_own_drivers)
+            made.run("up", *services)
+            yield made
+            made.end()
+            return
+        shared: SharedServices = request.getfixturevalue("shared_services")
+        made, failed = Home(tmp_path_factory.mktemp("home")), request.session.testsfailed
+        shared.lend(made.path, *services)
+        yield made
+        made.end("registry")
+        shared.give_back(spoiled=request.session.testsfailed > failed)
+
+    return make
+
+
+def has_own_services(request: pytest.FixtureRequest) -> bool:
+    """Whether the module says so, or has a test of the long tier in this run: these kill services as they like."""
+    return request.node.get_closest_marker("own_services") is not None or any(
+        item.path == request.path and item.get_closest_marker("slow") for item in request.session.items
+    )
+
+
+@pytest.fixture(scope="module")
+def home(clean_home: Callable[..., AbstractContextManager[Home]]) -> Iterator[Home]:
     """Embedded Kafka and PostgreSQL for one test module."""
-    made = new_home(own_drivers=request.node.get_closest_marker("own_drivers") is not None)
-    made.run("up")
-    yield made
-    made.end()
+    with clean_home("kafka", "postgres") as made:
+        yield made
 
 
 @contextmanager
@@ -366,13 +406,10 @@ def in_process(home: Home) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def postgres(new_home: Callable[..., Home]) -> Iterator[Home]:
+def postgres(clean_home: Callable[..., AbstractContextManager[Home]]) -> Iterator[Home]:
     """An embedded PostgreSQL that this process itself talks to."""
-    made = new_home()
-    made.run("up", "postgres")
-    with settings_of(made):
+    with clean_home("postgres") as made, settings_of(made):
         yield made
-    made.end()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 from include.settings import read_properties
 from tests.conftest import Home, iso, last_hours
 
-pytestmark = [pytest.mark.services, pytest.mark.spark]
+pytestmark = [pytest.mark.services, pytest.mark.own_services, pytest.mark.spark]
 
 HOUR, ONE_HOUR = last_hours(3), timedelta(hours=1)
 

@@ -160,8 +160,17 @@ def _prepare(conf: dict[str, str]) -> None:
             system.clearProperty(name)
     # Python workers get the JVM's environment, which is not this driver's.
     own = {f"spark.executorEnv.{name}": value for name, value in os.environ.items() if name.startswith("TIDEMARK_")}
-    for name, value in {**conf, **own, **KEPT_CLASSES}.items():
+    for name, value in {**conf, **own, **KEPT_CLASSES, **_own_metastore_client()}.items():
         system.setProperty(name, value)
+
+
+def _own_metastore_client() -> dict[str, str]:
+    """What makes Hive's client, which the JVM keeps, connect anew for another home, where the address is the same.
+
+    Its connections were ended with the last home's database. It connects anew when a property of JDO changes, and JDO
+    has no opinion on this one.
+    """
+    return {"spark.hadoop.tidemark.jdo.home": os.environ.get("TIDEMARK_HOME", "")}
 
 
 if __name__ == "__main__":

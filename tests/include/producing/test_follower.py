@@ -21,7 +21,7 @@ from tests.conftest import Home, end_of, wait_for
 from tests.support import audit
 from tests.support.event_server import Answer, ChangeServer, ScriptedServer, ServiceServer, made_up_changes
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
 TOPIC = "wiki-changes"
 

@@ -14,7 +14,7 @@ from include.schemas.registry import SchemaRegistry
 from tests.conftest import Home
 from tests.support.registry_gate import open_gate
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
 FIRST = json.dumps({"type": "record", "name": "Reading", "fields": [{"name": "at", "type": "long"}]})
 SECOND = json.dumps(

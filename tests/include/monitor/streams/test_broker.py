@@ -17,7 +17,7 @@ from include.pipelines import load_pipeline
 from tests.conftest import Home, wait_for
 from tests.support.topic_log import Log
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
 PIPELINE = load_pipeline("nest_cameras")
 

@@ -14,7 +14,7 @@ from include.times import format_time
 from tests.conftest import Home, wait_for
 from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
 TOPIC = "isp-hits-by-zip"
 
