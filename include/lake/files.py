@@ -223,7 +223,9 @@ def delete(location: str) -> None:
     system, path = filesystem(location)
     kind = system.get_file_info(path).type
     if kind == fs.FileType.Directory:
-        system.delete_dir(path)
+        with suppress(FileNotFoundError):
+            # A store may tell of a folder whose only content is an upload that was given up, and is gone meanwhile.
+            system.delete_dir(path)
     elif kind == fs.FileType.File:
         system.delete_file(path)
 

@@ -31,8 +31,13 @@ class _Seen:
     """A process, as it was when it was last looked at."""
 
     parent: int
-    seconds: float
-    """Its own, and those of its children that it has waited for."""
+    own: float
+    children: float
+    """Of those that it has waited for."""
+
+    @property
+    def seconds(self) -> float:
+        return self.own + self.children
 
 
 @dataclass
@@ -44,26 +49,28 @@ class CpuClock:
     """By pid and start: whether the process is one of ours."""
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _ended: float = 0.0
-    """Of services, which nobody of ours waits for, as far as they were seen."""
+    """Of processes that nobody of ours has waited for, services above all, as far as they were seen."""
 
     def __post_init__(self) -> None:
         os.environ[_MARK] = str(os.getpid())
 
     def seconds(self) -> float:
-        """The CPU seconds so far."""
+        """The CPU seconds so far; never less than before."""
         now = self._look()
+        ended: dict[int, float] = defaultdict(float)
         for pid in self._seen.keys() - now.keys():
-            if not self._is_in_its_parents(pid, now):
-                self._ended += self._seen[pid].seconds
+            ended[self._who_is_left_of(pid, now)] += self._seen[pid].seconds
+        for parent, seconds in ended.items():
+            # What it has waited for is among its own by now; nobody counts the rest.
+            waited = now[parent].children - self._seen[parent].children if parent in now else 0.0
+            self._ended += max(0.0, seconds - waited)
         self._seen = now
         return self._ended + sum(each.seconds for each in now.values())
 
-    def _is_in_its_parents(self, pid: int, now: dict[int, _Seen]) -> bool:
-        """Whether an ended process's seconds are among those of a process that waited for it."""
+    def _who_is_left_of(self, pid: int, now: dict[int, _Seen]) -> int:
+        """The nearest process above an ended one that has not ended, or is none of ours."""
         parent = self._seen[pid].parent
-        if parent in now:
-            return True
-        return parent in self._seen and self._is_in_its_parents(parent, now)
+        return self._who_is_left_of(parent, now) if parent in self._seen.keys() - now.keys() else parent
 
     def _look(self) -> dict[int, _Seen]:
         every = {}
@@ -73,8 +80,9 @@ class CpuClock:
                 with suppress(OSError):
                     # What is behind the name, which may contain anything.
                     fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    seconds = sum(map(int, fields[11:15])) / _TICKS
-                    every[int(folder.name)] = (int(fields[19]), _Seen(int(fields[1]), seconds))
+                    user, system, user_of_children, system_of_children = (int(each) / _TICKS for each in fields[11:15])
+                    seen = _Seen(int(fields[1]), user + system, user_of_children + system_of_children)
+                    every[int(folder.name)] = (int(fields[19]), seen)
         return {pid: seen for pid, (_, seen) in every.items() if self._is_ours(pid, every)}
 
     def _is_ours(self, pid: int, every: dict[int, tuple[int, _Seen]]) -> bool:

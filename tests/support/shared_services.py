@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg2
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from include.services.process import running
 
@@ -137,7 +137,10 @@ def databases(cursor: Any) -> list[str]:
 
 
 def empty_kafka(address: str) -> None:
-    """Delete all topics but Kafka's own, and all consumer groups. Raises KafkaException where one cannot be deleted."""
+    """Delete all topics but Kafka's own, and all consumer groups.
+
+    Raises KafkaException where one cannot be deleted, AssertionError where a transaction is open.
+    """
     from tests.conftest import wait_for
 
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0, "error_cb": lambda _: None})
@@ -146,6 +149,8 @@ def empty_kafka(address: str) -> None:
         return [name for name in admin.list_topics(timeout=SECONDS).topics if not name.startswith("__")]
 
     if existing := topics():
+        # Its abort would be written to the next module's topic of the same name.
+        assert not open_transactions(admin), "a transaction was left open"
         for deleted in admin.delete_topics(existing, operation_timeout=SECONDS).values():
             deleted.result(SECONDS)
         wait_for("deleted topics to be gone", lambda: not topics(), SECONDS)
@@ -153,6 +158,19 @@ def empty_kafka(address: str) -> None:
     if groups := [each.group_id for each in listed.valid]:
         for deleted in admin.delete_consumer_groups(groups, request_timeout=SECONDS).values():
             deleted.result(SECONDS)
+
+
+def open_transactions(admin: AdminClient) -> list[TopicPartition]:
+    """Topic partitions with records of transactions that nobody has ended."""
+    described = admin.list_topics(timeout=SECONDS).topics.values()
+    every = [TopicPartition(topic.topic, each) for topic in described for each in topic.partitions]
+
+    def latest(isolation: IsolationLevel) -> dict[TopicPartition, int]:
+        asked = admin.list_offsets(dict.fromkeys(every, OffsetSpec.latest()), isolation_level=isolation)
+        return {each: found.result(SECONDS).offset for each, found in asked.items()}
+
+    ends, stable = latest(IsolationLevel.READ_UNCOMMITTED), latest(IsolationLevel.READ_COMMITTED)
+    return [each for each in every if stable[each] < ends[each]]
 
 
 def end_drivers_of(path: Path | None) -> None:

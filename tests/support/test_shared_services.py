@@ -113,7 +113,7 @@ def test_broker_has_no_topic_and_no_group_when_the_next_module_gets_it(lend: Cal
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("left-over", b"of the first")
-    producer.flush(30)
+    producer.commit_transaction(30)
     consumer = Consumer({"bootstrap.servers": first.kafka, "group.id": "left-over"})
     consumer.commit(offsets=[TopicPartition("left-over", 0, 1)], asynchronous=False)
     consumer.close()
@@ -136,6 +136,24 @@ def test_broker_has_no_topic_and_no_group_when_the_next_module_gets_it(lend: Cal
     (found,) = consumer.consume(1, 30)
     consumer.close()
     assert (found.offset(), found.value()) == (0, b"of the second")
+
+
+def test_topic_begins_at_0_when_the_first_module_left_a_transaction_open(lend: Callable[..., Home]) -> None:
+    first = lend("first")
+    create(first, 1)
+    left = first.producer(**{"transactional.id": "left-over"})
+    left.init_transactions(30)
+    left.begin_transaction()
+    left.produce("left-over", b"of the first")
+    left.flush(30)
+
+    second = lend("second")
+    create(second, 1)
+    again = second.producer(**{"transactional.id": "left-over"})
+    again.init_transactions(30)
+    consumer = Consumer({"bootstrap.servers": second.kafka, "group.id": "reader"})
+    assert consumer.get_watermark_offsets(TopicPartition("left-over", 0), 30) == (0, 0)
+    consumer.close()
 
 
 def test_folder_is_new_and_nothing_runs_in_the_first_one_when_the_next_module_begins(
