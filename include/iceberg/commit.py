@@ -39,6 +39,12 @@ TRIES = 5
 PREVIOUS_VERSIONS = "20"
 """How many former metadata files a table keeps."""
 
+_SMALL = 32 * 1024
+"""Bytes of a manifest; one that names a single file has 8 KB."""
+
+_MERGED_AT_ONCE = 100
+"""So many small manifests are merged."""
+
 _PROPERTIES = {
     # A commit costs the interval's files, not one manifest for every interval before.
     "commit.manifest-merge.enabled": "true",
@@ -191,7 +197,8 @@ def _commit(
     added = [_data_file(table, path, revision, names) for path, revision in difference.missing.items()]
     with table.transaction() as transaction:
         update = transaction.update_snapshot(snapshot_properties=statement.summary(wanted))
-        producer = update.overwrite() if difference.unknown else update.merge_append()
+        append = update.merge_append if _has_many_small_manifests(table) else update.fast_append
+        producer = update.overwrite() if difference.unknown else append()
         with producer as snapshot:
             for file in difference.unknown:
                 snapshot.delete_data_file(file)
@@ -235,6 +242,13 @@ def _thin(table: Table, old: Sequence[Snapshot]) -> None:
         "properties": {**known.properties, "commit.retry.num-retries": "0"},
     }
     table.metadata = known.model_copy(update=update)
+
+
+def _has_many_small_manifests(table: Table) -> bool:
+    """Return whether it is time to merge: PyIceberg would write one that is nearly full again every few commits."""
+    head = table.current_snapshot()
+    manifests = head.manifests(table.io) if head is not None else []
+    return sum(each.manifest_length < _SMALL for each in manifests) >= _MERGED_AT_ONCE
 
 
 def _data_file(table: Table, path: str, revision: BuiltRevision, names: Sequence[str]) -> DataFile:
