@@ -21,6 +21,9 @@ from include.services import airflow, supervisor
 EVENTS = 20_000
 BAD_FRACTION = 0.01
 
+PATIENCE = 1200
+"""Seconds that the stream, and then the interval, may take on a slow machine; a run that fails is told at once."""
+
 
 @dataclass(frozen=True)
 class DemoResult:
@@ -50,7 +53,12 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     old = {run["dag_run_id"] for run in api.runs(stream) if run["state"] == "failed"}
     progress(f"unpausing {stream} and {interval}: Airflow starts the Spark stream")
     api.set_paused(stream, False)
-    _wait("the stream to catch up with the topic", lambda: _caught_up(pipeline), 240, lambda: _failed(api, stream, old))
+    _wait(
+        "the stream to catch up with the topic",
+        lambda: _caught_up(pipeline),
+        PATIENCE,
+        lambda: _failed(api, stream, old),
+    )
     # Unpausing schedules the last complete interval by itself, the first time.
     api.set_paused(interval, False)
     if before:
@@ -110,11 +118,11 @@ def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callabl
                 progress(f"  {name}: {each}")
         return run if run["state"] in ("success", "failed") else {}
 
-    waiting = retry(retry=retry_if_result(lambda run: not run), stop=stop_after_delay(420), wait=wait_fixed(1))
+    waiting = retry(retry=retry_if_result(lambda run: not run), stop=stop_after_delay(PATIENCE), wait=wait_fixed(1))
     try:
         run = waiting(state)()
     except RetryError:
-        raise ServiceUnreachable(f"no run of {dag} ended within 420 s", remedy="look at it in Airflow") from None
+        raise ServiceUnreachable(f"no run of {dag} ended within {PATIENCE} s", remedy="look at it in Airflow") from None
     if run["state"] == "failed":
         failed = [name for name, each in told.items() if each == "failed"]
         raise TidemarkError(
