@@ -29,6 +29,7 @@ from pyarrow import fs
 
 from include.errors import UsageError
 from include.lake import large_objects, object_store
+from include.lake.changing_folders import delete_folder
 from include.settings import settings
 
 SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
@@ -223,9 +224,7 @@ def delete(location: str) -> None:
     system, path = filesystem(location)
     kind = system.get_file_info(path).type
     if kind == fs.FileType.Directory:
-        with suppress(FileNotFoundError):
-            # A store may tell of a folder whose only content is an upload that was given up, and is gone meanwhile.
-            system.delete_dir(path)
+        delete_folder(system, path)
     elif kind == fs.FileType.File:
         system.delete_file(path)
 

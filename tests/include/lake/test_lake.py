@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -74,6 +77,36 @@ def test_missing_file_is_said_to_be_missing(root: str) -> None:
     assert lake.list_files(f"{root}/none") == []
     with pytest.raises(FileNotFoundError):
         lake.read_text(f"{root}/none")
+
+
+def test_folder_goes_when_tasks_still_make_and_remove_files_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a job that failed: Spark cancels them, and does not wait for their end."""
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    folder, ended = tmp_path / "landing" / "p" / "one", Event()
+
+    def make_and_remove() -> None:
+        for number in count():
+            if ended.is_set():
+                return
+            with suppress(OSError):
+                (folder / "_temporary").mkdir(parents=True, exist_ok=True)
+                (folder / "_temporary" / f"{number}.parquet").touch()
+                (folder / "_temporary" / f"{number - 1}.parquet").unlink(missing_ok=True)
+
+    task = Thread(target=make_and_remove)
+    task.start()
+    try:
+        for _ in range(50):
+            lake.delete(folder.as_uri())
+    finally:
+        ended.set()
+        task.join()
+    lake.delete(folder.as_uri())
+    assert not folder.exists()
+    settings.cache_clear()
 
 
 def test_file_outside_of_the_lake_is_not_deleted(root: str) -> None:
