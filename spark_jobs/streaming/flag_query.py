@@ -26,6 +26,7 @@ from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.erasures.coordinates import erased_within
+from include.ledger.erasures.unfinished import unfinished
 from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
@@ -198,6 +199,10 @@ class FlagQuery:
     def _learn(self) -> None:
         """Learn limits from the registered revisions, unless they are those of the last time."""
         self._looked = time.monotonic()
+        if unfinished(self.pipeline.name):
+            # What is registered names who is being erased, until its intervals are built. Limits of before do not.
+            self._version, self._limits = flag_ledger.last_limits(self.pipeline.name)
+            return
         views = [v for v in self.pipeline.views if v.name in declared(self.pipeline).learned_from]
         over = parse_duration(declared(self.pipeline).learned_over)
         tables = [self.pipeline.view_table(view) for view in views]
