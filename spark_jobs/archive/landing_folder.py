@@ -25,7 +25,8 @@ def write_landing(decoded: DataFrame, folder: str) -> None:
     """Write decoded records to a folder by fate and date; whatever lay there is replaced."""
     lake.delete(folder)
     plain = {f"parquet.enable.dictionary#{path}": "false" for path in _seldom_repeating(decoded.schema)}
-    decoded.write.options(**plain).partitionBy("fate", "date").parquet(folder)
+    # Appended: of a write that failed, a bucket may keep folders without a file.
+    decoded.write.mode("append").options(**plain).partitionBy("fate", "date").parquet(folder)
 
 
 def _seldom_repeating(schema: StructType, parent: str = "") -> Iterator[str]:
