@@ -30,7 +30,6 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from include import lake
 from include.errors import UsageError
-from include.lake import object_store
 from include.lake.delta_log import OWN, is_own
 from include.offsets import Coordinates
 from include.pipelines.spec import Pipeline
@@ -78,9 +77,7 @@ def location(pipeline: Pipeline) -> str:
 
 
 def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Raise UsageError when the table would lie in a store that lets two drivers commit the same version."""
-    if not object_store.is_bucket_uri(lake.root()):
-        return
+    """Raise UsageError when the lake's bucket is in a store that lets two drivers commit the same version."""
     jvm: Any = spark
     log_store = jvm._jvm.tidemark.ConditionalLogStore(jvm._jsc.hadoopConfiguration())
     if not log_store.isExclusive(lake.uri("delta")):

@@ -215,6 +215,11 @@ def print_records(tail: TopicTail, *, once: bool, as_json: bool) -> int:
                     time.sleep(LOOK_AGAIN)
     except KeyboardInterrupt:
         return 0
+    except SystemError as error:
+        # Ctrl-C came inside a call of Kafka's client, which returned a result all the same.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return 0
     except BrokenPipeError:
         # `tidemark tail … | head` has seen enough. What is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

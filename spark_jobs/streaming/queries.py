@@ -133,8 +133,8 @@ class StreamQueries(ABC):
         if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
-        if delta_tables.has_delta_table(pipeline):
-            delta.check_store(spark, pipeline)
+            if delta_tables.has_delta_table(pipeline):
+                delta.check_store(spark, pipeline)
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:
         return log_of(self._pipeline.name, query)
