@@ -7,10 +7,9 @@ files too (`_WIDER`). Readers find columns by name, so their order is free.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from include.errors import UsageError
@@ -80,8 +79,6 @@ class Columns:
     fields: tuple[Field, ...]
     """Without those that name partitions."""
     partition_by: tuple[str, ...]
-    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Names of columns that were renamed, to those that they had first."""
 
 
 def declared_columns(pipeline: Pipeline, table: str) -> Columns:
@@ -101,9 +98,8 @@ def declared_types(pipeline: Pipeline) -> dict[str, dict[str, str]]:
 
 
 def paths_of(columns: Columns) -> list[str]:
-    """Return the paths of all fields, down into nested ones, by the first names of columns; partition columns last."""
-    firsts = (replace(each, name=columns.renamed.get(each.name, each.name)) for each in columns.fields)
-    return [path for each in firsts for path in _paths(each.name, each)] + list(columns.partition_by)
+    """Return the paths of all fields, down into nested ones; partition columns last."""
+    return [path for each in columns.fields for path in _paths(each.name, each)] + list(columns.partition_by)
 
 
 def _paths(path: str, field: Field) -> Iterator[str]:

@@ -70,9 +70,9 @@ _PLAIN: dict[str, Callable[[], PrimitiveType]] = {
 def schema_of(columns: Columns, numbers: Mapping[str, int]) -> Schema:
     """Return the schema of a table's columns, those that name partitions last; none is required, as in Hive's.
 
-    `numbers` are those of the fields by their paths, with the first names of columns.
+    `numbers` are those of the fields by their paths.
     """
-    declared = [_field(each.name, each, columns.renamed.get(each.name, each.name), numbers) for each in columns.fields]
+    declared = [_field(each.name, each, each.name, numbers) for each in columns.fields]
     names = [NestedField(numbers[name], name, StringType(), required=False) for name in columns.partition_by]
     return Schema(*declared, *names)
 
@@ -93,7 +93,7 @@ def create(catalog: SqlCatalog, table: str, columns: Columns, numbers: Mapping[s
     """
     schema, location = schema_of(columns, numbers), location_of(table)
     spec = partition_spec(schema, columns)
-    properties = {**said, NAME_MAPPING: name_mapping(schema, columns)}
+    properties = {**said, NAME_MAPPING: name_mapping(schema)}
     counted = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, {"format-version": "2", **properties})
     metadata = counted.model_copy(
         update={"schemas": [schema], "last_column_id": schema.highest_field_id, "partition_specs": [spec]}
@@ -103,25 +103,24 @@ def create(catalog: SqlCatalog, table: str, columns: Columns, numbers: Mapping[s
     return catalog.register_table((DATABASE, table), at)
 
 
-def name_mapping(schema: Schema, columns: Columns, before: str = "") -> str:
-    """Return the names by which fields are found in files without numbers: of a renamed column all that it had."""
+def name_mapping(schema: Schema, before: str = "") -> str:
+    """Return the names by which fields are found in files without numbers, those of the mapping before included."""
     had = {each.field_id: each.names for each in parse_mapping_from_json(before)} if before else {}
     fields = []
     for each in schema.name_mapping:
-        names = [*each.names, *(columns.renamed[name] for name in each.names if name in columns.renamed)]
-        names += [name for name in had.get(each.field_id, ()) if name not in names]
+        names = [*each.names, *(name for name in had.get(each.field_id, ()) if name not in each.names)]
         fields.append(each.model_copy(update={"names": names}))
     return NameMapping(fields).model_dump_json()
 
 
 def follow_declaration(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> None:
-    """Give a table its declared columns: added ones, wider types, new names; and all names in its name mapping.
+    """Give a table its declared columns: added ones and wider types, and their names in its name mapping.
 
     Raises UsageError for a change that an Iceberg table cannot follow.
     """
     if (wanted := _to_follow(table, pipeline, columns, numbers)) is not None:
         with table.transaction() as transaction:
-            _Follow(transaction, wanted, columns).commit()
+            _Follow(transaction, wanted).commit()
 
 
 def check_declaration(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> None:
@@ -132,10 +131,10 @@ def check_declaration(table: Table, pipeline: str, columns: Columns, numbers: Ma
 class _Follow(UpdateTableMetadata["_Follow"]):
     """Makes a schema the table's, with the numbers that its fields have: PyIceberg's own steps count anew."""
 
-    def __init__(self, transaction: Transaction, schema: Schema, columns: Columns) -> None:
+    def __init__(self, transaction: Transaction, schema: Schema) -> None:
         super().__init__(transaction)
         known = transaction.table_metadata
-        mapping = name_mapping(schema, columns, known.properties.get(NAME_MAPPING, ""))
+        mapping = name_mapping(schema, known.properties.get(NAME_MAPPING, ""))
         self._steps = (
             AddSchemaUpdate(schema=schema),
             SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),

@@ -90,7 +90,8 @@ def test_registered_files_tell_the_tables_numbers_of_all_fields(verdict: dict[st
 
 def test_rebuild_is_equal_and_registered_files_are_as_noted(checkout: Checkout, verdict: dict[str, Any]) -> None:
     first = verdict["registered"][0]
-    checkout.run("rebuild", first["table"], first["partition"])
+    rebuilt = json.loads(checkout.run("rebuild", first["table"], first["partition"], "--json").stdout)
+    assert rebuilt["equal"] is True
 
 
 def test_doctor_names_a_dropped_table_and_fills_it_again(checkout: Checkout, verdict: dict[str, Any]) -> None:
