@@ -5,10 +5,10 @@ from importlib.machinery import PathFinder
 
 
 def _import_pyspark_from_its_folder() -> None:
-    """Take the archive of PySpark off the path that `spark-submit` puts first, where PySpark is installed as well.
+    """Remove the PySpark archive that `spark-submit` puts first on the path, where PySpark is installed as well.
 
-    Python keeps no compiled code of modules in an archive: each driver would compile PySpark anew. Here, because
-    whatever imports PySpark in a driver has imported this package before.
+    Python does not cache compiled modules of an archive: each driver would compile PySpark again. This runs here
+    because whatever imports PySpark in a driver has imported this package before.
     """
     others = [entry for entry in sys.path if not entry.endswith("/pyspark.zip")]
     if len(others) < len(sys.path) and PathFinder.find_spec("pyspark", others):

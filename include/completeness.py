@@ -1,6 +1,6 @@
-"""Tell in both catalogs, as properties of the tables, until when these are complete by the ledger.
+"""Write until when a table is complete, as the ledger has it, to the table's properties in both catalogs.
 
-PyIceberg is imported where a pipeline declares such a table, and nowhere else.
+PyIceberg is imported only for pipelines that declare an Iceberg table.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ _PATIENCE = timedelta(minutes=10)
 
 @contextmanager
 def telling(pipeline: str) -> Iterator[None]:
-    """Let nobody else tell of the pipeline's tables between what the block reads and what it tells.
+    """Hold the lock on the properties of the pipeline's tables while the block reads the ledger and writes them.
 
     Raises AnotherWriter.
     """
     with held_lock(f"completeness:{pipeline}", _PATIENCE) as is_alone:
         if not is_alone:
-            raise AnotherWriter("another publication tells of its tables", remedy="publish again", pipeline=pipeline)
+            raise AnotherWriter(
+                "another publication writes its tables' properties", remedy="publish again", pipeline=pipeline
+            )
         yield
 
 
 def tell_hive(pipeline: Pipeline, told: Properties) -> list[str]:
-    """Let the Hive catalog's tables tell this; return those that told otherwise."""
+    """Write the properties of the Hive catalog's tables; return the tables that had others."""
     return put_properties({table: told.get(table, {}) for table in pipeline.tables}, KEYS)
 
 
 def follow_ledger(pipeline: Pipeline) -> list[str]:
-    """Let the tables of both catalogs tell what the ledger has; return what was changed, a line each."""
+    """Write what the ledger has to the tables of both catalogs; return the changes, one line each."""
     with telling(pipeline.name):
         told = table_properties(pipeline.name)
         changed = tell_hive(pipeline, told)
@@ -45,11 +47,11 @@ def follow_ledger(pipeline: Pipeline) -> list[str]:
             from include.iceberg import tables
 
             changed += [f"Iceberg's {table}" for table in tables.put_properties(pipeline, told)]
-    return [f"{DATABASE}.{each} tells until when it is complete" for each in changed]
+    return [f"{DATABASE}.{each} has the ledger's time of completeness again" for each in changed]
 
 
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield each table that does not tell what the ledger has, with what it tells."""
+    """Yield each table whose properties differ from the ledger, with the difference."""
     wanted = table_properties(pipeline.name)
     sides = [("the catalog", properties(pipeline.tables, KEYS))]
     if pipeline.iceberg_tables:
@@ -61,7 +63,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             expected = wanted.get(table, {})
             if said != expected:
                 a, b = (each.get(UNTIL, "no time") for each in (said, expected))
-                what = f"is complete until {a}, by the ledger it is until {b}"
+                what = f"is complete until {a}, but until {b} in the ledger"
                 if a == b:
-                    what = f"names other times of topic partitions than the ledger, complete until {a}"
+                    what = f"has other times of topic partitions than the ledger, complete until {a}"
                 yield table, f"{DATABASE}.{table} in {where} {what}"

@@ -13,8 +13,8 @@
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
 
-The text of an error is one line: what is wrong, where, and what to do. Whether the same step may succeed when it is
-run again is in the class (`retryable`), and so is what its exit code means (`meaning`).
+The text of an error is one line: what is wrong, where, and what to do. The class states whether the same step may
+succeed when it is run again (`retryable`), and what its exit code means (`meaning`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 
 def one_line(text: str, most: int = 400) -> str:
-    """A text that an error or a log quotes: its first line, with nothing that a terminal would act upon."""
+    """Return the first line of a text that an error or a log quotes, without control characters."""
     first = text.strip().splitlines()[0][:most] if text.strip() else "no message"
     return "".join(character if character.isprintable() else " " for character in first)
 
@@ -126,7 +126,7 @@ class UsageError(TidemarkError):
 
 
 def error_class(exit_code: int) -> type[TidemarkError]:
-    """Return the class of an exit code, the highest in the tree that has it; TidemarkError where none has."""
+    """Return the topmost class in the tree with an exit code; TidemarkError when no class has it."""
     return next((known for known in _classes(TidemarkError) if known.exit_code == exit_code), TidemarkError)
 
 

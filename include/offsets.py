@@ -99,7 +99,7 @@ def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def without(ranges: Iterable[OffsetRange], held: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """Yield what of the ranges the others do not contain, each in its own incarnation of the topic."""
+    """Yield the parts of the ranges that `held` does not contain; each incarnation of a topic counts for itself."""
     by_place: dict[tuple[str, TopicPartition], list[OffsetRange]] = {}
     for each in held:
         by_place.setdefault((each.topic_id, each.topic_partition), []).append(each)
@@ -128,13 +128,13 @@ class Fate(StrEnum):
 
 
 ERASED = "erased"
-"""The fate of a record that was archived or in quarantine until its person's data were erased. Beside `Fate`: no record
-meets it when it is decoded."""
+"""The fate of a record that was archived or in quarantine until its person's data were erased. It is not a `Fate`:
+decoding never gives it to a record."""
 
 
 @dataclass(frozen=True)
 class Fates:
-    """How many records of a topic partition met which fate; gaps are no records."""
+    """How many records of a topic partition met each fate; gaps are not records."""
 
     archived: int = 0
     empty: int = 0

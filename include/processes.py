@@ -1,7 +1,7 @@
-"""Processes told apart for good: a pid alone is reused, and a start time by the clock moves when the clock is set.
+"""Identities of processes that stay unique: a pid is reused, and a wall-clock start time moves when the clock is set.
 
 The kernel counts a process's start in ticks since boot. Together with the boot's id and the namespace in which the
-pid is counted, it names one process for ever. Where there is no `/proc`, the start time by the clock has to do.
+pid is counted, it names one process for ever. Without `/proc`, the wall-clock start time has to do.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import psutil
 PROC = Path("/proc")
 
 _CLOCK_TOLERANCE = 2.0
-"""Seconds that two readings of one start time by the clock may differ."""
+"""Seconds by which two readings of one wall-clock start time may differ."""
 
 _STATE, _START_TICKS = 0, 19
-"""Places in /proc/PID/stat behind the name, which is field 2 and may hold spaces: fields 3 and 22."""
+"""Indexes of fields 3 and 22 in /proc/PID/stat, counted after the name: field 2, which may contain spaces."""
 
 
 class _Kernel(NamedTuple):
@@ -28,7 +28,7 @@ class _Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process, as other processes can recognise it later, also after its end.
+    """One process, as other processes can recognise it later, even after its end.
 
     As text: `pid:boot id/start ticks/pid namespace`, or `pid:start time` in seconds since 1970 (where there is no
     `/proc`, and in what older versions wrote). The text has one colon and at most 90 characters.
@@ -45,7 +45,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """Return the identity of a process that exists, a zombie included. Raise ProcessLookupError for none."""
+        """Return the identity of an existing process or zombie. Raise ProcessLookupError when there is none."""
         kernel = _this_kernel()
         if kernel is None:
             try:
@@ -69,9 +69,9 @@ class ProcessIdentity:
         return f"{self.pid}:{self.boot_id}/{self.start_ticks}/{self.pid_namespace}"
 
     def is_visible(self) -> bool:
-        """Return whether this process would see that one if it runs: same boot of one machine, same pid namespace.
+        """Return whether this process could see that one: same boot of one machine, same pid namespace.
 
-        True for an identity by the clock, which does not tell: compare host names first.
+        True for a wall-clock identity, which cannot tell: compare host names first.
         """
         return not self.boot_id or (self.boot_id, self.pid_namespace) == _this_kernel()
 
@@ -89,7 +89,7 @@ class ProcessIdentity:
 
 
 def _this_kernel() -> _Kernel | None:
-    """Return what identifies this boot and this pid namespace; None where there is no `/proc` that tells."""
+    """Return what identifies this boot and this pid namespace; None without a usable `/proc`."""
     try:
         boot_id = (PROC / "sys/kernel/random/boot_id").read_text().strip()
         # The observer's namespace, not the observed process's own: it is where the pid is counted.
@@ -100,7 +100,7 @@ def _this_kernel() -> _Kernel | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the process's name. Raise ProcessLookupError for no process."""
+    """Return the fields of /proc/PID/stat after the process's name. Raise ProcessLookupError for no process."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from typing import Any
 
 EXAMPLES = 20
-"""How many differences of each class are named one by one; each comparison has its share of them."""
+"""How many differences of each class are listed, shared among the comparisons."""
 
 
 class DifferenceClass(StrEnum):
@@ -27,7 +27,7 @@ class DifferenceClass(StrEnum):
 
 
 MATCHED = "matched"
-"""What is counted of sides that agree."""
+"""Name of the count of what both sides agree on."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ReconciliationCounts:
-    """The contract's `reconciliation`."""
+    """The counts under `reconciliation` in the verdict."""
 
     matched: int = 0
     pending: int = 0
@@ -99,7 +99,7 @@ class Reconciliation:
 
 
 def _first_of_each(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
-    """Return the first differences of each class, in order; of several comparisons in turn, so that each is named."""
+    """Return the first differences of each class, in order, taken from the comparisons in turn."""
     places: dict[DifferenceClass, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, each in enumerate(differences):
         places[each.cls][each.what].append(place)

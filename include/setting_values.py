@@ -1,4 +1,4 @@
-"""What the text of an environment variable becomes: a path, a number, a word of a few, a secret.
+"""Convert the text of an environment variable: to a path, a number, one of a few words, a secret.
 
 Every command reads the settings, and a library for this takes longer to import than a command that only reads may take.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 _CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
-"""What goes into a header, inside of brackets."""
+"""A contact that may stand in brackets in a header."""
 
 _PASSWORD = re.compile(r"(://[^:/@]*:)[^\s?]*@")
 """SQLAlchemy also takes passwords with a slash or a colon in them; libpq takes several hosts."""
@@ -58,12 +58,12 @@ class Secret:
 
 
 def setting(default: Any, description: str, of: Callable[[str], Any] = str, *, secret: bool = False) -> Any:
-    """Return the field of a setting; `of` makes its value of a text, or raises ValueError with what is wrong."""
+    """Return the field of a setting; `of` converts its text, or raises ValueError with what is wrong."""
     return field(default=default, metadata={"description": description, "of": of, "secret": secret})
 
 
 def at_least(least: float) -> Callable[[str], float]:
-    """Return what reads a number of at least so much."""
+    """Return a converter to a number of at least `least`."""
 
     def number(text: str) -> float:
         try:
@@ -76,7 +76,7 @@ def at_least(least: float) -> Callable[[str], float]:
 
 
 def whole_at_least(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number of at least so much."""
+    """Return a converter to a whole number of at least `least`."""
 
     def whole(text: str) -> int:
         try:
@@ -96,7 +96,7 @@ def _bounded(value: _Number, least: float) -> _Number:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return what reads one of these words."""
+    """Return a converter that accepts one of these words."""
 
     def word(text: str) -> str:
         if text not in words:
@@ -108,7 +108,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def yes_or_no(text: str) -> bool:
-    """Return what a word for yes or no means. Raise ValueError when it is none."""
+    """Return whether a word means yes or no. Raise ValueError for any other word."""
     if (word := text.strip().lower()) in ("1", "on", "t", "true", "y", "yes"):
         return True
     if word in ("0", "off", "f", "false", "n", "no"):
@@ -117,12 +117,12 @@ def yes_or_no(text: str) -> bool:
 
 
 def absolute_path(text: str) -> Path:
-    """Return the absolute path of a text, `~` being the user's home."""
+    """Return a text as an absolute path; `~` is the user's home."""
     return Path(text).expanduser().absolute()
 
 
 def program(text: str) -> Path:
-    """Return the path of an executable file. Raise ValueError when it is none."""
+    """Return the path of an executable file. Raise ValueError for any other file."""
     path = Path(text)
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ValueError("not an executable file; name the path of a spark-submit")
@@ -130,7 +130,7 @@ def program(text: str) -> Path:
 
 
 def postgresql_url(text: str) -> Secret:
-    """Return the URL of a PostgreSQL server. Raise ValueError when it is none."""
+    """Return the URL of a PostgreSQL server. Raise ValueError for any other text."""
     parsed = _parse_url(text)
     if parsed is None:
         raise ValueError("not a URL; write postgresql://user:password@host:port")
@@ -140,7 +140,7 @@ def postgresql_url(text: str) -> Secret:
 
 
 def http_url(text: str) -> Secret | None:
-    """Return an HTTP URL; None for an empty text. Raise ValueError when it is none."""
+    """Return an HTTP URL; None for an empty text. Raise ValueError for any other text."""
     if not text:
         return None
     parsed = _parse_url(text)
@@ -150,7 +150,7 @@ def http_url(text: str) -> Secret | None:
 
 
 def receiver_url(*schemes: str) -> Callable[[str], Secret | None]:
-    """Return what reads the URL of a receiver with one of these schemes; an empty text is None."""
+    """Return a converter to a receiver's URL with one of these schemes; an empty text becomes None."""
 
     def receiver(text: str) -> Secret | None:
         if not text:
@@ -164,17 +164,17 @@ def receiver_url(*schemes: str) -> Callable[[str], Secret | None]:
 
 
 def check_contact(contact: str) -> str:
-    """Return a way to reach somebody as a header names it. Raise ValueError when nobody can be reached so."""
+    """Return a contact as a header states it. Raise ValueError when it is neither an address nor a page."""
     if not all(_CONTACT.fullmatch(part) for part in contact.split()):
-        raise ValueError("nobody can be reached so; write an e-mail address or https://…, or both with a space")
+        raise ValueError("not a contact; write an e-mail address, an https://… page, or both with a space")
     return " ".join(contact.split())
 
 
 def _parse_url(text: str) -> SplitResult | None:
-    """Return the parts of a URL; None when it is none."""
+    """Return the parts of a URL; None for any other text."""
     try:
         parsed = urlsplit(text)
-        # Asking for the port checks it.
+        # Reading the port validates it.
         return parsed if "://" in text and (parsed.port is None or parsed.port > 0) else None
     except ValueError:
         return None

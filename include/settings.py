@@ -34,7 +34,7 @@ from include.setting_values import (
 )
 
 if TYPE_CHECKING:
-    # Imported for the functions that return it: most commands need none of them, and not its half a second.
+    # Imported where it is needed: most commands do not need it, and it takes half a second.
     from sqlalchemy.engine import URL
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -93,7 +93,7 @@ class Settings:
     proof_key: Path | None = setting(None, "0600 file with the Ed25519 key (PEM) that signs proofs", Path)
     unusual: Literal["info", "warn", "fail"] = setting(
         "info",
-        "severity of rows and freshness that are not usual, where a suite does not declare it",
+        "severity of unusual row counts and freshness, where a suite does not declare it",
         one_of("info", "warn", "fail"),
     )
     serve: Literal["declared", "all"] = setting(
@@ -118,7 +118,7 @@ class Settings:
         secret=True,
     )
     alert_email_from: str = setting("", "sender of alerts; default: the connection's, or tidemark@localhost")
-    contact: str = setting("", "address or page that followed event streams may reach their reader at", check_contact)
+    contact: str = setting("", "address or page at which the services of event streams can reach you", check_contact)
 
     @classmethod
     def declared(cls) -> Mapping[str, Field[Any]]:
@@ -155,7 +155,7 @@ class Settings:
         return {**for_librdkafka(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
 
     def kafka_java_options(self) -> dict[str, str]:
-        """Return the same options for Kafka's Java client; they include the password."""
+        """Return the client options for Kafka's Java client; they include the password."""
         return {**for_java(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
 
     def database(self, name: str) -> URL:
@@ -168,7 +168,7 @@ class Settings:
         return make_url(self._database_address()).set(drivername="postgresql+psycopg2", database=name)
 
     def database_uri(self, name: str) -> str:
-        """Return the same as the URI that PostgreSQL's own clients take; it holds the password."""
+        """Return a database's URL as the URI that PostgreSQL's own clients take; it holds the password."""
         address = urlsplit(self._database_address())
         return address._replace(scheme="postgresql", path=f"/{name}").geturl()
 
@@ -259,16 +259,16 @@ def settings() -> Settings:
 
 
 def secret_variables() -> set[str]:
-    """Return the variables of the settings that are secret."""
+    """Return the variables of the secret settings."""
     return {f"TIDEMARK_{name.upper()}" for name, each in Settings.declared().items() if each.metadata["secret"]}
 
 
 def _read_secrets(path: str | None) -> dict[str, str]:
-    """Return the secret settings of a file. Raise UsageError as `read_properties`, and for any other name in it."""
+    """Return the secret settings of a file. Raise UsageError like `read_properties`, and for any other setting."""
     secrets = read_properties(Path(path) if path else None, "TIDEMARK_SECRETS")
     if unknown := secrets.keys() - secret_variables():
         raise UsageError(
-            f"TIDEMARK_SECRETS: {path}: {min(unknown)} is no setting that is secret",
+            f"TIDEMARK_SECRETS: {path}: {min(unknown)} is not a secret setting",
             remedy=f"it may have {', '.join(sorted(secret_variables()))}",
         )
     return secrets

@@ -94,7 +94,7 @@ class Schedule:
 
     every: timedelta
     build_missing: int = 0
-    """How many intervals that were never built each scheduled run has built, the oldest first."""
+    """How many missing intervals each scheduled run also builds, the oldest first."""
     registered_within: timedelta = timedelta(minutes=20)
     """How long after its end an interval may take to be registered; operators are told when it takes longer."""
 
@@ -125,7 +125,7 @@ class Schedule:
     def between(self, begin: datetime, end: datetime) -> Iterator[Interval]:
         """Yield the intervals from one time to another, in order.
 
-        The first and the last are shorter where these are no boundaries: they were those of another schedule.
+        The first and the last are shorter when these times are not boundaries: they belong to an earlier schedule.
         """
         while begin < end:
             until = min(self.floor(begin) + self.every, end)
@@ -154,30 +154,30 @@ class Schedule:
 
 
 def every(duration: str, *, build_missing: int = 0, registered_within: str = "20m") -> Schedule:
-    """Return the schedule with boundaries so often, e.g. `15m`, `6h` or `1d`, and the deadline of its intervals."""
+    """Return a schedule with a boundary every `duration`, e.g. `15m`, `6h` or `1d`, and its intervals' deadline."""
     return Schedule(parse_duration(duration), build_missing, parse_duration(registered_within))
 
 
 def hourly(*, build_missing: int = 0, registered_within: str = "20m") -> Schedule:
-    """Return the schedule with boundaries at every full hour."""
+    """Return a schedule with a boundary at every full hour."""
     return every("1h", build_missing=build_missing, registered_within=registered_within)
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a time of Spark's, which has no zone, as one in UTC."""
+    """Return a time from Spark, which has no zone, as a time in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """How long the parts of a job take; for people, never for what is computed."""
+    """Measures how long the parts of a job take; people read it, no result depends on it."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """By part, in the order in which they began."""
+    """Seconds by part, in the order in which the parts began."""
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count the time of the block to a part."""
+        """Add the time of the block to a part."""
         began = time.monotonic()
         self.seconds.setdefault(name, 0.0)
         try:

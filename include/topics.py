@@ -26,8 +26,8 @@ def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, 
         )
     if identity.topic_id != stored_id:
         raise TopicRecreated(
-            f"topic {topic} was deleted and created again: its id is {identity.topic_id}, but commits are of id "
-            f"{stored_id}, so the same offsets are other records",
+            f"topic {topic} was deleted and created again: its id is {identity.topic_id}, but commits have the id "
+            f"{stored_id}, so the same offsets hold other records",
             remedy=f'restore the topic, or continue with the new one: ./tidemark adopt {pipeline} {topic} --reason "…"',
             pipeline=pipeline,
         )

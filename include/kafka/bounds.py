@@ -67,7 +67,7 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
 
 
 def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -> dict[TopicPartition, datetime]:
-    """Return the timestamp of the first visible record at or after each offset; nothing where none came in time.
+    """Return the timestamp of the first visible record at or after each offset, as far as they came in time.
 
     A record without a timestamp is left out, too. Raises ServiceUnreachable.
     """
@@ -109,8 +109,8 @@ def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:
     if losses:
         raise OffsetsLost(
             "; ".join(losses),
-            remedy="read what was archived of them instead: --source archive; what was not archived before it was "
-            f"removed stops the stream too, which tells the way on: ./tidemark stream {pipeline} --until-caught-up",
+            remedy="read what was archived of them instead: --source archive; if something was removed before it was "
+            f"archived, the stream stops too and names the way on: ./tidemark stream {pipeline} --until-caught-up",
             pipeline=pipeline,
         )
 

@@ -61,7 +61,7 @@ def _quiet(_: KafkaError) -> None:
 def _refusal() -> str:
     """Return why the broker refuses user, password or certificate; empty when it does not.
 
-    The client reports a refusal to its error callback only, and calls time out. So this connects to ask.
+    The client reports a refusal only to its error callback, while calls time out. So this opens a connection to ask.
     """
     options = settings().kafka_client_options()
     if options.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
@@ -96,7 +96,7 @@ _kept: ContextVar[dict[str, Any] | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def kept_clients() -> Iterator[None]:
-    """Let looks at the cluster inside share their clients, for who looks again and again; each makes one otherwise."""
+    """Let queries of the cluster in this block share their clients, for repeated queries; else each makes its own."""
     kept: dict[str, Any] = {}
     token = _kept.set(kept)
     try:
@@ -109,7 +109,7 @@ def kept_clients() -> Iterator[None]:
 
 
 def admin() -> AdminClient:
-    """Return an admin client of the configured cluster; the kept one inside of `kept_clients`."""
+    """Return an admin client of the configured cluster; the shared one inside `kept_clients`."""
     kept = _kept.get()
     if kept is not None and "admin" in kept:
         return cast(AdminClient, kept["admin"])
@@ -121,7 +121,7 @@ def admin() -> AdminClient:
 
 @contextmanager
 def asking(isolation: str) -> Iterator[Consumer]:
-    """Yield a consumer that asks for offsets and is assigned nothing; the kept one inside of `kept_clients`."""
+    """Yield a consumer without assignment, to ask for offsets; the shared one inside `kept_clients`."""
     kept = _kept.get()
     reader = (kept or {}).get(isolation) or consumer(**{"isolation.level": isolation})
     if kept is not None:

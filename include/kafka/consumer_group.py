@@ -28,10 +28,10 @@ class ConsumerGroup:
 
     def __init__(self, pipeline: str) -> None:
         self.name = group_of(pipeline)
-        # A consumer that subscribes to nothing: an admin client that times out has ended its process here.
+        # A consumer without subscription: an admin client that times out can end the whole process here.
         self._consumer = kafka.consumer(**{"group.id": self.name, "on_commit": self._on_commit})
         self._answers: list[tuple[set[tuple[str, int, int]], str]] = []
-        """Which positions were committed, and why not; empty when they were."""
+        """Positions of each answered commit, and why it failed; empty when it did not."""
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> str:
         """Commit the next offset of each topic partition and return why that failed; empty when it did not."""

@@ -1,8 +1,8 @@
-"""A producer that a newer one of the same transactional id shuts out: what an older one writes, nobody reads.
+"""A producer that a newer one with the same transactional id shuts out: nobody reads what the older one writes.
 
 A driver can stop anywhere: between its last check of the lease and the broker's receipt of what it writes. So the
-broker itself must refuse it, and does by the epoch of a transactional id, which each new producer raises. In this
-order:
+broker itself must refuse its writes. It does so by the epoch of a transactional id, which each new producer raises.
+The order:
 
 1. the producer raises the epoch of its id;
 2. the lease is checked: only its holder goes on, so epochs rise in the order of fencing tokens;
@@ -37,14 +37,14 @@ MESSAGES = 50_000
 """The most messages of a transaction: more take several, each repeated as a whole."""
 
 _PATIENCE = 60.0
-"""Seconds in which the messages of a transaction are confirmed; then the broker aborts it."""
+"""Seconds within which a transaction's messages must be confirmed; then the broker aborts it."""
 
 _ATTEMPTS = 3
 
 _LOG = logging.getLogger("tidemark.kafka")
 _LOG.addHandler(logging.NullHandler())
 _LOG.propagate = False
-"""Takes what the client would write to standard error: the call that failed reports it."""
+"""Swallows what the client would write to standard error: the failed call reports it."""
 
 _FENCED = {
     KafkaError._FENCED,
@@ -86,7 +86,7 @@ class FencedProducer:
         return count
 
     def _write_chunk(self, chunk: Sequence[Message], headers: Headers | None) -> None:
-        """Write one transaction; again with a new producer where the broker ended the last one's."""
+        """Write one transaction; repeat it with a new producer when the broker ended the previous one's."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with reaching_kafka():
@@ -97,7 +97,7 @@ class FencedProducer:
                 refused: KafkaError = error.args[0]
                 if attempt == _ATTEMPTS or not (refused.fatal() or refused.txn_requires_abort()):
                     raise self._refusal(refused) from error
-                # Shut out by a newer driver, or by the broker after a pause: who holds the lease may go on.
+                # A newer driver shut it out, or the broker after a pause: only the holder of the lease may go on.
                 self.check_lease()
             except BaseException:
                 # A transaction left open would hold back every reader until the broker ends it.
@@ -110,7 +110,7 @@ class FencedProducer:
         ends: dict[tuple[str, int], int] = {}
 
         def note(_: KafkaError | None, delivered: KafkaMessage) -> None:
-            # In the order of their offsets; of a message that was refused the commit tells.
+            # Called in the order of the offsets; the commit reports a refused message.
             ends[delivered.topic(), delivered.partition()] = delivered.offset()
 
         for topic, key, value, *own in chunk:
@@ -152,7 +152,7 @@ class FencedProducer:
         """Wait until readers of committed records can see the offsets, by topic and topic partition.
 
         A commit is decided before its markers are in the log. Whoever learns from the ledger that a micro-batch is
-        committed must find its values. Not for ever: an open transaction of another program may hold the readers back.
+        committed must find its values. The wait is bounded: another program's open transaction may hold readers back.
         """
         reader = self._reader = self._reader or consumer()
 
@@ -169,7 +169,7 @@ class FencedProducer:
             )(is_visible, at)
 
     def _give_up(self) -> None:
-        """Abort what is open, as far as the broker lets us, and forget the producer."""
+        """Abort the open transaction if the broker lets us, and drop the producer."""
         given_up, self._producer = self._producer, None
         if given_up is not None:
             with suppress(KafkaException):

@@ -1,7 +1,7 @@
 """Proof that offsets hold no visible record: a second reader reads where Spark saw none.
 
 Compaction, transaction markers and aborted transactions leave offsets without a visible record. That Spark saw
-none is no proof, so a read_committed consumer of another client (librdkafka) reads those offsets again.
+none proves nothing, so a read_committed consumer of another client (librdkafka) reads those offsets again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Span = tuple[int, int]
 """Offsets of one topic partition without a visible record: the first included, the last not."""
 
 NEAR = 200
-"""Spans at most so many offsets apart are read without a seek between them: a seek fetches about as much."""
+"""Spans at most this many offsets apart are read without a seek between them: a seek fetches about as much."""
 
 EXAMPLES = 10
-"""How many spans, and how many records found in them, are named."""
+"""How many spans, and how many records found in them, are listed."""
 
 _LONG = 5_000
 _SMALL_FETCH, _LARGE_FETCH = 32 * 1024, 1024 * 1024

@@ -1,8 +1,8 @@
-"""Times to offsets by what records say: Kafka's time index alone believes every timestamp.
+"""Find offsets for times by the records themselves: Kafka's time index trusts every timestamp.
 
 The index leads to the first record with a timestamp at or after a time. Two things mislead it: transaction markers,
-which carry the broker's clock and are no records, and timestamps that are too far ahead (`timestamps.py`). What lies
-behind such a one, the index never shows; there the log itself is searched.
+which carry the broker's clock and are not records, and timestamps that are too far ahead (`timestamps.py`). The index
+never shows what lies after such a timestamp; there the log itself is searched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Spans = Mapping[TopicPartition, tuple[int, int]]
 """Where to search in each topic partition: from an offset, included, to another, excluded."""
 
 SCANNED = 100_000
-"""Offsets that are read one by one; of a longer span only its end is, found by bisection."""
+"""How many offsets are read one by one; in a longer span, bisection first finds where to read."""
 
 _PATIENCE = 30.0
 """Seconds without any answer until the broker counts as unreachable."""
@@ -34,9 +34,9 @@ _AT_ONCE = 1000
 
 
 def find_boundaries(moment: datetime, spans: Spans, rule: TimestampRule) -> dict[TopicPartition, Boundary]:
-    """Return per topic partition the first record of its span that ends an interval at `moment`.
+    """Return, by topic partition, the first record of its span that ends an interval at `moment`.
 
-    Where there is none, the end of the span. Records of open and aborted transactions count.
+    Without such a record it is the end of the span. Records of open and aborted transactions count.
     Raises ServiceUnreachable.
     """
     boundaries = {tp: Boundary(until) for tp, (_, until) in spans.items()}
@@ -81,7 +81,7 @@ def _find_boundary(
     moment: int,
     rule: TimestampRule,
 ) -> Boundary:
-    """Return the boundary in a span that begins with the window: mostly its first record, else found by reading on."""
+    """Return the boundary in a span that begins with the window: usually its first record, else one further on."""
     first = window[0] if window and window[0].milliseconds >= moment else None
     if first is not None and not rule.is_odd(tp, first, window[1:]):
         return Boundary(min(first.offset, span[1]))
@@ -89,7 +89,7 @@ def _find_boundary(
     with closing(_read_on(tp, begin)) as records:
         boundary = find_boundary(tp, records, moment, span[1], rule)
     if first is not None and first.offset < min(begin, span[1]):
-        # The one that misled the index lies before the part that was read.
+        # The record that misled the index lies before the part that was read.
         return replace(boundary, odd_count=boundary.odd_count + 1, first_odd=first)
     return boundary
 

@@ -29,7 +29,7 @@ class RecordBatch:
 
 
 def sample_batch(of: OffsetRange) -> RecordBatch | None:
-    """Return the range's second batch, since the first may be the end of one; None when nothing is visible there.
+    """Return the range's second batch, as the range may begin inside the first; None when nothing is visible there.
 
     Raises ServiceUnreachable.
     """
@@ -49,7 +49,7 @@ def _read_batch(tp: TopicPartition, offset: int) -> RecordBatch | None:
         counts["records"] = partitions.get(str(tp.partition), {"rxmsgs": 0})["rxmsgs"]
         counts["bytes"] = sum(broker["rxbytes"] for broker in statistics["brokers"].values())
 
-    # A fetch that holds next to nothing brings one batch, and no other follows while its records are not taken.
+    # A tiny fetch size brings one batch, and no other follows until its records are taken.
     options = {**kafka.few_records(1), "statistics.interval.ms": 20}
     reader = kafka.consumer(**options, stats_cb=note)
     try:
@@ -58,7 +58,7 @@ def _read_batch(tp: TopicPartition, offset: int) -> RecordBatch | None:
             return None
         reader.pause([ClientTopicPartition(tp.topic, tp.partition)])
         for _ in range(_LOOKS):
-            # Serves the statistics; paused, it brings no message.
+            # Serves the statistics callback; a paused consumer returns no message.
             reader.poll(0.05)
             if counts.get("records"):
                 return RecordBatch(**counts)

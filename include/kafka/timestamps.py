@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from include.offsets import TopicPartition
 
 NEIGHBOURS = 32
-"""How many of the records that follow judge a timestamp."""
+"""How many of the following records a timestamp is judged by."""
 
 TOLERANCE = timedelta(hours=1)
-"""How far a timestamp may lie ahead. As far ahead of its own clock a broker accepts one, unless told otherwise."""
+"""How far a timestamp may lie ahead. By default, brokers accept timestamps this far ahead of their own clock."""
 
 _ALLOWANCE = int(TOLERANCE.total_seconds() * 1000)
 """How far a producer's clock may be ahead of ours, ms."""
@@ -25,10 +25,10 @@ _MONTH = int(timedelta(days=30).total_seconds() * 1000)
 """How far the first records of a log may lie apart, ms, to confirm the first of them."""
 
 _SHARE = 4
-"""One in so many neighbours suffices: a topic that is refilled with old records still has its boundaries."""
+"""One in this many neighbours suffices: a topic that is refilled with old records still has its boundaries."""
 
 _EARLIEST = int(datetime(1971, 1, 1, tzinfo=UTC).timestamp() * 1000)
-"""Timestamps below are none: -1, 0, and seconds where milliseconds are meant."""
+"""Smaller values are not timestamps: -1, 0, and seconds instead of milliseconds."""
 
 
 @dataclass(frozen=True, order=True)
@@ -41,7 +41,7 @@ class RecordTime:
 
 @dataclass(frozen=True)
 class TimestampRule:
-    """What the timestamps of a search are judged by."""
+    """How a search judges timestamps."""
 
     now: int
     """The clock when the search began, ms since 1970."""

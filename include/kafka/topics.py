@@ -39,7 +39,7 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
     if not wanted:
         return {}
     with reaching_kafka():
-        # The client must outlive its futures: a collected one ends them with "handle is terminating".
+        # The client must outlive its futures: garbage collection ends them with "handle is terminating".
         client = admin()
         futures = client.describe_topics(confluent_kafka.TopicCollection(wanted), request_timeout=TIMEOUT)
         described = {}

@@ -20,6 +20,6 @@ def delete_folder(system: fs.FileSystem, path: str) -> None:
         try:
             system.delete_dir(path)
         except FileNotFoundError:
-            # A store tells of a folder in which nothing but given-up uploads lies, and then finds no object there.
+            # A store lists a folder that holds nothing but abandoned uploads, and then finds no object there.
             if isinstance(system, fs.LocalFileSystem):
                 raise

@@ -1,7 +1,7 @@
-"""The log of a Delta table: who made a commit, and how what it repeats of rows leaves it.
+"""The log of a Delta table: who made a commit, and how the values of rows that it repeats are removed.
 
 A commit names its files with each column's least and greatest value. So do checkpoints, and checksums of small tables.
-What rebuilds the newest version is the newest checkpoint alone.
+Readers rebuild the newest version from the newest checkpoint alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from include.crash_points import crash_point
 from include.lake.files import delete, delete_file, filesystem, list_entries, read_text, write_text
 
 OWN = "tidemark"
-"""The mark of Tidemark's commits in the table's history; those of intervals say more."""
+"""The mark of Tidemark's commits in the table's history; commits of intervals state more."""
 
 _SAYS_MORE = '{"tidemark.'
-"""How the metadata begins of a commit that puts an interval's rows: a JSON object of what an Iceberg snapshot says."""
+"""How the metadata of a commit with an interval's rows begins: a JSON object with what an Iceberg snapshot states."""
 
 _LOG_FILE = re.compile(r"(\d{20})\.(.+)")
 
@@ -31,10 +31,10 @@ def is_own(metadata: str | None) -> bool:
 
 
 def forget_values(table: str, version: int) -> None:
-    """Take what repeats rows out of a table's log, up to a version that has a checkpoint; doing it twice is once.
+    """Remove values of rows from a table's log, up to a version that has a checkpoint; repeating it changes nothing.
 
-    Commits keep their files, transactions and what Tidemark said of them; they lose columns' bounds, and those of
-    others their conditions. Older checkpoints and checksums are deleted.
+    Commits keep their files, transactions and Tidemark's metadata; they lose columns' bounds, and commits of other
+    writers lose their conditions. Older checkpoints and checksums are deleted.
     """
     log = f"{table}/_delta_log"
     for entry in list_entries(log, recursive=False):
@@ -56,11 +56,11 @@ def _forget_in_commit(location: str) -> None:
     system, path = filesystem(location)
     mtime = system.get_file_info(path).mtime_ns
     folder, _, name = location.rpartition("/")
-    # Hadoop would compare it with the new content.
+    # Hadoop would compare this checksum with the new content.
     delete(f"{folder}/.{name}.crc")
     write_text(location, after)
     if isinstance(system, fs.LocalFileSystem) and mtime is not None:
-        # It is the commit's time.
+        # The file's time is the commit's time.
         os.utime(path, ns=(mtime, mtime))
 
 

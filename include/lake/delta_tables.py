@@ -1,4 +1,4 @@
-"""Tell which pipelines keep their archive as a Delta table, too."""
+"""Which pipelines also keep their archive as a Delta table."""
 
 from __future__ import annotations
 

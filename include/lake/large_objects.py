@@ -1,6 +1,6 @@
-"""Moving objects within a store, also those that are too large for one request: these are copied there, part by part.
+"""Move objects within a store. The store copies those that are too large for one request part by part.
 
-Not a byte of them passes through this machine. Arrow's client has no such copy.
+No byte of them passes through this machine. Arrow's client has no such copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def move(store: fs.FileSystem, source: str, target: str) -> None:
 
 
 def copy_in_parts(source: str, target: str) -> None:
-    """Have the store copy an object part by part; an upload that fails is given up there, and nothing is seen of it."""
+    """Have the store copy an object part by part; a failed upload is aborted there and leaves nothing visible."""
     from boto3.exceptions import Boto3Error
     from boto3.s3.transfer import TransferConfig
     from botocore.exceptions import BotoCoreError, ClientError

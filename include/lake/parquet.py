@@ -18,7 +18,7 @@ def read_footer(location: str) -> pq.FileMetaData:
 
 
 _END = 8
-"""Bytes behind a footer: its length, and a mark."""
+"""Bytes after a footer: its length, and the format's magic bytes."""
 
 _CHUNK = 1 << 22
 

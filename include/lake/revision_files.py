@@ -66,10 +66,10 @@ class RevisionDirectory(Protocol):
 def damage_of(revisions: Sequence[RevisionDirectory], *, records: int | None) -> str:
     """Return the first damage of revisions that should hold `records` records; empty when their files are as built.
 
-    `records` is None where nobody has counted them: then nothing tells that the revisions hold all.
+    `records` is None when nobody has counted them: then nothing shows that the revisions hold them all.
     """
     if records is None:
-        return "no run of it was published that counted its records"
+        return "no published run of it has counted its records"
     if records and not revisions:
         return "its records have rows, but no revision of the archive table is registered"
     held = _records_in(revisions)
@@ -82,7 +82,7 @@ def damage_of(revisions: Sequence[RevisionDirectory], *, records: int | None) ->
 
 
 def _records_in(revisions: Sequence[RevisionDirectory]) -> int | None:
-    """Records that the rows of the revisions come from, as counted when they were built; None: not counted then."""
+    """Return how many records the revisions' rows come from, as counted by the build; None when it did not count."""
     files = [facts for revision in revisions for facts in revision.files.values()]
     return sum(facts["records"] for facts in files) if all("records" in facts for facts in files) else None
 

@@ -31,8 +31,8 @@ CAMERA = """
         animated_image_url: STRING, activity_zone_ids: ARRAY<STRING>>
 """
 
-# Of the other devices only what tells them apart: nothing of them is archived, but a message
-# in which they are not maps of objects is not a message of this pipeline.
+# Other devices have only their ids here: they are not archived, but a message in which they
+# are not maps of objects is not a message of this pipeline.
 NEST_LOG = f"""
     metadata STRUCT<access_token: STRING, client_version: INT>,
     devices STRUCT<

@@ -51,9 +51,9 @@ PIPELINE = Pipeline(
         rules=(
             Required("meta.id"),
             Required("changed_at"),
-            # As much ahead as the live view waits for late ones: no change closes the window of its own arrival.
+            # As far ahead as the live view waits for late rows: no change closes the window in which it arrives.
             EventTimeWithin(behind="30d", ahead="10m"),
-            # MediaWiki's own limit for a name. It becomes part of a key, and Kafka takes no record of any size.
+            # MediaWiki's own limit for a name. It becomes part of a key, and Kafka limits the size of a record.
             MaxBytes("user", 255),
         ),
         description="one row per change, canary events of the service left out",

@@ -78,7 +78,7 @@ class EventFacts:
 
 
 class PositionRefused(Exception):
-    """The service refuses to begin where it is asked to: after the last event, or at the `since` of the URL."""
+    """The service refuses the position that it was asked for: after the last event, or the `since` of the URL."""
 
 
 class _Disconnected(Exception):
@@ -120,7 +120,7 @@ class EventStream:
 
         An event that was cut off is not passed on; the next connection brings it whole. Raise ServiceUnreachable
         for an answer that a retry would not change: another content type, a status other than 2xx, 5xx, 408, 425
-        or 429, or an event that is too long. Raise PositionRefused where the service does not begin as it is asked to.
+        or 429, or an event that is too long. Raise PositionRefused when the service refuses the position.
         """
         headers = {**_HEADERS, "User-Agent": user_agent(self._contact)}
         client = httpx.AsyncClient(
@@ -136,14 +136,14 @@ class EventStream:
                 self._tell(f"{self.address} has no more events (204)")
 
     def begin_anew(self, since: datetime | None) -> None:
-        """Forget the position: the next connection asks for the events since a time, or from the present on."""
+        """Forget the position: the next connection asks for the events since a time, or from now on."""
         url = httpx.URL(self._url).copy_remove_param("since")
         self._url = str(url if since is None else url.copy_set_param("since", format_time(since)))
         self._last_event_id = ""
 
     @property
     def since(self) -> str | None:
-        """Return the time that the URL asks for; None where it names none."""
+        """Return the time that the URL asks for; None when it names no time."""
         return httpx.URL(self._url).params.get("since")
 
     async def _connect(self, client: httpx.AsyncClient, receive: Callable[[Event], Awaitable[None]]) -> None:
@@ -202,9 +202,9 @@ class EventStream:
         if status != 403:
             return "correct the URL or ask its owner"
         if self._contact:
-            return f"it was told {self._contact} as the way to reach you; correct that, or ask its owner"
+            return f"your contact was given as {self._contact}; correct that, or ask its owner"
         return (
-            "services like Wikimedia's want a way to reach who reads them: "
+            "services like Wikimedia's require a contact: "
             "--contact with your e-mail address or https://… page, or TIDEMARK_CONTACT"
         )
 
@@ -240,7 +240,7 @@ class _Bounded:
             if length > MAX_EVENT_CHARACTERS:
                 raise ServiceUnreachable(
                     f"{self._address} sends an event of more than {MAX_EVENT_CHARACTERS} characters",
-                    remedy="tell its owner; it cannot be followed past this event",
+                    remedy="report it to its owner; it cannot be followed past this event",
                 )
             last = text[-1:]
             yield text
@@ -259,8 +259,8 @@ def _retry_after(response: httpx.Response) -> float:
 
 
 async def _said(response: httpx.Response) -> str:
-    """Return the beginning of the answer's text, after a colon; nothing without one."""
-    # The status is told without it.
+    """Return a colon and the beginning of the answer's text; empty when it has none."""
+    # Without the text, the status alone is reported.
     with suppress(httpx.HTTPError):
         async for text in response.aiter_text():
             if text.strip():
@@ -269,7 +269,7 @@ async def _said(response: httpx.Response) -> str:
 
 
 def user_agent(contact: str) -> str:
-    """Return the header by which the service knows who reads it, in the form that Wikimedia's policy asks for."""
+    """Return the header that tells the service who reads it, in the form that Wikimedia's policy asks for."""
     return f"tidemark ({contact or 'follows event streams into Kafka'}) httpx/{httpx.__version__}"
 
 

@@ -23,9 +23,9 @@ class Followed:
     connections: int = 0
     last_event_id: str = ""
     missing_seconds: float = 0.0
-    """Time whose events the service no longer had."""
+    """Length of the time whose events the service no longer had."""
     events_per_second: float = 0.0
-    """Of all that were received; in a line of progress, since the line before."""
+    """Rate over the whole run; in a line of progress, since the previous line."""
     behind_seconds: float | None = None
     """Age of the newest event by its own time; None without an event that has one."""
 
@@ -54,7 +54,7 @@ class Pace:
             self._newest = max(moment, self._newest or moment)
 
     def measure(self, counts: Followed, *, whole: bool) -> None:
-        """Write rate and age into the counts: the rate of the whole run, or since this was asked last."""
+        """Write rate and age into the counts: the rate of the whole run, or since the previous call."""
         now = time.monotonic()
         since, before = (self._begun, 0) if whole else (self._told, self._received)
         counts.events_per_second = round((counts.received - before) / max(now - since, 0.001), 1)

@@ -139,7 +139,7 @@ class _Follower:
         return self.counts
 
     async def _read(self) -> None:
-        """Follow the stream to its end, also past a position that is refused. Raise PositionTooOld."""
+        """Follow the stream to its end, past a refused position too. Raise PositionTooOld."""
         while True:
             try:
                 return await self.stream.follow(self._receive)

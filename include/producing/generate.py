@@ -83,7 +83,7 @@ def produce(
 
     Event times are spread in order over `span` from `start`; by default the span ends now. `topic` is one of the
     pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
-    `enqueued` is told now and then how many messages are on their way.
+    `enqueued` is called now and then with the number of messages queued so far.
     Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named, or a time
     lies beyond the year 9999.
     """

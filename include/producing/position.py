@@ -26,7 +26,7 @@ class Reached:
     last_event_id: str = ""
     """Empty before the first event."""
     at: datetime | None = None
-    """Time of that event; where the file does not tell it, when it was stored."""
+    """Time of that event; when the file lacks it, the time at which the id was stored."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class StreamPosition:
 
     @contextmanager
     def locked(self) -> Iterator[Reached]:
-        """Lock the position for this process and yield what was reached.
+        """Lock the position for this process and yield how far the stream was followed.
 
         All events up to there are in Kafka. Raise AnotherWriter when another process follows the stream, and
         UsageError when the file is damaged.
@@ -83,7 +83,7 @@ class StreamPosition:
         return reached
 
     def save(self, reached: Reached) -> None:
-        """Store what was reached; it is on disk when this returns."""
+        """Store the position; it is on disk when this returns."""
         facts = {
             "pipeline": self.pipeline,
             "stream": public_address(self.url),

@@ -1,8 +1,8 @@
-"""What a follower does when the service refuses its position as too old: it stops, or goes on where it was told to.
+"""What a follower does when the service refuses its position as too old: it stops, or goes on where the user said.
 
-What is missing is noted in the ledger: when the position is refused, and again with its end before the first event
-after it is written to Kafka. The stored position moves only past events in Kafka, so a follower that is killed in
-between is refused again, and its gap grows.
+The gap is noted in the ledger: when the position is refused, and again with its end, before the first event after it
+is written to Kafka. The stored position moves only past events in Kafka, so a follower that is killed in between is
+refused again, and its gap grows.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class RefusedPosition:
         return self._refused is not None
 
     def go_past(self, stream: EventStream, reached: Reached, answer: str) -> str:
-        """Let the stream begin anew where it was told to, and return what to tell of it.
+        """Let the stream begin again where the user said, and return the line to report.
 
-        Raise PositionTooOld when nobody said where to go on or the service refuses that, too, and ServiceUnreachable
-        when what is refused is no position.
+        Raise PositionTooOld when nobody said where to go on, or the service refuses that too, and ServiceUnreachable
+        when the service refused something other than a position.
         """
         from_at = reached.at if reached.last_event_id else _parse_since(stream.since)
         if from_at is None:
@@ -82,13 +82,13 @@ class RefusedPosition:
     def _too_old(self, problem: str) -> PositionTooOld:
         remedy = "say where to go on: --accept-gap present, or --accept-gap TIME with a time that it still has"
         if self._refused:
-            problem += "; it refuses to go on as --accept-gap says, too"
+            problem += "; it also refuses the position of --accept-gap"
             remedy = "name a later time with --accept-gap, or --accept-gap present"
         return PositionTooOld(problem, remedy=remedy, pipeline=self.pipeline.name)
 
 
 def _note(refused: RefusedAt) -> str:
-    """Note in the ledger what was refused; return why that did not succeed, if it did not."""
+    """Note the refusal in the ledger; return why that failed, empty when it did not."""
     try:
         event_gaps.note_refused(refused)
     except TidemarkError as error:
@@ -97,7 +97,7 @@ def _note(refused: RefusedAt) -> str:
 
 
 def _parse_since(since: str | None) -> datetime | None:
-    """Return the time of a URL's `since`, in ISO 8601 or as milliseconds since 1970; None where it is none."""
+    """Return the time of a URL's `since`, in ISO 8601 or as milliseconds since 1970; None when it is not a time."""
     try:
         if since and since.isdecimal():
             return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(since))

@@ -1,7 +1,7 @@
 """A client of a Confluent-compatible schema registry: subjects, versions, and schemas by id.
 
 Source: the registry's REST interface, https://docs.confluent.io/platform/current/schema-registry/develop/api.html.
-No other host than the configured one is asked: redirects and references to other schemas are not followed.
+Only the configured host is contacted: redirects and references to other schemas are not followed.
 Why this is not Confluent's client: `include/decisions/009-schema-registry-client.md`.
 """
 
@@ -22,7 +22,7 @@ TIMEOUT = 10.0
 """Seconds until a registry that does not answer counts as unreachable."""
 
 MAX_ANSWER = 1_048_576
-"""The most bytes of an answer that are read."""
+"""How many bytes of an answer are read at most."""
 
 _SCHEMA_NOT_FOUND = 40403
 _SUBJECT_NOT_FOUND = 40401
@@ -65,7 +65,7 @@ class SchemaRegistry:
         return int(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")["id"])
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema of that id; None when the registry says that there is none. Raises ServiceUnreachable."""
+        """Return the schema of that id; None when the registry has none. Raises ServiceUnreachable."""
         answer = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
         if answer is None:
             return None
@@ -92,7 +92,7 @@ class SchemaRegistry:
         try:
             answer = httpx.Response(200, content=text).json()
         except ValueError:
-            raise self._unreachable(f"{response.status_code}, and no JSON: is this a schema registry?") from None
+            raise self._unreachable(f"{response.status_code}, and not JSON: is this a schema registry?") from None
         if response.status_code == httpx.codes.OK:
             return answer
         code = answer.get("error_code") if isinstance(answer, dict) else None

@@ -1,7 +1,7 @@
-"""Writer schemas by their id: asked of the registry once, kept on disk, and shared by a whole process.
+"""Writer schemas by their id: fetched from the registry once, kept on disk, and shared by a whole process.
 
-An id means one schema for ever, so a kept schema is never asked for again, and what was decoded once can be decoded
-while the registry is away. Ids that the registry does not know are remembered by this process alone: all its queries
+An id means one schema for ever, so a kept schema is never fetched again, and what was decoded once can be decoded
+while the registry is down. Ids that the registry does not know are remembered by this process alone: all its queries
 judge a record alike, and the next process asks again.
 """
 
@@ -50,12 +50,12 @@ class WriterSchemas:
             self._resolved[int(file.stem)] = usable(RegisteredSchema(**json.loads(file.read_text())))
 
     def resolved(self) -> dict[int, WriterSchema]:
-        """Return what is resolved by now, by schema id; asks nobody."""
+        """Return what is resolved so far, by schema id, without asking the registry."""
         with self._lock:
             return dict(sorted(self._resolved.items()))
 
     def resolve(self, schema_ids: Iterable[int]) -> None:
-        """Ask the registry for the ids that are not resolved yet. Raises ServiceUnreachable, but keeps the resolved."""
+        """Ask the registry for the ids not resolved yet. Raises ServiceUnreachable; what was resolved is kept."""
         for schema_id in sorted(set(schema_ids) - self.resolved().keys()):
             found = self._registry.schema(schema_id)
             if found is not None:

@@ -15,7 +15,7 @@ from include.settings import REPOSITORY
 from include.spark.jars import classpath, java, pyspark_home
 
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-"""Without these a JVM that cannot use the file says so on standard output."""
+"""Without these options a JVM that cannot use the file reports that on standard output."""
 
 
 def folder() -> Path:
@@ -26,7 +26,7 @@ def folder() -> Path:
 def find() -> Path | None:
     """Return the archive of this Java with these jars; None where there is none, or it is incomplete."""
     for file in folder().glob(f"spark-{_key()}-*.jsa"):
-        # The JVM checks the head of the file only, and dies of a page that is not there.
+        # The JVM checks only the file's header, and crashes on a missing page.
         if file.stem.endswith(f"-{file.stat().st_size}"):
             return file
     return None
@@ -42,13 +42,13 @@ def keep(made: Path) -> Path:
 
 def _key() -> str:
     key = hashlib.sha256()
-    for file in _what_it_holds_for():
+    for file in _inputs():
         status = file.stat()
         key.update(f"{file}|{status.st_size}|{status.st_mtime_ns}\n".encode())
     return key.hexdigest()[:16]
 
 
-def _what_it_holds_for() -> Iterator[Path]:
+def _inputs() -> Iterator[Path]:
     yield Path(java()).resolve().parents[1] / "lib" / "modules"
     yield pyspark_home() / "jars"
     yield driver_jar()

@@ -22,21 +22,21 @@ _PATIENCE = 300
 """Seconds that the training may take on a slow machine."""
 
 _TRAIN = "train"
-"""Argument with which the module is the training itself."""
+"""Argument with which the module runs the training itself."""
 
 
 def ensure_class_archive(progress: Callable[[str], None]) -> bool:
     """Make the archive unless it exists, and return whether it exists now."""
     if class_archive.find():
         return True
-    progress("preparing Spark's classes, once: a quarter off every later start of Spark")
+    progress("preparing Spark's classes, once: this saves a quarter of every later start of Spark")
     class_archive.folder().mkdir(parents=True, exist_ok=True)
     partial = class_archive.folder() / f"partial-{os.getpid()}"
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-training-", ignore_cleanup_errors=True) as folder:
             ended_well = _train(Path(folder), partial)
         if not ended_well or not partial.exists():
-            progress("Spark's classes could not be prepared: its applications start without, only slower")
+            progress("Spark's classes could not be prepared: its applications start without them, only slower")
             return False
         class_archive.keep(partial)
     finally:
@@ -78,7 +78,7 @@ def _become_training() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Make the archive, or with `train` run the training; return 0 also on failure, as all works without it."""
+    """Make the archive, or with `train` run the training; return 0 even on failure, as all works without it."""
     try:
         if argv == [_TRAIN]:
             _become_training()

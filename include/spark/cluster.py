@@ -15,14 +15,14 @@ from include.spark.jars import pyspark_home
 DeployMode = Literal["client", "cluster"]
 
 CLUSTER_JOBS = ("stream", "build_interval", "publish")
-"""Entries whose driver may run on the cluster; what the others give back is a file on this machine."""
+"""Entries whose driver may run on the cluster; the others write a file on this machine."""
 
 _OWN = ("SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-"""Of `spark-submit` here, and not of a driver elsewhere."""
+"""Variables of `spark-submit` on this host, which a driver elsewhere must not get."""
 
 
 def deploy_mode(job: str, current: Settings) -> DeployMode:
-    """Return where the job's driver runs. Raise UsageError for cluster mode where the master is not YARN."""
+    """Return where the job's driver runs. Raise UsageError for cluster mode without YARN or Kubernetes."""
     if current.spark_deploy_mode == "client":
         return "client"
     if current.spark_master != "yarn" and not kubernetes.is_master(current.spark_master):
@@ -59,7 +59,7 @@ def yarn_options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
 
 
 def client_environment(current: Settings) -> dict[str, str]:
-    """Return what tells Spark where YARN is; of the embedded one, which is on loopback, that drivers are, too."""
+    """Return the variables by which Spark finds YARN; with the embedded one, which is on loopback, drivers are too."""
     if current.spark_master != "yarn":
         return {}
     folder = str(yarn.configuration())
@@ -74,12 +74,12 @@ def submit_options(current: Settings, environment: Mapping[str, str]) -> dict[st
 
 
 def application_uri(current: Settings, path: str) -> str:
-    """Return how `spark-submit` is told the entry: on Kubernetes, that it is in the image."""
+    """Return the entry's path for `spark-submit`; on Kubernetes it is marked as a path in the image."""
     return f"local://{path}" if kubernetes.is_master(current.spark_master) else path
 
 
 def driver_environment(current: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a driver on the cluster gets of an environment: no secrets, and nothing of `spark-submit` itself."""
+    """Return the variables that a driver on the cluster gets: no secrets, and none of `spark-submit` itself."""
     # A folder of its container, which is removed with it; a pod has one of its own.
     folder = {} if kubernetes.is_master(current.spark_master) else {"TMPDIR": "./tmp"}
     passed_on = {name: value for name, value in without_secrets(environment).items() if name not in _OWN}
@@ -87,7 +87,7 @@ def driver_environment(current: Settings, environment: Mapping[str, str]) -> dic
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of Tidemark that are secret, or not known.
+    """Return an environment without Tidemark's variables that are secret or unknown.
 
     On YARN and Kubernetes the stock hook turns each variable into an argument, and logs it. A driver on this host
     inherits the secrets from the worker that starts it; one elsewhere reads them from a file (`check_secrets`).

@@ -1,4 +1,4 @@
-"""Runs a Spark application on the cluster for whoever waits: hands it over, tells its log, returns its exit code."""
+"""Run a Spark application on the cluster and wait: hand it over, print its log, return its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_AGAIN = 1.0
 """Seconds between two looks at an application and its log."""
 
 _PATIENCE = 120.0
-"""How long the cluster may not answer, s."""
+"""Seconds for which the cluster may fail to answer."""
 
 
 class Application(Protocol):
@@ -29,7 +29,7 @@ class Application(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether no part of it runs any more."""
 
     @property
     def is_waiting(self) -> bool:
@@ -37,11 +37,11 @@ class Application(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What it waits for, as far as the cluster tells."""
+        """What it waits for, as far as the cluster reports it."""
 
     @property
     def own_exit_code(self) -> int | None:
-        """The driver's exit code where it ended by itself."""
+        """The driver's exit code, if it ended by itself."""
 
     @property
     def end(self) -> str:
@@ -94,7 +94,7 @@ def _to_standard_error(line: str) -> None:
 
 
 class Followed(Generic[Found]):
-    """An application that is looked at until its end; its driver's own lines are said as they come."""
+    """Watches an application until its end, and prints its driver's own lines as they come."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Followed(Generic[Found]):
         self._answered = time.monotonic()
 
     def look(self) -> Found | None:
-        """Show what is new of the log and return the application; None while the cluster does not answer."""
+        """Print the log's new lines and return the application; None while the cluster does not answer."""
         try:
             application = self.cluster.find(self.id)
         except ServiceUnreachable:
@@ -143,7 +143,7 @@ class Followed(Generic[Found]):
         self.cluster.kill(self.id)
 
     def code(self, ended: Found) -> int:
-        """Return the exit code of an application that ended; of one that told none, say how it ended."""
+        """Return the exit code of an application that ended; print how it ended when it reported no code."""
         code = ended.own_exit_code
         if code is None:
             self._say(f"tidemark: {ended.end}")
@@ -175,7 +175,7 @@ def run_on_cluster(job: SparkSubmission) -> int:
 def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool]) -> int:
     """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after its micro-batch.
 
-    `ask_to_stop` is false while there is no driver yet.
+    `ask_to_stop` returns False while there is no driver yet.
     """
     signals: list[int] = []
 
@@ -187,7 +187,7 @@ def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool])
     followed, asked = _follow(job, DriverLines(shows_warnings=True)), False
     while (application := followed.look()) is None or not application.has_ended:
         if signals and not asked and application is not None:
-            # One that waits for room on the cluster has nothing to finish.
+            # An application that waits for room on the cluster has nothing to finish.
             if application.is_waiting:
                 followed.kill()
                 return 0

@@ -1,4 +1,4 @@
-"""Jars of Java that Spark's interfaces ask for: the user's decoder with the class that calls it, and a Delta log store.
+"""Java jars that Spark's interfaces require: the user's decoder with the class that calls it, and a Delta log store.
 
 Each class of ours is one source file beside this module, compiled when it is first needed, by the compiler that Spark
 ships.
@@ -31,7 +31,7 @@ _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 
 
 def decoder_jars(decoder: Decoder | None) -> list[Path]:
-    """Return the jars that decoding takes; none unless the decoder is Java.
+    """Return the jars that decoding needs; none unless the decoder is Java.
 
     Raises UsageError when the user's jar is missing.
     """
@@ -75,7 +75,7 @@ def _compiled(source: Path, beside: Sequence[Path] = ()) -> Path:
 def compile_java(source: Path, jar: Path, beside: Sequence[Path] = ()) -> None:
     """Compile a source file into a jar with the classes of Spark, of Kafka and of jars beside these.
 
-    Raises TidemarkError when it does not compile. The compiler is Janino: it knows no lambdas and no generic types.
+    Raises TidemarkError when it does not compile. The compiler, Janino, supports neither lambdas nor generic types.
     """
     compiler = [*pyspark_home().glob("jars/janino-*.jar"), *pyspark_home().glob("jars/commons-compiler-*.jar")]
     known = os.pathsep.join(map(str, [*sorted(pyspark_home().glob("jars/*.jar")), *classpath("spark"), *beside]))
@@ -84,7 +84,7 @@ def compile_java(source: Path, jar: Path, beside: Sequence[Path] = ()) -> None:
         command = [java(), "-cp", os.pathsep.join(map(str, compiler)), _COMPILER, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         made = sorted(Path(classes).rglob("*.class"))
-        # Janino's command ends with 0 also when it fails.
+        # Janino's command returns 0 even when it fails.
         if done.returncode or not made:
             raise TidemarkError(f"{source.name} does not compile: {one_line(done.stdout + done.stderr)[:500]}")
         with zipfile.ZipFile(jar, "w") as packed:

@@ -1,4 +1,4 @@
-"""Temporary folders of Spark drivers: one each below the home folder, gone when its driver is.
+"""Temporary folders of Spark drivers: one per driver below the home folder, removed once the driver has ended.
 
 Spark removes its files when it ends, but not when it is killed. So a driver locks its folder; the system releases the
 lock however the driver ends. Folders without a lock are removed when a driver is submitted, when one has ended, and
@@ -17,7 +17,7 @@ from pathlib import Path
 from include.settings import settings
 
 VARIABLE = "TIDEMARK_DRIVER_FOLDER"
-"""Environment variable that tells a driver its folder."""
+"""Environment variable that names a driver's folder."""
 
 STARTING = 600.0
 """Seconds that a driver may take from its submission until it holds its folder."""
@@ -39,17 +39,17 @@ def hold() -> None:
     folder = Path(given)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = folder / f"{_LOCK}.{os.getpid()}"
-    # Never closed: the lock lasts as long as the process. Named when it is held, so that nobody finds it free before.
+    # Never closed: the lock lasts as long as the process. Renamed once it is held, so that nobody finds it free.
     fcntl.flock(os.open(beside, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
     beside.rename(folder / _LOCK)
 
 
 def sweep() -> list[Path]:
-    """Remove dead drivers' folders and return them; two sweeps at once share them."""
-    # Nothing else belongs there: what is no folder is left to whoever put it there.
+    """Remove dead drivers' folders and return them; concurrent sweeps share the work."""
+    # Nothing else belongs there: a file is left to whoever put it there.
     dead = [folder for folder in _root().glob("*") if folder.is_dir() and not _is_in_use(folder)]
     for folder in dead:
-        # Another sweep may be at it.
+        # Another sweep may be removing it.
         shutil.rmtree(folder, ignore_errors=True)
     return dead
 
@@ -58,7 +58,7 @@ def _is_in_use(folder: Path) -> bool:
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR)
     except FileNotFoundError:
-        # Not up yet, or killed before it was.
+        # The driver is not up yet, or was killed before.
         return time.time() - _changed_at(folder) < STARTING
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a Spark application prints, parted: its own lines, and warnings of the JVM, of Hive and of `spark-submit`.
+"""Separates an application's own lines from the warnings of the JVM, of Hive and of `spark-submit`.
 
 Spark's own warnings are held back, and shown when the application fails and its exit code says nothing: then they may
 be the reason.
@@ -30,7 +30,7 @@ class DriverLines:
     """Lines of one application, in the order in which it prints them."""
 
     shows_warnings: bool = False
-    """Whether Spark's warnings are shown at once: a stream waits for others, and its warnings say for whom."""
+    """Whether Spark's warnings are shown at once: a stream waits for other services, and its warnings name them."""
     held: deque[str] = field(default_factory=lambda: deque(maxlen=HELD))
     """The last lines that were held back."""
     _is_held: bool = False
@@ -38,7 +38,7 @@ class DriverLines:
     """The last line that was shown."""
 
     def passes(self, line: str) -> bool:
-        """Whether a line is shown at once; what is not is kept in `held`. All are with TIDEMARK_DEBUG."""
+        """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""
         if os.environ.get("TIDEMARK_DEBUG") or not line.strip():
             return bool(line.strip())
         self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
@@ -49,9 +49,9 @@ class DriverLines:
         return not self._is_held
 
     def reasons(self, code: int) -> Sequence[str]:
-        """Return what was held back of an application whose exit code says nothing, and its own last line again.
+        """Return the lines held back of an application whose exit code says nothing, and its own last line again.
 
-        That line names the error where the driver came to name one, so it also stands last.
+        That line names the error if the driver could name one, so it also comes last.
         """
         if error_class(code) is not TidemarkError:
             return ()

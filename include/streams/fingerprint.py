@@ -28,11 +28,11 @@ Facts = dict[str, Any]
 _SHOWN = 60
 
 _HASHED = ("transform ", CONTENT)
-"""Begin the names of facts whose values say nothing to a reader."""
+"""How the names of facts begin whose values mean nothing to a reader."""
 
 
 def archive_fingerprint(pipeline: Pipeline) -> Facts:
-    """What the checkpoint of the archive query depends on."""
+    """Return what the checkpoint of the archive query depends on."""
     source = pipeline.source
     declared: Any = sorted(source.subscribe)
     if not declared:
@@ -41,7 +41,10 @@ def archive_fingerprint(pipeline: Pipeline) -> Facts:
 
 
 def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
-    """What the checkpoint of a speed view's query depends on. Raises UsageError for a reference without a file."""
+    """Return what the checkpoint of a speed view's query depends on.
+
+    Raises UsageError for a reference without a file.
+    """
     definitions = _reached(pipeline.code, (pipeline.archive.rows, view.rows, view.aggregate))
     taken = _references_taken(definitions.get(view.rows), pipeline.references)
     return {
@@ -66,7 +69,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
 
 
 def fingerprints_of(pipeline: Pipeline) -> dict[str, Facts]:
-    """Return what the checkpoint of each query depends on. Raises UsageError as `view_fingerprint` does."""
+    """Return what the checkpoint of each query depends on. Raises UsageError like `view_fingerprint`."""
     facts = {ARCHIVE: archive_fingerprint(pipeline)}
     facts.update({view.name: view_fingerprint(pipeline, view) for view in pipeline.views})
     if pipeline.flags:
@@ -80,7 +83,7 @@ def _words(ddl: str) -> str:
 
 
 def _reached(pipeline: str, roots: tuple[str, ...]) -> dict[str, ast.stmt]:
-    """The definitions in the transforms module that the roots reach, by name."""
+    """Return the definitions in the transforms module that the roots reach, by name."""
     source = (REPOSITORY / "spark_jobs" / "transforms" / f"{pipeline}.py").read_text()
     definitions = dict(each for node in ast.parse(source).body for each in _defined(node))
     reached: dict[str, ast.stmt] = {}
@@ -94,7 +97,7 @@ def _reached(pipeline: str, roots: tuple[str, ...]) -> dict[str, ast.stmt]:
 
 
 def _references_taken(rows: ast.stmt | None, declared: Collection[str]) -> set[str]:
-    """The references that a rows function takes: those it names, all where it does more than take them by name."""
+    """Return the references that a rows function takes: those it takes by name, or all if it uses them otherwise."""
     if not isinstance(rows, ast.FunctionDef) or len(rows.args.args) != 2:
         return set(declared)
     argument = rows.args.args[1].arg
@@ -110,7 +113,7 @@ def _taken_by_name(node: ast.AST, argument: str) -> Iterator[str]:
 
 
 def _defined(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
-    """The names that a statement defines, each with the part of it that matters."""
+    """Yield the names that a statement defines, each with the part of it that matters."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
             yield name, node
@@ -130,7 +133,7 @@ def _hash(node: ast.stmt) -> str:
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What changed, a phrase per fact: old → new for what is declared."""
+    """Return what changed, a phrase per fact: old → new for what is declared."""
     return [
         _change(stored, now, name) for name in sorted(stored.keys() | now.keys()) if stored.get(name) != now.get(name)
     ]
@@ -156,9 +159,9 @@ def _excerpt(text: str, start: int) -> str:
 
 
 def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
-    """Return contents of references that the query's first start has not noted: the code of then did not know them.
+    """Return contents of references that the query's first start has not noted, because its code did not yet do so.
 
-    What they were then is not known: those of now are taken for them, and noted.
+    The contents of that time are unknown: the present ones are taken for them, and noted.
     """
     return {name: value for name, value in now.items() if name.startswith(CONTENT) and name not in stored}
 

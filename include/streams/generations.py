@@ -71,7 +71,7 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
 
 
 def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str) -> list[OffsetRange]:
-    """Do the same for the holder of the pipeline's lease; nothing is changed when nothing is lost."""
+    """Accept losses as the holder of the pipeline's lease; change nothing when nothing is lost."""
     lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
     if lost:
         identities = check_sources(pipeline)
@@ -85,7 +85,7 @@ def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by:
 def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> dict[str, Any]:
     """Go on with a topic that was deleted and created again; return what was closed and what begins.
 
-    What was archived of the old incarnation and belongs to no interval yet is pinned as one interval; the
+    Archived offsets of the old incarnation that belong to no interval yet are pinned as one interval; the
     positions restart at the new topic's earliest offsets, and a new generation opens.
     Raises UsageError when there is nothing to adopt, TopicRecreated while the topic does not exist, AnotherWriter.
     """
@@ -93,7 +93,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     stored = micro_batches.stored_topics(pipeline.name)
     if topic not in stored or not reads(pipeline.source, topic):
         raise UsageError(
-            f"{topic!r} is no topic that was read before",
+            f"{topic!r} is not a topic that was read before",
             remedy=f"one of: {', '.join(sorted(stored)) or 'none yet'}",
             pipeline=pipeline.name,
         )

@@ -21,10 +21,10 @@ from include.ledger.streams.writers import Lease
 from include.pipelines.spec.lines import LineSource, SocketLines, TextFiles
 
 LOOK_EVERY = 1.0
-"""Seconds from one look at a folder to the next, and the most that a received line waits for its file."""
+"""Seconds between two looks at a folder, and the longest that a received line waits for its file."""
 
 ROLL_BYTES = 8 * 1024 * 1024
-"""So many received bytes are written at once, whatever the time."""
+"""This many received bytes are written without waiting."""
 
 MOST_BYTES = 64 * 1024 * 1024
 """A longer line ends its connection: no source sends such a message."""
@@ -48,7 +48,7 @@ class Feed(threading.Thread, ABC):
             self._error = error
         except OSError as error:
             self._error = TidemarkError(
-                f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"see to {lake.root()}"
+                f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"check {lake.root()}"
             )
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Feed(threading.Thread, ABC):
             raise TidemarkError("lines are no longer taken in, the log above says why", remedy="start the stream again")
 
     def end(self) -> None:
-        """Note what is there, and end the feed."""
+        """Note the files that are there, and end the feed."""
         self.stopping.set()
         if self.is_alive():
             self.join(timeout=30)
@@ -91,7 +91,7 @@ class FolderFeed(Feed):
             raise UsageError(f"there is no folder {self._folder}", remedy="create it; files may appear in it later")
 
     def feed(self) -> None:
-        """Look once a second; the end is when all files there are noted. Raises TidemarkError for a changed file."""
+        """Look once a second; the end is reached when all files are noted. Raises TidemarkError for a changed file."""
         while True:
             growing = self._look()
             if (self.until_end and not growing) or self.stopping.wait(LOOK_EVERY):
@@ -110,7 +110,7 @@ class FolderFeed(Feed):
                 raise changed(location, self._noted[location], listed[location], self.lease.pipeline)
         new = {at: state for at, state in listed.items() if at not in self._noted}
         still = {at: state for at, state in new.items() if self._last_look.get(at) == state}
-        # Those that came first go first.
+        # The oldest files first.
         ordered = sorted(still.items(), key=lambda item: (item[1][1], item[0]))
         if ordered:
             lines.note_files(self.lease, [NotedFile(at, size, modified, at) for at, (size, modified) in ordered])
@@ -138,7 +138,7 @@ def check_unchanged(file: NotedFile, pipeline: str) -> None:
         raise TidemarkError(
             f"{file.location} was noted and is gone before it was read", remedy="put it back", pipeline=pipeline
         ) from None
-    # To the second: an object store tells of a single file less exactly than in its listings.
+    # To the second: an object store reports the time of a single file less exactly than its listings do.
     if (size, int(modified.timestamp())) != (file.bytes, int(file.modified_at.timestamp())):
         raise changed(file.location, (file.bytes, file.modified_at), (size, modified), pipeline)
 
@@ -151,7 +151,7 @@ class SocketFeed(Feed):
         self._source = source
 
     def feed(self) -> None:
-        """Receive connection after connection; the end is when the first one is closed.
+        """Receive connection after connection; the end is reached when the first one is closed.
 
         Raises ServiceUnreachable when not even the first can be opened.
         """
@@ -206,7 +206,7 @@ class _Connection:
                 ended = "closed by the other side"
                 break
             self._buffer += received or b""
-            # A line that goes on and on is not searched for its end again and again.
+            # A long line is not searched for its end with each read.
             ends_line = ends_line or b"\n" in (received or b"")
             if ends_line and (time.monotonic() - written > LOOK_EVERY or len(self._buffer) > ROLL_BYTES):
                 self._write()

@@ -1,8 +1,8 @@
 """Code that was deployed while a driver runs: which of the driver's modules changed, and whether it may be replaced.
 
 A process keeps the modules that it has imported, so whoever looks (a page, Airflow's trigger) may run older code than
-the driver. The question whether a driver of the new code fits the stream's checkpoints is therefore asked in a process
-of its own: `python -m include.streams.new_code PIPELINE` writes the answer as JSON.
+the driver. Whether a driver of the new code fits the stream's checkpoints is therefore checked in a separate process:
+`python -m include.streams.new_code PIPELINE` writes the answer as JSON.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from include.streams import fingerprint
 from include.versions.loaded_modules import changed_code
 
 PATIENCE = 60.0
-"""Seconds that the question may take."""
+"""Seconds that the check may take."""
 
 AGAIN = 60.0
-"""Seconds after which it is asked again where something was needed: that may have been done, or have passed."""
+"""Seconds after which a check that found something missing is repeated: it may be there by then."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a driver of the code as it is now can go on where the stream is."""
+    """Whether a driver of the deployed code can continue from the stream's checkpoints."""
 
     needs: str
-    """What it needs before; empty: nothing, its queries are those of the checkpoints."""
+    """What it needs first; empty when its queries are those of the checkpoints."""
     restarts: bool
-    """Whether the pipeline is declared so that Airflow replaces the driver then."""
+    """Whether the pipeline declares that Airflow then replaces the driver."""
 
 
 @dataclass(frozen=True)
 class NewCode:
-    """What was deployed since a pipeline's driver has started."""
+    """Code that was deployed since a pipeline's driver started."""
 
     pipeline: str
     token: int
     """Fencing token of the driver that runs older code."""
     changed: tuple[tuple[str, str], ...]
-    """Paths of its modules that changed, with what they hold now."""
+    """Paths of its modules that changed, with a hash of their present content."""
     fit: Fit | None
-    """None: it is being looked for."""
+    """None while the check runs."""
 
     @property
     def version(self) -> str:
@@ -64,7 +64,7 @@ class NewCode:
         named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
         restart = f"./tidemark stream {self.pipeline} --stop ends it after its micro-batch; Airflow starts the next one"
         if self.fit is None:
-            todo = "whether a driver of the new code fits is being looked for"
+            todo = "whether a driver of the new code fits is being checked"
         elif self.fit.needs:
             todo = f"a driver of the new code needs more: {self.fit.needs}"
         elif self.fit.restarts:
@@ -77,20 +77,20 @@ class NewCode:
 def look(pipeline: str) -> NewCode | None:
     """Return what was deployed since the pipeline's live driver started; None when nothing was, or none runs.
 
-    The answer whether it fits is looked for beside the caller. Raise ServiceUnreachable.
+    Whether it fits is checked in the background. Raise ServiceUnreachable.
     """
     newer = _find(pipeline)
     return newer and replace(newer, fit=_asked.answer(newer))
 
 
 def look_closely(pipeline: str) -> NewCode | None:
-    """Return the same with the answer, which takes a second when it is new. Raise ServiceUnreachable."""
+    """Return the same once it is known whether it fits; a first check takes a second. Raise ServiceUnreachable."""
     newer = _find(pipeline)
     return newer and replace(newer, fit=_asked.wait_for_answer(newer))
 
 
 def is_current(pipeline: str) -> bool:
-    """Return whether a driver runs, and what it runs is what is deployed. Raise ServiceUnreachable."""
+    """Return whether a driver runs, and runs the deployed code. Raise ServiceUnreachable."""
     live = writers.live_writer(pipeline)
     code = writers.code_of(pipeline, live.token) if live else {}
     return bool(code) and not changed_code(code)
@@ -104,7 +104,7 @@ def _find(pipeline: str) -> NewCode | None:
 
 
 class _Asked:
-    """Answers by what was deployed; each is asked for once, and again where something was needed."""
+    """Answers by deployed code; each is asked for once, and again when something was needed."""
 
     def __init__(self) -> None:
         self._answers: dict[str, tuple[NewCode, float, Fit]] = {}
@@ -112,7 +112,7 @@ class _Asked:
         self._guard = threading.Lock()
 
     def answer(self, newer: NewCode) -> Fit | None:
-        """Return the answer that is known, None before the first; where there is none to rely on, begin to ask."""
+        """Return the known answer, None before the first; begin to ask when there is none to rely on."""
         with self._guard:
             known, is_old = self._known(newer)
             if not is_old or newer.pipeline in self._asking:
@@ -122,7 +122,7 @@ class _Asked:
         return known
 
     def wait_for_answer(self, newer: NewCode) -> Fit:
-        """Return the answer."""
+        """Wait for the answer and return it."""
         try:
             known, is_old = self._known(newer)
             if known is not None and not is_old:
@@ -135,7 +135,7 @@ class _Asked:
             self._asking.discard(newer.pipeline)
 
     def _known(self, newer: NewCode) -> tuple[Fit | None, bool]:
-        """Return the answer about what was found, and whether to ask again."""
+        """Return the known answer about the new code, and whether to ask again."""
         about, at, fit = self._answers.get(newer.pipeline, (None, 0.0, None))
         if fit is None or about != newer:
             return None, True
@@ -146,7 +146,7 @@ _asked = _Asked()
 
 
 def _ask(pipeline: str) -> Fit:
-    """Return what a process of the deployed code says; one that cannot be loaded does not fit."""
+    """Return the answer of a process of the deployed code; code that cannot be loaded does not fit."""
     command = [sys.executable, "-m", "include.streams.new_code", pipeline]
     try:
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -154,7 +154,7 @@ def _ask(pipeline: str) -> Fit:
     except subprocess.TimeoutExpired:
         return Fit(f"loading it took more than {PATIENCE:.0f} s", restarts=False)
     except OSError as error:
-        return Fit(f"it cannot be asked: {error.strerror}", restarts=False)
+        return Fit(f"it cannot be checked: {error.strerror}", restarts=False)
     except (ValueError, TypeError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Fit(f"it cannot be loaded: {one_line(last, 300)}", restarts=False)

@@ -53,7 +53,7 @@ def positions_to_hold(
 ) -> dict[TopicPartition, int]:
     """Return `archive_positions`, and 0 for those of topics that have joined a query since it started.
 
-    Its checkpoint knows nothing of such a topic, so Spark reads it from 0, and fails where its beginning is cut.
+    The checkpoint does not know such a topic, so Spark reads it from 0, and fails when its beginning was removed.
     """
     wanted = list(topic_partitions)
     positions = archive_positions(pipeline, wanted, query)
@@ -77,7 +77,7 @@ def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
 
 
 def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> None:
-    """Raise OffsetsLost with the exact loss, and record it in the ledger, when Kafka was cut past a position."""
+    """Raise OffsetsLost with the exact loss, and record it in the ledger, when Kafka removed offsets too early."""
     if lost := lost_offsets(pipeline):
         losses.note_losses(pipeline.name, lost)
         raise OffsetsLost(
@@ -111,7 +111,7 @@ class StreamStart:
     fingerprints: Mapping[str, fingerprint.Facts]
 
     def check_checkpoint(self, view: str) -> None:
-        """Raise UsageError when a speed view's checkpoint is gone: its state cannot be made up from offsets."""
+        """Raise UsageError when a speed view's checkpoint is gone: its state cannot be rebuilt from offsets."""
         generation = self.generation
         if not has_started(generation, view) and generations.has_committed(generation, view):
             location = checkpoint_uri(generation, view)
@@ -124,7 +124,7 @@ class StreamStart:
     def note(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
         """Return where a query without a checkpoint begins, and record it with its fingerprint.
 
-        Empty where a checkpoint is continued.
+        Empty when a checkpoint is continued.
         """
         if has_started(self.generation, query):
             return {}
@@ -154,7 +154,7 @@ class StreamStart:
         rest = [tp for tp in topic_partitions if tp not in positions]
         bounds = kafka.offset_bounds(rest)
         declared = first_offsets(pipeline.source, bounds)
-        # All queries of a first start begin at the same offsets, also those that start after a crash.
+        # All queries of a first start begin at the same offsets, even those that start after a crash.
         noted = {tp: at for begun in self.generation.positions for tp, at in self.generation.began_at(begun).items()}
         return {
             **{tp: max(low, noted.get(tp, declared[tp])) for tp, (low, _) in bounds.items()},
@@ -163,9 +163,9 @@ class StreamStart:
 
 
 def create_written_topics(pipeline: Pipeline) -> None:
-    """Create the missing ones of the topics that the pipeline's stream writes.
+    """Create the missing topics among those that the pipeline's stream writes.
 
-    Raises ServiceUnreachable, and UsageError for an output whose options or connection cannot be.
+    Raises ServiceUnreachable, and UsageError for an output with invalid options or an unknown connection.
     """
     for view in pipeline.views:
         kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
@@ -224,7 +224,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
 
 
 def note_unnoted(generation: StreamGeneration, fingerprints: Mapping[str, fingerprint.Facts]) -> None:
-    """Record facts of started queries that were not known to the code of their first start."""
+    """Record facts of started queries that the code of their first start did not know."""
     for query, facts in fingerprints.items():
         if query in generation.fingerprints and (missing := fingerprint.unnoted(generation.fingerprints[query], facts)):
             generations.note_facts(generation, query, missing)

@@ -110,7 +110,7 @@ def test_property_steps_back_when_an_interval_is_pinned_again(archive: OpenTable
     wider = [OffsetRange(r.topic_partition, r.from_offset, r.until_offset + 5, r.topic_id) for r in pinned.ranges]
     assert pins.replace_ranges(pinned, wider, repinned_by="test") is not None
     (hive, iceberg) = check_completeness(archive.pipeline)
-    assert f"is complete until {HOURS[2]}, by the ledger it is until {HOURS[1]}" in hive.what
+    assert f"is complete until {HOURS[2]}, but until {HOURS[1]} in the ledger" in hive.what
     assert (hive.repair, iceberg.repair) == ("tell completeness", "tell completeness")
     assert len(completeness.follow_ledger(archive.pipeline)) == 2
     assert until(archive) == HOURS[1]
@@ -150,8 +150,8 @@ def test_doctor_names_and_repairs_what_somebody_else_told(archive: OpenTable) ->
         transaction.remove_properties(*KEYS)
     whats = [each.what for each in check_completeness(archive.pipeline)]
     assert whats == [
-        f"lake.{name} in the catalog is complete until {HOURS[5]}, by the ledger it is until {HOURS[1]}",
-        f"lake.{name} in Iceberg's catalog is complete until no time, by the ledger it is until {HOURS[1]}",
+        f"lake.{name} in the catalog is complete until {HOURS[5]}, but until {HOURS[1]} in the ledger",
+        f"lake.{name} in Iceberg's catalog is complete until no time, but until {HOURS[1]} in the ledger",
     ]
     completeness.follow_ledger(archive.pipeline)
     assert until(archive) == HOURS[1]

@@ -66,7 +66,7 @@ def test_contact_is_kept_when_somebody_can_be_reached(monkeypatch: pytest.Monkey
 )
 def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.MonkeyPatch, contact: str) -> None:
     monkeypatch.setenv("TIDEMARK_CONTACT", contact)
-    with pytest.raises(UsageError, match="TIDEMARK_CONTACT: nobody can be reached"):
+    with pytest.raises(UsageError, match="TIDEMARK_CONTACT: not a contact"):
         settings()
 
 

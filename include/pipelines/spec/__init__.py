@@ -1,4 +1,4 @@
-"""The words a pipeline is declared in: frozen dataclasses, checked when they are made.
+"""The vocabulary of a pipeline's declaration: frozen dataclasses, checked when they are created.
 
 A declaration holds facts and names; the functions that it names live in
 `spark_jobs/transforms/<pipeline>.py`, its suite in `expectations/<pipeline>.py`.

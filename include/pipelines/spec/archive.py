@@ -34,7 +34,7 @@ class SafeValue:
 
 @dataclass(frozen=True)
 class MaxBytes:
-    """A text column of an archive row that must not be longer than that in UTF-8; null passes."""
+    """A text column of an archive row whose values have a maximum length in UTF-8; null passes."""
 
     column: str
     limit: int
@@ -92,12 +92,12 @@ class Archive:
     event_time: str
     """Path of the event time inside a row, e.g. `last_event.start_time`."""
     rules: tuple[Rule, ...] = ()
-    """What a row must satisfy; a message with a row that does not goes to quarantine whole."""
+    """Rules of each row; a message with a row that breaks one goes to quarantine whole."""
     partition_by: Mapping[str, str] = field(default_factory=dict)
     """Further partition columns of the table below `date`: name in the path to path inside a row, e.g.
     `{"zip": "zip_code"}`. Values must be safe as the name of a folder, else their record goes to quarantine."""
     file_format: FileFormat = field(default="parquet", kw_only=True)
-    """Of the registered table's files: parquet, orc, avro, csv or json. Landing, quarantine and views are Parquet."""
+    """Format of the registered table's files: parquet, orc, avro, csv or json. All other files are Parquet."""
     description: str = ""
     delta: bool = field(default=False, kw_only=True)
     """Also kept as the Delta table `<lake>/delta/<pipeline>`; the view `<pipeline>_delta` shows its validated rows."""
@@ -106,8 +106,8 @@ class Archive:
     """Also an Iceberg table `lake.<pipeline>` over the registered files: a snapshot for each interval that passed."""
 
     subject: str = field(default="", kw_only=True)
-    """Path inside a row of what names the person or thing that a row is about, e.g. `device_id`: the key by which
-    `./tidemark erase` finds the rows to erase."""
+    """Path inside a row to the key of the person or thing that the row is about, e.g. `device_id`: `./tidemark erase`
+    finds the rows to erase by it."""
 
     def __post_init__(self) -> None:
         check_columns(self.file_format, self.columns)
@@ -127,13 +127,13 @@ class Archive:
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The declared rules, and what the partition columns and the files' format ask for."""
+        """The declared rules, and those that the partition columns and the files' format require."""
         safe = (SafeValue(column) for column in self.partition_by.values())
         return (*self.rules, *safe, *([Fits(self.file_format)] if self.file_format in CHANGING else []))
 
 
 def check_subject(path: str, columns: str) -> None:
-    """Raise UsageError unless a path begins with one of the columns, none of which holds many values."""
+    """Raise UsageError unless a path leads to a single value: a column, or a field of a struct column."""
     kinds = {each.name: each.kind for each in fields_of(columns)}
     name, _, inner = path.partition(".")
     if (
@@ -192,12 +192,12 @@ class Reference:
     """A small static table that transforms join: shipped with the code as CSV with a header, or read from a source."""
 
     path: Path = Path()
-    """The CSV file; of a reference with a source, the file that its content was put into for a driver."""
+    """The CSV file; for a reference with a source, the file with the content that was read for a driver."""
     columns: str = ""
     source: CatalogTable | LakePath | JdbcQuery | None = field(default=None, kw_only=True)
     """Where the content is read when a stream's generation or an interval begins; the content is kept."""
     max_rows: int = field(default=100_000, kw_only=True)
-    """Of a source, more rows are refused: every driver holds them all."""
+    """A source with more rows is refused: every driver holds them all."""
 
     def __post_init__(self) -> None:
         if not self.columns or (self.source is None and self.path == Path()):
@@ -206,7 +206,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long housekeeping leaves what is no longer needed."""
+    """How long housekeeping keeps what is no longer needed."""
 
     landing: str = "2d"
     """Landing files whose rows lie in registered intervals, counted from their commit."""

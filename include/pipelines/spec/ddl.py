@@ -16,14 +16,14 @@ class Field:
 
     name: str
     kind: str
-    """The type's word in upper case, e.g. DECIMAL, and whatever follows that is not NOT NULL or a comment."""
+    """The type in upper case, e.g. DECIMAL, with the words that follow it, except NOT NULL and a comment."""
     inner: tuple[Field, ...] = ()
     arguments: tuple[int, ...] = ()
-    """What stands in brackets: of DECIMAL(12, 2) 12 and 2."""
+    """The numbers in brackets: 12 and 2 of DECIMAL(12, 2)."""
 
 
 def fields_of(columns: str) -> tuple[Field, ...]:
-    """Return the declared columns. Raises UsageError for text that is no list of columns."""
+    """Return the declared columns. Raises UsageError for text that is not a list of columns."""
     reader = _Reader(columns)
     found = reader.fields()
     reader.expect("")

@@ -13,7 +13,7 @@ from include.errors import UsageError
 from include.pipelines.spec.ddl import fields_of
 
 UNKNOWN_FIELDS = "unknown_fields"
-"""Column of the archive with what a message's schema does not name, where the decoder keeps it."""
+"""Column of the archive with the fields that a message's schema does not name, if the decoder keeps them."""
 
 Unknown = Literal["ignore", "keep"]
 
@@ -26,7 +26,7 @@ def _refuse_to_keep(unknown: str, why: str) -> None:
 
 @dataclass(frozen=True)
 class Json:
-    """One JSON object a message, decoded strictly (`spark_jobs/decoding/strict_json.py`)."""
+    """One JSON object per message, decoded strictly (`spark_jobs/decoding/strict_json.py`)."""
 
     schema: str
     """DDL of the object."""
@@ -65,7 +65,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Csv:
-    """One line of CSV a message, decoded strictly (`spark_jobs/decoding/strict_csv.py`)."""
+    """One line of CSV per message, decoded strictly (`spark_jobs/decoding/strict_csv.py`)."""
 
     schema: str
     """DDL of the line's columns, all of them, in their order."""
@@ -83,7 +83,7 @@ class UserDefined:
     """A Python function decodes (`spark_jobs/decoding/user_defined/python_function.py`)."""
 
     function: str
-    """Where it is, e.g. `spark_jobs.transforms.meters:decode`. It takes a value's bytes and returns a message as a
+    """The function, e.g. `spark_jobs.transforms.meters:decode`. It takes a value's bytes and returns a message as a
     dictionary; None or an exception sends the record to quarantine. A vectorised one takes a `pyarrow` array of
     values and returns a struct array, and must be a function of each value alone."""
     schema: str
@@ -108,13 +108,13 @@ class KafkaDeserializer:
     """
 
     jar: Path
-    """The jar, with all that the class needs beside Kafka's client, e.g. `Path(__file__).with_name("meters.jar")`."""
+    """The jar with all that the class needs except Kafka's client, e.g. `Path(__file__).with_name("meters.jar")`."""
     class_name: str
     """The class, e.g. `com.example.MeterDeserializer`: public, with a constructor without arguments."""
     schema: str
     """DDL of a message."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """What its `configure` gets."""
+    """Options that its `configure` gets."""
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
     unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)
@@ -129,19 +129,19 @@ class KafkaDeserializer:
 
 @dataclass(frozen=True)
 class Avro:
-    """One Avro record a message, in the wire format of a Confluent-compatible schema registry: a zero byte, four
+    """One Avro record per message, in the wire format of a Confluent-compatible schema registry: a zero byte, four
     bytes of schema id, the record; decoded strictly (`spark_jobs/decoding/avro_wire.py`).
 
     Each record is decoded with its own writer schema, whatever its version, and read as the declared one.
     """
 
     subject: str
-    """Under which the producers register the versions."""
+    """Subject under which the producers register the versions."""
     schema: str
     """The Avro schema that records are read as, JSON: the newest version that the code knows. Fields of newer ones
     are ignored."""
     mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE"
-    """What a value that cannot be decoded does: it goes to quarantine, or it ends the run, which names it."""
+    """What happens on a value that cannot be decoded: it goes to quarantine, or the run ends and names it."""
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
     unknown: InitVar[Unknown] = field(default="ignore", kw_only=True)

@@ -1,4 +1,4 @@
-"""Formats of an archive table's files: which there are, what each holds exactly, and which a file has."""
+"""Formats of an archive table's files: which exist, which values each stores exactly, and which one a file has."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FileFormat = Literal["parquet", "orc", "avro", "csv", "json"]
 FILE_FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 
 TEXT_FORMATS: frozenset[FileFormat] = frozenset({"csv", "json"})
-"""Formats whose files do not say of which types their columns are."""
+"""Formats whose files do not state the types of their columns."""
 
 CSV_NULL = r"\N"
-"""How a CSV file writes null; a text that is the same cannot be told from it."""
+"""How a CSV file writes null; a text of the same characters would be read as null."""
 
 _PLAIN = frozenset(
     {"STRING", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "REAL", "DOUBLE", "DECIMAL"}
@@ -33,10 +33,10 @@ _HOLDS: dict[FileFormat, frozenset[str]] = {
     "json": _NESTED,
     "csv": _PLAIN,
 }
-"""Types whose values come back from a file as they were; Parquet is not checked, it holds all of Spark's."""
+"""Types whose values are read back from a file unchanged; Parquet is not checked, it holds all of Spark's types."""
 
 CHANGING: frozenset[FileFormat] = frozenset({"orc", "csv", "json"})
-"""Formats that would change some values of types that they hold; records with such a value go to quarantine."""
+"""Formats that change some values of the types above; records with such a value go to quarantine."""
 
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -1,7 +1,7 @@
-"""What a pipeline can read instead of Kafka: files of a folder, or a socket; one message a line, and no offsets.
+"""What a pipeline can read instead of Kafka: files of a folder, or a socket; one message per line, and no offsets.
 
 Such a run goes under a name of its own (`isp_hits_files`, `isp_hits_socket`): lease, checkpoints, landing,
-quarantine, topics and tables are never those of the Kafka archive. Nothing can be pinned over it.
+quarantine, topics and tables are never those of the Kafka archive. No interval can be pinned over it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TextFiles:
     """URI without a trailing slash."""
     kind: ClassVar[str] = "files"
     guarantee: ClassVar[str] = (
-        "each line of a file once, known by file and number of the line; there are no Kafka offsets"
+        "each line of a file once, identified by file and line number; there are no Kafka offsets"
     )
 
     def __str__(self) -> str:
@@ -40,8 +40,8 @@ class SocketLines:
     port: int
     kind: ClassVar[str] = "socket"
     guarantee: ClassVar[str] = (
-        "at most once: what is received and not yet written to a file of the lake, up to a second of it, is lost with "
-        "the driver, and so is what is sent while nobody listens; from that file on each line once, known by "
+        "at most once: what is received but not yet written to a file of the lake, up to a second of it, is lost with "
+        "the driver, and so is what is sent while nobody listens; from that file on each line once, identified by "
         "connection and order of receipt; there are no Kafka offsets"
     )
 
@@ -55,7 +55,7 @@ LineSource = TextFiles | SocketLines
 def parse_line_source(text: str) -> LineSource:
     """Return the source of `socket://host:port` or of a folder's URI. Raises UsageError for other text."""
     wrong = UsageError(
-        f"{text!r} is no source of lines", remedy="write it like socket://127.0.0.1:9999 or file:///some/folder"
+        f"{text!r} is not a source of lines", remedy="write it like socket://127.0.0.1:9999 or file:///some/folder"
     )
     try:
         parts = urlsplit(text)

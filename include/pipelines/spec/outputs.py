@@ -36,7 +36,7 @@ class Flags:
     columns: tuple[str, ...]
     """Columns of the archive row that a flag carries."""
     learned_over: str = "7d"
-    """Limits are learned from so much of the registered intervals, counted back from the last one."""
+    """How much of the registered intervals the limits are learned from, counted back from the last one."""
     commit_every: str = "30s"
     """How often the real-time query commits its position; no flag waits for it."""
     topic_partitions: int = 4
@@ -64,16 +64,16 @@ PRODUCER_OPTIONS: Mapping[str, str] = {
     "kafka.retry.backoff.ms": "retry.backoff.ms",
     "kafka.send.buffer.bytes": "socket.send.buffer.bytes",
 }
-"""Options of Kafka's producer that an output may set, and what the client calls them. What decides whether a message
+"""Options of Kafka's producer that an output may set, with the client's names for them. What decides whether a message
 is written once is not among them, and addresses and secrets are settings (`TIDEMARK_KAFKA_…`)."""
 
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """Where an output writes a message a row, at least once; each message has the row's coordinates as headers."""
+    """Where an output writes one message per row, at least once; each has the row's coordinates as headers."""
 
     topic: str = ""
-    """Name of the topic for all rows; it goes before the one that a row names."""
+    """Name of the topic for all rows; it takes precedence over the topic that a row names."""
     key: tuple[str, ...] = ()
     """Columns whose values are the key, a JSON object. Unset: the column `key` of the rows, else the coordinates."""
     row_topics: tuple[str, ...] = ()
@@ -105,12 +105,12 @@ class KafkaTopic:
 
 @dataclass(frozen=True)
 class DatabaseTable:
-    """Where an output keeps a row of a table for each, effectively once: the row's coordinates are its primary key."""
+    """Where an output keeps one table row per row, effectively once: the row's coordinates are the primary key."""
 
     connection: str = ""
     """Name of the connection in `TIDEMARK_JDBC_PROPERTIES`; unset: PostgreSQL's database `serving`."""
     table: str = ""
-    """Name of the table; unset: `<pipeline>_<output>`. Made where it is missing."""
+    """Name of the table; unset: `<pipeline>_<output>`. Created if missing."""
 
     def __post_init__(self) -> None:
         for name, what in ((self.connection, "connection"), (self.table, "table")):
@@ -129,7 +129,7 @@ class Rows:
     name: str
     to: KafkaTopic | DatabaseTable
     rows: str = ""
-    """Name of the transform: archive rows and references to at most a row for each, with its coordinates. Unset: the
+    """Name of the transform: archive rows and references to at most one row for each, with its coordinates. Unset: the
     archive's rows as they are."""
     columns: str = ""
     """DDL of what the transform returns beside the coordinates."""
@@ -143,6 +143,6 @@ class Rows:
             )
         if self.columns and (taken := {each.name for each in fields_of(self.columns)} & set(IDENTITY)):
             raise UsageError(
-                f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyhow",
+                f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyway",
                 remedy="leave it out of columns",
             )

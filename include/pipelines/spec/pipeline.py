@@ -37,15 +37,15 @@ class Pipeline:
     references: Mapping[str, Reference] = field(default_factory=dict)
     reports: tuple[Report, ...] = ()
     outputs: tuple[Rows, ...] = field(default=(), kw_only=True)
-    """Where the stream sends each committed row besides."""
+    """Where else the stream sends each committed row."""
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
     spark_slots: int = field(default=1, kw_only=True)
     """Slots that a Spark driver of its intervals takes in Airflow's pool; the pool has one per core."""
     restarts_on_new_code: bool = field(default=False, kw_only=True)
-    """Whether Airflow replaces the stream's driver when code was deployed that continues where the driver is."""
+    """Whether Airflow replaces the stream's driver when deployed code can continue from the driver's checkpoints."""
     declared_as: str = ""
-    """Name of the declaration, where the pipeline runs under another one (`include/pipelines/spec/lines.py`)."""
+    """Name of the declaration, when the pipeline runs under another name (`include/pipelines/spec/lines.py`)."""
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "pipeline")
@@ -78,7 +78,7 @@ class Pipeline:
 
     @property
     def keeps_unknown_fields(self) -> bool:
-        """Whether the archive has a column of what messages hold beyond their schema."""
+        """Whether the archive has a column for fields that are not in the messages' schema."""
         return isinstance(self.decoder, Json) and self.decoder.unknown == "keep"
 
     @property
@@ -112,7 +112,7 @@ class Pipeline:
 
     @property
     def watched_reports(self) -> list[Listing]:
-        """The reports of whose outages the stream notifies."""
+        """The reports whose outages the stream notifies about."""
         return [report for report in self.reports if isinstance(report, Listing) and report.up]
 
     def file_format(self, table: str) -> FileFormat:
@@ -141,7 +141,7 @@ class Pipeline:
 
 
 def _check_output(output: Rows, pipeline: Pipeline) -> None:
-    """Raise UsageError when the output's name or place is another's, or a column that it names is not there."""
+    """Raise UsageError when the output's name or target is taken, or a column that it names does not exist."""
     queries = ["archive", "flags", "replay", *(view.name for view in pipeline.views)]
     queries += [each.name for each in pipeline.outputs if each is not output]
     if output.name in queries:
@@ -188,7 +188,7 @@ def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:
 
 
 def _check_kept(archive: Archive) -> None:
-    """Raise UsageError when the archive has a column of that name already."""
+    """Raise UsageError when the archive already declares the column for unknown fields."""
     taken = {each.name.lower() for each in fields_of(archive.columns)} | {name.lower() for name in archive.partition_by}
     if UNKNOWN_FIELDS in taken:
         raise UsageError(

@@ -33,7 +33,7 @@ def reference_lines(name: str, reference: Reference) -> list[str]:
 def check_references(pipeline: Pipeline) -> None:
     """Raise UsageError when a reference's file cannot be read, or its header is not the declared columns.
 
-    A reference with a source has no file before its content was read.
+    A reference with a source has no file until its content is read.
     """
     for name, reference in pipeline.references.items():
         if reference.source is None or reference.path != Path():

@@ -46,7 +46,7 @@ class Grid:
     y: str
     """Numeric column that is drawn upwards, e.g. a latitude."""
     cells: int = 24
-    """At most so many cells, and one, in each direction."""
+    """How many cells there are at most in each direction; at least one."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.cells <= 100:
@@ -61,13 +61,13 @@ class Listing:
     rows: str
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
-    """The columns that tell one listed thing from another; needed for `notify`."""
+    """The columns that identify a listed thing; needed for `notify`."""
     notify: str = ""
-    """Topic that gets a message for each key that the interval before did not list; with `up`, see there."""
+    """Topic that gets a message for each key that the interval before did not list; `up` changes that."""
     up: str = ""
-    """Boolean column of the archive rows, each of which tells the state of the thing that the key names: false from
-    the row on that finds it down. With it the stream notifies: once when a thing goes down, once when it is up
-    again. Intervals prove that none was missed."""
+    """Boolean column of the archive rows with the state of the thing that the key names: false from the row on that
+    finds it down. With it the stream notifies: once when a thing goes down, once when it is up again. Intervals prove
+    that no outage was missed."""
 
     def __post_init__(self) -> None:
         if self.up and not self.notify:

@@ -44,7 +44,7 @@ class KafkaTopics:
     subscribe: tuple[str, ...] = ()
     """Names of the topics."""
     pattern: str = ""
-    """A regular expression instead, which names match as a whole; a topic that appears later joins from its start."""
+    """A regular expression instead, for whole names; a topic that appears later joins from its start."""
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Numbers of the topic partitions by topic instead; the topics must exist."""
     starting_offsets: Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]] = "earliest"
@@ -59,7 +59,7 @@ class KafkaTopics:
     topic_partitions: int = 4
     """How many partitions a topic gets when Tidemark creates it."""
     max_offsets_per_trigger: int = 500_000
-    """The most offsets one micro-batch covers."""
+    """How many offsets one micro-batch covers at most."""
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.subscribe, self.pattern, self.assign))) != 1:

@@ -33,7 +33,7 @@ class CompactedTopic:
 
     topic: str
     watermark: str = ""
-    """How long the stream waits for late rows, e.g. `1h`; none of a view without a window, in which no row is late."""
+    """How long the stream waits for late rows, e.g. `1h`; empty for a view without a window, where no row is late."""
     topic_partitions: int = 2
 
     def __post_init__(self) -> None:
@@ -45,11 +45,11 @@ class CompactedTopic:
 class KafkaMessages:
     """A further sink of a speed view: messages for plain topics, at least once.
 
-    The value carries the `version`, by which a reader tells a repetition.
+    The value carries the `version`, by which a reader recognises a repetition.
     """
 
     topic: str = ""
-    """Name of the topic for all rows; it goes before the one that a row names."""
+    """Name of the topic for all rows; it takes precedence over the topic that a row names."""
     messages: str = ""
     """Name of the transform: the view's rows to columns key, value and, without `topic`, topic. Unset: as JSON."""
     row_topics: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class TimeWindow:
 
     length: str
     slide: str = ""
-    """A window begins so often; unset: where the last one ends."""
+    """How often a window begins; unset: where the previous one ends."""
     start: str = ""
     """How far the windows are shifted, e.g. `2m`: they begin two minutes past the hour."""
 
@@ -120,7 +120,7 @@ class TimeWindow:
         return _seconds(self.start) if self.start else 0
 
     def tumbling(self) -> tuple[TimeWindow, ...]:
-        """Return the windows as series in which each row lies in exactly one: several where they overlap."""
+        """Return series in which each row lies in exactly one window: several series when the windows overlap."""
         starts = range(self.start_seconds, self.start_seconds + self.length_seconds, self.slide_seconds)
         return tuple(TimeWindow(self.length, "", f"{start}s") for start in starts)
 
@@ -147,7 +147,7 @@ class AdditiveView:
     """Name of the transform: those rows, and the column of their windows if it has any, to one row per key."""
     key: tuple[str, ...]
     measures: tuple[str, ...]
-    """Whole numbers or decimals: the sum of others depends on the order in which they are added."""
+    """Whole numbers or decimals: the sum of other types depends on the order in which they are added."""
     columns: str
     """DDL of key and measures."""
     speed: CompactedTopic
@@ -155,14 +155,14 @@ class AdditiveView:
     """Emitted with each micro-batch: the keys that changed, or all of them. With `complete` no row is too late
     and no key is ever forgotten: for few keys."""
     sinks: tuple[Sink, ...] = ()
-    """Where each micro-batch goes besides, out of the same read."""
+    """Where else each micro-batch goes, out of the same read."""
     description: str = ""
     window: str = field(default="", kw_only=True)
     """The key column that is a window struct<start, end>; empty: a running total since the beginning."""
     windows: TimeWindow | None = field(default=None, kw_only=True)
     """Its windows; the transform gets them as a column of that name."""
     max_keys: int = field(default=0, kw_only=True)
-    """Of a view without a window: so many keys are expected at most. More are counted too, and alerted."""
+    """For a view without a window: how many keys are expected at most. More are counted too, and raise an alert."""
     iceberg: bool = field(default=False, kw_only=True)
     """Also an Iceberg table `lake.<pipeline>_<name>` over the registered files of its table."""
 
@@ -202,7 +202,7 @@ class AdditiveView:
 
 
 def _check_windows(view: AdditiveView) -> None:
-    """Raise UsageError unless a view has a window with all that belongs to it, or none of that and a limit of keys."""
+    """Raise UsageError unless a view has a window and all that belongs to it, or a limit of keys and none of that."""
     if view.windows is None:
         if view.window:
             raise UsageError(f"the view {view.name} has the window {view.window}", remedy="declare its windows")

@@ -397,7 +397,7 @@ def test_adopt_is_refused_when_the_topic_is_the_same_unknown_or_missing(log: Log
     log.archive()
     with pytest.raises(UsageError, match="nothing to adopt"):
         adopt(log)
-    with pytest.raises(UsageError, match="no topic that was read before"):
+    with pytest.raises(UsageError, match="not a topic that was read before"):
         generations.adopt(log.pipeline, "another", reason="moved", adopted_by="test@host")
     log.delete()
     with pytest.raises(TopicRecreated, match="no longer exists") as gone:

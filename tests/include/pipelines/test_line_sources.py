@@ -29,7 +29,7 @@ def test_source_is_a_socket_or_a_folder_when_its_uri_says_so() -> None:
     ["", "/in", "in", "socket://host", "socket://:1", "socket://h:99999", "socket://h:1/x", "http://[", "file:x"],
 )
 def test_source_is_refused_when_it_is_written_otherwise(text: str) -> None:
-    with pytest.raises(UsageError, match="is no source of lines"):
+    with pytest.raises(UsageError, match="is not a source of lines"):
         parse_line_source(text)
 
 

@@ -87,7 +87,7 @@ def test_secret_of_the_environment_is_refused_when_no_file_takes_it_to_the_clust
 @pytest.mark.parametrize(
     ("line", "mode", "says"),
     [
-        ("TIDEMARK_LAKE=file:///srv", 0o600, "TIDEMARK_LAKE is no setting that is secret"),
+        ("TIDEMARK_LAKE=file:///srv", 0o600, "TIDEMARK_LAKE is not a secret setting"),
         ("TIDEMARK_DATABASE_URL=mysql://a", 0o600, "TIDEMARK_DATABASE_URL: only PostgreSQL"),
         ("TIDEMARK_DATABASE_URL", 0o600, "not key=value"),
         (f"TIDEMARK_DATABASE_URL={URL}", 0o640, "TIDEMARK_SECRETS: .* is readable by others"),
