@@ -2,8 +2,9 @@
 
     spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID [--publish] [--new-references]
 
-With `--publish`, what reconciled is validated and registered as well (`spark_jobs/publish.py`): the command runs both
-steps in one driver, which starts once. Airflow's tasks are retried one by one, so there each has its own.
+With `--publish`, a reconciled build is validated and registered as well (`spark_jobs/publish.py`): the command runs
+both steps in one driver, which starts once. Airflow retries its tasks one by one, so there each step has its own
+driver.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--attempt", required=True, type=int)
-    parser.add_argument("--publish", action="store_true", help="publish too, where nothing is unexplained")
-    parser.add_argument("--new-references", action="store_true", help="by what the references hold now")
+    parser.add_argument("--publish", action="store_true", help="publish too if nothing is unexplained")
+    parser.add_argument("--new-references", action="store_true", help="use the current content of the references")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     attempt = load_attempt(arguments.attempt)
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
     build(run, new_references=arguments.new_references)
     findings = load_attempt(attempt.id).findings.build
     if findings is not None and not findings.reconciliation.unexplained:
-        # What is validated is what the files hold, nothing that was kept of the rows they were written from.
+        # Validation must read the files, not cached rows from which they were written.
         run.spark.catalog.clearCache()
         log_of(pipeline.name).info("validating and registering")
         publish_run(run)

@@ -1,11 +1,11 @@
-"""What an erasure needs Spark for: to find the records of persons, and to erase them from the pipeline's Delta table.
+"""The Spark part of an erasure: finds the records of persons, and erases them from the pipeline's Delta table.
 
     spark-submit spark_jobs/erase_subject.py --pipeline NAME --asked FILE --result FILE
     spark-submit spark_jobs/erase_subject.py --pipeline NAME --erasure ID
 
-The first only reads. Both its files are JSON and private: what is asked for are keys of persons
-(`include/erasure/find.py`). During the second no stream may run: the command that starts it holds the pipeline's lease
-(`include/erasure/run.py`).
+The first form only reads. Both its files are JSON, and private, because they hold keys of persons
+(`include/erasure/find.py`). While the second form runs, no stream may run: the command that starts it holds the
+pipeline's lease (`include/erasure/run.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--asked", type=Path)

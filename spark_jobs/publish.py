@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--attempt", required=True, type=int)
@@ -43,7 +43,7 @@ def publish_run(run: IntervalRun) -> None:
 
 
 def publishing_session(name: str) -> SparkSession:
-    """A session; Great Expectations, which takes Python as long to import as Spark's JVM to start, is imported then."""
+    """Return a session, and import Great Expectations meanwhile, which takes as long as starting Spark's JVM."""
     importing = threading.Thread(target=import_module, args=("expectations.checkpoint",), daemon=True)
     importing.start()
     try:

@@ -2,7 +2,7 @@
 
     spark-submit spark_jobs/repair_catalog.py --plan FILE
 
-The plan is a JSON list of {pipeline, table, partition, repair}; what the ledger registered since is not dropped.
+The plan is a JSON list of {pipeline, table, partition, repair}; what was registered since stays.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(spark: SparkSession, changes: Sequence[dict[str, str]]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", required=True, type=Path)
     arguments = parser.parse_args(argv)

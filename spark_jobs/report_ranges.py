@@ -23,7 +23,7 @@ from spark_jobs.spark.session import build_session
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--ranges", required=True)

@@ -18,7 +18,7 @@ from spark_jobs.spark.sql import run_statement
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--query", required=True, type=Path)
     parser.add_argument("--result", required=True, type=Path)

@@ -20,7 +20,7 @@ from spark_jobs.streaming.launch import noting_end
 
 
 def main(argv: list[str]) -> int:
-    """Arguments to exit code."""
+    """Run with these arguments and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--until-caught-up", action="store_true")

@@ -1,4 +1,4 @@
-"""Does in small what intervals do, so that the JVM has loaded their classes when it dumps them at its end.
+"""Runs a small interval, so that the JVM has loaded the classes of intervals when it dumps them at its end.
 
 spark-submit spark_jobs/train_classes.py
 """

@@ -1,1 +1,1 @@
-"""The archive: its files, how they are read and hashed, and where the rows of removed ones are."""
+"""The archive: its files, how they are read and hashed, and the revisions that hold the rows of removed files."""

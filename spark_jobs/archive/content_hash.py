@@ -1,9 +1,9 @@
 """The order-independent hash of rows by which builds are compared.
 
-Version 2 hashes typed values: each row twice by xxHash64 with different seeds, and each of the two adds up over the
-rows. Two different sets of rows have equal sums in one lane with a chance of 2^-64, in both with one of 2^-128, as far
-as xxHash64 spreads what it is given; it is no defence against somebody who looks for collisions. That is the matter of
-each file's SHA-256. Version 1 hashed each row's JSON text. Hashes are compared within a version only
+Version 2 hashes typed values: each row is hashed twice by xxHash64 with different seeds, and both hashes are summed
+over the rows. Two different sets of rows have equal sums in one lane with probability 2^-64 and in both with 2^-128, as
+far as xxHash64 spreads its input. This does not protect against deliberate collisions; each file's SHA-256 does.
+Version 1 hashed each row's JSON text. Hashes are compared within a version only
 (`include/decisions/014-a-row-is-hashed-by-its-values.md`).
 """
 
@@ -45,7 +45,7 @@ NEWEST = HashVersion.TYPED
 
 
 def row_hashes(schema: StructType, version: HashVersion = NEWEST) -> tuple[Column, Column]:
-    """Return two independent 64-bit hashes of a row with these columns; nulls, nesting and -0.0 are told apart."""
+    """Return two independent 64-bit hashes of a row with these columns; nulls, nesting and -0.0 are distinguished."""
     fields = sorted(schema.fields, key=lambda field: field.name)
     if version is HashVersion.JSON:
         values = [F.to_json(F.struct(*(field.name for field in fields)), _FULL)]
@@ -55,9 +55,9 @@ def row_hashes(schema: StructType, version: HashVersion = NEWEST) -> tuple[Colum
 
 
 def _typed(value: Column, kind: DataType) -> Iterator[Column]:
-    """Return what says of which type and value it is, so that no two values give the same sequence.
+    """Yield the columns to hash for a value, so that no two values give the same sequence.
 
-    Spark's hash skips nulls and knows no lengths: each value is preceded by whether it is null, an array by its size.
+    Spark's hash skips nulls and ignores lengths, so each value is preceded by whether it is null, an array by its size.
     """
     yield value.isNull()
     if isinstance(kind, StructType):
@@ -67,7 +67,7 @@ def _typed(value: Column, kind: DataType) -> Iterator[Column]:
         yield F.size(value)
         yield F.transform(value, lambda each: F.struct(*_typed(each, kind.elementType)))
     elif isinstance(kind, MapType):
-        # In the order in which it is stored; Spark does not hash maps as such.
+        # Entries in stored order, because Spark does not hash maps.
         entries = StructType().add("key", kind.keyType).add("value", kind.valueType)
         yield from _typed(F.map_entries(value), ArrayType(entries))
     elif isinstance(kind, FloatType | DoubleType):
@@ -76,7 +76,7 @@ def _typed(value: Column, kind: DataType) -> Iterator[Column]:
         # Spark hashes -0.0 as 0.0.
         yield F.when(number == 0, number.cast("string"))
     elif isinstance(kind, ByteType | ShortType | IntegerType | LongType):
-        # A column that was widened keeps its hashes.
+        # A widened column keeps its hashes.
         yield value.cast("bigint")
     else:
         yield value.cast(kind)
@@ -89,9 +89,9 @@ def sums(first: Column | str = "hash_1", second: Column | str = "hash_2") -> lis
 
 
 def _sum(value: Column) -> Column:
-    """The exact sum of 64-bit numbers, by their halves: sums of decimals cost as much as the hashes.
+    """Return the exact sum of 64-bit numbers, added by halves: sums of decimals cost as much as the hashes.
 
-    A half overflows, and is an error, beyond 2^31 rows.
+    Beyond 2^31 rows the sum of a half overflows, which is an error.
     """
     high, low = F.sum(F.shiftright(value, 32)), F.sum(value.bitwiseAND(F.lit(_HALF - 1)))
     exact = "DECIMAL(38,0)"
@@ -99,7 +99,7 @@ def _sum(value: Column) -> Column:
 
 
 def content_hash(columns: Iterable[str], rows: int, sum_1: object, sum_2: object, version: HashVersion = NEWEST) -> str:
-    """Return the content hash of rows with these columns: 32 hex digits, after the version unless it is the first."""
+    """Return the content hash of rows with these columns: 32 hex digits, prefixed by later versions."""
     text = f"{','.join(sorted(columns))}|{rows}|{sum_1 or 0}|{sum_2 or 0}"
     digits = hashlib.sha256(text.encode()).hexdigest()[:32]
     return digits if version is HashVersion.JSON else f"{version}:{digits}"
@@ -112,5 +112,5 @@ def version_of(content_hash: str) -> HashVersion:
 
 
 def common_version(content_hashes: Iterable[str]) -> HashVersion:
-    """Return the version by which rows are to be hashed, to be compared with these hashes: the oldest of theirs."""
+    """Return the version for hashing rows that are compared with these hashes: the oldest among them."""
     return reduce(min, map(version_of, content_hashes), NEWEST)

@@ -1,10 +1,10 @@
-"""The archive as a Delta table: streams append rows, and intervals replace them by what they registered.
+"""The archive as a Delta table: streams append rows, and intervals replace them with the rows that they registered.
 
-Columns: the archive table's, and `interval`, by which the table is partitioned: null in a row that a stream appended,
-in a validated one the interval that delivered it.
+Columns: the archive table's, and the partition column `interval`: null in rows that a stream appended, in validated
+rows the interval that delivered them.
 
-An append carries its query's id and the micro-batch's number as Delta's transaction id, so that the replay of
-a micro-batch that was committed to Delta, but not to the ledger, changes nothing. There may be any number of writers.
+An append carries its query's id and the micro-batch's number as Delta's transaction id, so that the replay of a
+micro-batch that was committed to Delta, but not to the ledger, changes nothing. Any number of writers may append.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""Errors of a commit that lost to another one; in Python none is a subclass of another."""
+"""Errors of a commit that lost to a concurrent one; in Python none is a subclass of another."""
 
 _MEANWHILE = 100
 """Commits that may be added to the history while it is read."""
@@ -58,12 +58,12 @@ _MEANWHILE = 100
 
 _WHOLE_FILES = {
     "spark.databricks.delta.commitInfo.userMetadata": OWN,
-    # A row that is only marked as deleted lies in its file.
+    # A deletion vector would only mark a row as deleted, and leave it in its file.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 
-_on_top_of_others = retry(
-    # Another commit came first and conflicts with this one; on top of it, this one does not conflict.
+_retry_on_conflict = retry(
+    # Another commit came first and conflicted with this one; tried again on top of it, this one does not conflict.
     retry=retry_if_exception_type(_CONFLICTS),
     stop=stop_after_attempt(10),
     wait=wait_random(max=1),
@@ -82,15 +82,15 @@ def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
     log_store = jvm._jvm.tidemark.ConditionalLogStore(jvm._jsc.hadoopConfiguration())
     if not log_store.isExclusive(lake.uri("delta")):
         raise UsageError(
-            f"the store of {lake.root()} overwrites what a conditional put (If-None-Match) must leave alone, so two "
+            f"the store of {lake.root()} overwrites an object despite a conditional put (If-None-Match), so two "
             "drivers could commit the same version of its Delta table, and rows would be lost",
-            remedy="use a store that knows conditional puts, or declare the archive with iceberg=True, not delta=True",
+            remedy="use a store with conditional puts, or declare the archive with iceberg=True, not delta=True",
             pipeline=pipeline.name,
         )
 
 
 def append_batch(spark: SparkSession, pipeline: Pipeline, landed: Sequence[str], query_id: str, batch_id: int) -> None:
-    """Append the landed files of a micro-batch, once: a second time with the same query and number does nothing.
+    """Append the landed files of a micro-batch once; repeating it with the same query and number does nothing.
 
     The first append creates the table; new columns of the archive are added to it.
     """
@@ -100,27 +100,27 @@ def append_batch(spark: SparkSession, pipeline: Pipeline, landed: Sequence[str],
 
 
 def ensure_table(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Create the table if no row was ever appended."""
+    """Create the table if it does not exist."""
     if not DeltaTable.isDeltaTable(spark, location(pipeline)):
         _write(pipeline, _unvalidated(empty_frame(spark, archive_schema(pipeline))), "append")
 
 
-def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, said: Mapping[str, str]) -> None:
-    """Replace all rows that meet the condition by these rows, which meet it too, in one commit that says this."""
-    metadata = json.dumps(said, separators=(",", ":"), sort_keys=True)
-    _write(pipeline, rows, "overwrite", replaceWhere=condition, userMetadata=metadata if said else OWN)
+def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, properties: Mapping[str, str]) -> None:
+    """Replace all rows that meet the condition with `rows`, which meet it too, in one commit with these properties."""
+    metadata = json.dumps(properties, separators=(",", ":"), sort_keys=True)
+    _write(pipeline, rows, "overwrite", replaceWhere=condition, userMetadata=metadata if properties else OWN)
 
 
-@_on_top_of_others
+@_retry_on_conflict
 def delete_records(
     spark: SparkSession,
     pipeline: Pipeline,
     erased: Collection[Coordinates],
     twins: Mapping[Coordinates, Sequence[str]],
 ) -> None:
-    """Delete the rows of records in one commit, and write again what other engines only marked as deleted.
+    """Delete the rows of records in one commit, then rewrite files in which other engines only marked rows as deleted.
 
-    `twins`: by coordinates, the intervals whose rows there are of another incarnation of the topic, and stay.
+    `twins`: by coordinates, the intervals whose rows there belong to another incarnation of the topic and stay.
     """
     coordinates = ("kafka_topic", "kafka_partition", "kafka_offset")
     columns = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, twins ARRAY<STRING>"
@@ -143,7 +143,7 @@ def write_checkpoint(spark: SparkSession, pipeline: Pipeline) -> int:
 
 
 def delete_older_files(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Delete all files that the newest version does not have, whatever their age; nobody may write meanwhile."""
+    """Delete all files that are not part of the newest version, whatever their age; nothing may write meanwhile."""
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     spark.sql(f"VACUUM delta.`{location(pipeline)}` RETAIN 0 HOURS")
 
@@ -152,7 +152,7 @@ def _unvalidated(rows: DataFrame) -> DataFrame:
     return rows.withColumn("interval", F.lit(None).cast("STRING"))
 
 
-@_on_top_of_others
+@_retry_on_conflict
 def _write(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> None:
     writer = rows.write.format("delta").mode(mode).partitionBy("interval")
     writer.options(mergeSchema="true", **{"userMetadata": OWN, **options}).save(location(pipeline))
@@ -164,7 +164,7 @@ def latest_version(spark: SparkSession, pipeline: Pipeline) -> int:
 
 
 def table_id(spark: SparkSession, pipeline: Pipeline) -> str:
-    """Return Delta's id of the table; a table that was deleted and created again has another."""
+    """Return Delta's id of the table; a table that was deleted and created again has a new one."""
     return str(DeltaTable.forPath(spark, location(pipeline)).detail().collect()[0]["id"])
 
 

@@ -1,4 +1,4 @@
-"""Erased records: what is read of files or of Kafka goes on without them."""
+"""Leaves erased records out of what is read from files or from Kafka."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
 
 def without_erased(rows: DataFrame, pipeline: str, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """Return rows of the archive, or records of Kafka, without those of the ranges that are erased."""
+    """Return archive rows, or Kafka records, without those that were erased within the ranges."""
     return without(rows, erased_within(pipeline, ranges))
 
 
 def without(rows: DataFrame, coordinates: Collection[Coordinates]) -> DataFrame:
-    """Return rows of the archive, or records of Kafka, without those at the coordinates."""
+    """Return archive rows, or Kafka records, without those at the coordinates."""
     if not coordinates:
         return rows
     erased = frame_of(rows.sparkSession, sorted(coordinates), _COORDINATES)

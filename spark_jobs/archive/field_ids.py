@@ -1,8 +1,8 @@
-"""Numbers of fields in Parquet files: Iceberg's readers know a column by them, whatever it is called.
+"""Field numbers in Parquet files: Iceberg's readers find a column by its number, whatever its name.
 
-Spark writes them for named fields alone, and leaves out the elements of arrays, keys and values of maps
-(`include/decisions/015-files-have-field-ids.md`). So the footer of a file that Spark has written gets all of them;
-no byte before it changes.
+Spark writes them only for named fields, not for elements of arrays or keys and values of maps
+(`include/decisions/015-files-have-field-ids.md`). So the footer of a file that Spark has written is rewritten with all
+of them; no byte before the footer changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _fields(elements: Iterator[Any]) -> Iterator[tuple[str, Any]]:
 
 def _field(above: str, elements: Iterator[Any]) -> Iterator[tuple[str, Any]]:
     element = next(elements)
-    # What repeats is a layer between an array or a map and what it holds, and no field.
+    # A repeated group is Parquet's layer between an array or a map and its content, not a field.
     is_layer = str(element.getRepetition_type()) == "REPEATED"
     path = above if is_layer else ".".join(part for part in (above, element.getName()) if part)
     if not is_layer:

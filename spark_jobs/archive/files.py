@@ -37,7 +37,7 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
 
 
 def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """Return the rows of files with that schema; files are URIs or paths below the lake, each of its own format."""
+    """Return the rows of files with this schema; paths are URIs or relative to the lake, and formats may differ."""
     by_format: dict[FileFormat, list[str]] = defaultdict(list)
     for path in paths:
         by_format[format_of(path)].append(path if "://" in path else lake.uri(path))
@@ -48,7 +48,7 @@ def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) ->
 def read_quarantined(
     spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], reason: str = ""
 ) -> DataFrame:
-    """Return the coordinates of the quarantined records of the ranges, of one reason or of all."""
+    """Return the coordinates of the quarantined records of the ranges, for one reason or for all."""
     paths = landing_files.files_covering(pipeline.name, ranges, Fate.QUARANTINED)
     quarantined = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
     return (quarantined.where(F.col("reason") == reason) if reason else quarantined).drop("reason")

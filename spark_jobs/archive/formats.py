@@ -46,7 +46,7 @@ _OPTIONS: dict[FileFormat, Mapping[str, str]] = {
 
 
 def write_files(writer: DataFrameWriter, file_format: FileFormat, location: str) -> None:
-    """Write what the writer holds to a new folder."""
+    """Write the writer's rows to a new folder."""
     options = _OPTIONS.get(file_format, {})
     writer.format(file_format).options(compression=_COMPRESSION[file_format], **options).save(location)
 

@@ -1,6 +1,6 @@
 """A folder of the landing: decoded records are written to it by fate and date, and read back from its files.
 
-Folders that earlier code wrote are called `outcome=…`: of these only the paths that the ledger recorded count.
+Earlier code named folders `outcome=…`; their files are read only by the paths that the ledger recorded.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from include.pipelines.spec import Pipeline
 
 
 def write_landing(decoded: DataFrame, folder: str) -> None:
-    """Write decoded records to a folder by fate and date; whatever lay there is replaced."""
+    """Write decoded records to a folder by fate and date, replacing whatever was there."""
     lake.delete(folder)
     plain = {f"parquet.enable.dictionary#{path}": "false" for path in _seldom_repeating(decoded.schema)}
-    # Appended: of a write that failed, a bucket may keep folders without a file.
+    # Appended, because in a bucket a failed write may leave folders without a file.
     decoded.write.mode("append").options(**plain).partitionBy("fate", "date").parquet(folder)
 
 
 def _seldom_repeating(schema: StructType, parent: str = "") -> Iterator[str]:
-    """Return the paths of columns whose values seldom repeat: offsets, times, and measurements.
+    """Yield the paths of columns whose values seldom repeat: offsets, times, and measurements.
 
-    Parquet would look up each value in a dictionary, find after a page that this does not help, and write it all
-    again: a tenth of what landing costs.
+    For these Parquet would build a dictionary, find after a page that it does not help, and encode the values again,
+    which takes a tenth of landing's time.
     """
     for each in schema.fields:
         path = f"{parent}{each.name}"
@@ -44,7 +44,7 @@ def _seldom_repeating(schema: StructType, parent: str = "") -> Iterator[str]:
 
 
 def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandingFile, pq.ParquetFile]]:
-    """Return what a folder really holds: each file with its rows and event times, open."""
+    """Yield each file that the folder really holds, with its rows and event times, opened."""
     for listed in lake.list_files(folder):
         location = f"{folder}/{listed.name}"
         fate = listed.name.split("/", 1)[0].removeprefix("fate=")
@@ -56,9 +56,9 @@ def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandingFile, pq
 
 
 def records_of(parquet: pq.ParquetFile) -> Iterator[tuple[TopicPartition, int]]:
-    """Return how many records a landing file has rows of, by topic partition; of a record of several, the first counts.
+    """Yield the number of records in a landing file by topic partition; a record is counted by its first row.
 
-    Spark reads each topic partition by a task of its own, so the footer of most files is enough.
+    Spark reads each topic partition in a task of its own, so for most files the footer is enough.
     """
     names = ["kafka_topic", "kafka_partition", "kafka_element"]
     topic, partition, element = (lake.constant_value(parquet.metadata, name) for name in names)
@@ -88,7 +88,7 @@ def move_quarantined(
 
 
 def reasons_of(files: Sequence[LandingFile]) -> dict[str, int]:
-    """Return how many records of the batch's quarantine file have which reason code."""
+    """Return the number of records in the batch's quarantine file by reason code."""
     counted: Counter[str] = Counter()
     for file in files:
         if file.fate == Fate.QUARANTINED:
@@ -104,7 +104,7 @@ def _utc(low: object, high: object) -> tuple[datetime, datetime]:
 
 
 def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
-    """Write some columns of files (paths below the lake) to one, a row group for each."""
+    """Write these columns of several files (paths below the lake) to one file, a row group per file."""
     system, path = lake.filesystem(target)
     lake.make_parents(target)
     folder, name = path.rsplit("/", 1)

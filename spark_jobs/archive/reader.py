@@ -1,4 +1,4 @@
-"""Reads of the archive: landing, empty and quarantine files of the ledger, and the revisions behind removed ones."""
+"""Reads of the archive: files that the ledger lists, and registered revisions where landing files were removed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def read_archived(
 ) -> DataFrame:
     """Return the archived rows of the ranges, each once. Columns: the archive table's, and `event_time`.
 
-    They are in landing files or, where housekeeping has removed these, in the registered revisions of the intervals
-    that hold the offsets. Raises TidemarkError when the only copy is damaged and `damaged` is "refuse", OffsetsLost
-    when it is to be decoded again and Kafka no longer holds its offsets.
+    They come from landing files or, where housekeeping has removed these, from the registered revisions of the
+    intervals that hold the offsets. Raises TidemarkError when the only copy is damaged and `damaged` is "refuse",
+    OffsetsLost when it is to be decoded again and Kafka no longer holds its offsets.
     """
     located = snapshots.rows_of_ranges(pipeline.name, pipeline.table, ranges)
     rows = read_files(spark, located.paths, archive_schema(pipeline)).where(within(ranges))
@@ -48,9 +48,9 @@ def read_archived_by_event_time(
 
     Columns: the archive table's, `event_time`, and `closed_topic_id`.
 
-    Landing files are chosen by their event times in the ledger, registered revisions, where landing was removed,
-    by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a
-    topic that was deleted since, and empty for rows of the one that is read now. Raises as `read_archived`.
+    Landing files are chosen by their event times in the ledger. Where landing was removed, registered revisions are
+    chosen by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a topic
+    that was deleted since, and empty for rows of the current topic. Raises as `read_archived`.
     """
     located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high)
     rows = _read_incarnations(spark, pipeline, located.paths)
@@ -63,7 +63,7 @@ def read_archived_by_event_time(
 
 
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """Return the rows of landing files, without what is being erased.
+    """Return the rows of landing files, without records that are being erased.
 
     Columns: the archive table's, and `closed_topic_id`.
     """

@@ -1,7 +1,7 @@
-"""Archived rows whose landing files were removed: read from the registered revisions that hold them since.
+"""Archived rows whose landing files were removed, read from the registered revisions that still hold them.
 
-A damaged revision is the only copy of its rows in the lake: reading it is refused, or its offsets are decoded again
-from Kafka.
+Such a revision is the only copy of its rows in the lake. Where it is damaged, the read is refused, or its offsets are
+decoded again from Kafka.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Damaged = Literal["refuse", "decode again"]
 """What a read does about a damaged revision that is the only copy: raise, or take its offsets from Kafka."""
 
 _Lost = tuple[str, Sequence[OffsetRange]]
-"""What is wrong with an interval's revisions, and the offsets that are only there."""
+"""The damage of an interval's revisions, and the offsets that only these hold."""
 
 
 def read_registered(spark: SparkSession, pipeline: Pipeline, located: RowsOfRanges, damaged: Damaged) -> DataFrame:
-    """The rows of ranges whose landing was removed. Columns: the archive table's.
+    """Return the rows of ranges whose landing was removed. Columns: the archive table's.
 
-    Raises TidemarkError when damage is refused, OffsetsLost when Kafka no longer holds what is damaged.
+    Raises TidemarkError when damage is refused, OffsetsLost when Kafka no longer holds the damaged offsets.
     """
     paths: list[str] = []
     lost: list[_Lost] = []
@@ -62,10 +62,10 @@ def read_registered_by_event_time(
     event_times: tuple[datetime, datetime],
     damaged: Damaged,
 ) -> DataFrame:
-    """Rows whose landing was removed, among them all with an event time in `[low, high)`.
+    """Return rows whose landing was removed, among them all with an event time in `[low, high)`.
 
-    Columns: the archive table's. Revisions are chosen by the date of their partition, their files by the event
-    times in their footers, and only what is chosen is read, or decoded again. Raises as `read_registered`.
+    Columns: the archive table's. Revisions are chosen by the date of their partition, their files by the event times in
+    their footers; only chosen files are read, or decoded again. Raises as `read_registered`.
     """
     low, high = event_times
     paths: list[str] = []
@@ -88,7 +88,7 @@ def read_registered_by_event_time(
 def _read_revisions(
     spark: SparkSession, pipeline: Pipeline, paths: Sequence[str], removed: Sequence[OffsetRange]
 ) -> DataFrame:
-    """Rows of tables without those that replays delivered: their records were quarantined, the stream landed none."""
+    """Return the rows of tables without those that replays delivered: the stream landed their records in quarantine."""
     rows = read_files(spark, paths, archive_schema(pipeline)).where(within(removed))
     replayed = replayed_within(pipeline.name, removed)
     if not replayed:
@@ -100,10 +100,10 @@ def _read_revisions(
 def _files_with_event_times(
     pipeline: Pipeline, revisions: Iterable[BuiltRevision], low: datetime, high: datetime
 ) -> tuple[list[str], str]:
-    """Files that may hold such rows, and what is wrong with the revisions that have them; empty for nothing."""
+    """Return the files that may hold such rows, and the damage of their revisions (empty for none)."""
     chosen: list[str] = []
     for revision in revisions:
-        # Footers of all candidates, bytes of those alone that are read.
+        # Check the footers of all candidates, but every byte only of revisions that are read.
         damage = next(damaged_files(revision.location, revision.files, deep=False), None)
         wanted = (
             [] if damage else [path for path in _files_of(revision) if _may_hold(pipeline, revision, path, low, high)]
@@ -120,12 +120,12 @@ def _may_hold(pipeline: Pipeline, revision: BuiltRevision, path: str, low: datet
     noted = revision.files[path.rsplit("/", 1)[-1]].get("event_time")
     try:
         if noted is None:
-            # Built before event times were noted: Parquet.
+            # Built before event times were noted; such files are Parquet.
             bounds = lake.column_bounds(lake.read_footer(path), pipeline.archive.event_time)
         else:
             bounds = datetime.fromisoformat(noted[0]), datetime.fromisoformat(noted[1])
     except (pa.ArrowException, OSError, ValueError):
-        # No footer that can be read: what is wrong with the file is for its hash to tell.
+        # The footer cannot be read; the file's hash will show the damage.
         return True
     if bounds is None:
         return True
@@ -134,7 +134,7 @@ def _may_hold(pipeline: Pipeline, revision: BuiltRevision, path: str, low: datet
 
 
 def _decode_again(spark: SparkSession, pipeline: Pipeline, lost: Sequence[_Lost], damaged: Damaged) -> DataFrame:
-    """The lost rows as Kafka has them. Columns: the archive table's, and `event_time`."""
+    """Return the lost rows, decoded again from Kafka. Columns: the archive table's, and `event_time`."""
     for damage, ranges in lost:
         if damaged == "refuse":
             raise _only_copy(pipeline, damage)
@@ -149,12 +149,12 @@ def _decode_again(spark: SparkSession, pipeline: Pipeline, lost: Sequence[_Lost]
             ) from gone
         _warn_once(pipeline.name, f"{damage}; these offsets are read from Kafka again")
     parts = [_decode_ranges(spark, pipeline, ranges) for _, ranges in lost]
-    # What is compared is read many times, Kafka once.
+    # A comparison reads the rows many times; Kafka is read once.
     return reduce(DataFrame.unionByName, parts).persist()
 
 
 def _decode_ranges(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """What Kafka holds of an interval's ranges, decoded; what landed in quarantine stays there, undecoded."""
+    """Decode an interval's ranges from Kafka; records that landed in quarantine stay there, undecoded."""
     hulls = _hulls(ranges)
     held = read_quarantined(spark, pipeline, hulls).withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
@@ -164,7 +164,7 @@ def _decode_ranges(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Off
 
 
 def _hulls(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """One range per topic partition that spans all of its ranges: a read of Kafka takes no more."""
+    """Return one range per topic partition, spanning all of its ranges: a read of Kafka takes only one each."""
     by_topic_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for each in ranges:
         by_topic_partition.setdefault(each.topic_partition, []).append(each)

@@ -22,6 +22,6 @@ def table_schema(pipeline: Pipeline, table: str) -> StructType:
 
 
 def with_partition_columns(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
-    """Return archive rows with `event_time` and the table's partition columns except `interval`, which is the same."""
+    """Return archive rows with `event_time` and the table's partition columns except the constant `interval`."""
     columns = {name: F.col(source).cast("string") for name, source in pipeline.archive.partition_by.items()}
     return rows.withColumns({"date": F.date_format("event_time", "yyyy-MM-dd"), **columns})

@@ -1,4 +1,4 @@
-"""A check of registered tables against what is declared: their file format, and their columns."""
+"""A check of registered tables against their declaration: file format and columns."""
 
 from __future__ import annotations
 

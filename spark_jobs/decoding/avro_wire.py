@@ -1,4 +1,4 @@
-"""Avro in the registry's wire format, strictly and in one parse.
+"""Strict Avro in the registry's wire format, in one parse.
 
 A value is a zero byte, four bytes of schema id, and the record in the binary encoding of its writer schema, which
 says neither where it ends nor whether it is complete; `from_avro` alone accepts trailing bytes. Here both schemas get
@@ -32,22 +32,22 @@ from spark_jobs.spark.failures import UNRESOLVED
 HEADER_BYTES = 5
 
 MOST_IDS = 1_000
-"""More schema ids in one micro-batch than these mean that it is not Avro of a registry."""
+"""More schema ids than this in one micro-batch mean that its values are not a registry's Avro."""
 
 
 _SEAL = 1 + secrets.randbelow(2**52) / 2**52
 """A secret of this driver; a double, since in a row it costs Spark less than bytes or a record would."""
 
 _PADDING = 65_536
-"""So many zero bytes after a truncated record complete it."""
+"""Zero bytes that are appended to complete a truncated record."""
 
 
 def prepare(decoder: Avro, records: DataFrame) -> None:
     """Resolve the writer schemas of a batch of records, so that `parse` knows them.
 
-    A stream cannot be asked for its ids before it runs. The versions of the subject are resolved, if the registry
-    answers, and a record with another id makes the query throw an error that `is_unresolved` recognises.
-    Raises ServiceUnreachable when an unknown id must be asked for and the registry does not answer.
+    The ids in a stream are not known before it runs. So all versions of the subject are resolved, if the registry
+    answers, and a record with another id makes the query throw an error that `is_unresolved` recognises. Raises
+    ServiceUnreachable when an unknown id must be looked up and the registry does not answer.
     """
     schemas = writer_schemas()
     if not records.isStreaming:
@@ -86,19 +86,19 @@ def parse(decoder: Avro, value: Column) -> Column:
 
 
 def message(parsed: Column) -> Column:
-    """Return the message as a struct; null fields when the value is no message."""
+    """Return the message as a struct; its fields are null when the value is not a message."""
     return parsed
 
 
 def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
-    """Return why the value is no message, as struct<reason, detail>; null when it is one.
+    """Return why the value is not a message, as struct<reason, detail>; null when it is one.
 
     Reasons: null_value, too_large, too_short, wrong_magic_byte, unknown_schema, unusable_schema, truncated,
     malformed_avro, trailing_bytes.
     """
     size = F.octet_length(value).cast("string")
     unusable = _unusable(decoder, _schema_id(value))
-    # Made from a column: a literal would be part of every text of the plan.
+    # Made from a column: a literal would be repeated in every text of the plan.
     zeros = F.repeat(F.lit("\0"), F.greatest(F.octet_length(value), F.lit(_PADDING))).cast("binary")
     padded = F.concat(F.substring(value, HEADER_BYTES + 1, decoder.max_bytes), zeros)
     when_longer = _read_sealed(decoder, value, padded)
@@ -121,7 +121,7 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
         .when(when_longer["tidemark_seal"].isNotNull(), because("truncated", "the record ends before its schema does"))
         .otherwise(because("malformed_avro", "not a record of its schema"))
     )
-    # Only bad values are asked for their reason, so the second parse that tells them apart costs the good ones nothing.
+    # Only bad values are parsed a second time to find the reason; good ones cost nothing more.
     return F.when(~F.coalesce(parsed["tidemark_seal"] == _SEAL, F.lit(False)), reason)
 
 
@@ -144,7 +144,7 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
     known = _readable(decoder)
     schema_id = _schema_id(value)
     header, fits = F.substring(value, 1, HEADER_BYTES), F.octet_length(value) <= decoder.max_bytes
-    # First, and by the bytes as they are: a good value is asked for nothing else.
+    # Known schemas come first and compare raw bytes: a good value needs no other check.
     branches = [
         (fits & (header == b"\0" + each.to_bytes(4, "big")), read(schema))
         for each, schema in known.items()
@@ -157,13 +157,13 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
     first, *others = branches
     read_by_schema = reduce(lambda earlier, branch: earlier.when(*branch), others, F.when(*first))
     unresolved = F.raise_error(F.concat(F.lit(f"{UNRESOLVED}: "), schema_id.cast("string")))
-    # A plan in which nothing is known still needs a type.
+    # Without a known schema the plan still needs a type.
     typed = F.when(F.lit(False), read(decoder.schema)).otherwise(F.lit(None))
     return F.coalesce(read_by_schema.otherwise(unresolved), typed)
 
 
 def _read_sealed(decoder: Avro, value: Column, data: Column) -> Column:
-    """Return a value's record read from other bytes, with what it has in place of the seal; null if it has no end."""
+    """Return a value's record read from `data`, with what stands in place of the seal; null if it has no end."""
     reader = _sealed(decoder.schema)
     return _by_schema(decoder, value, lambda writer: _read(data, _sealed(writer), reader))
 

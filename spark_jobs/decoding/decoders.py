@@ -28,7 +28,7 @@ class Decoding(Protocol):
         """Return the message as a struct; valid only where `failure` is null."""
 
     def failure(self, decoder: Any, value: Column, parsed: Column, /) -> Column:
-        """Return why the value is no message, as struct<reason, detail>; null when it is one."""
+        """Return why the value is not a message, as struct<reason, detail>; null when it is one."""
 
 
 _MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
@@ -49,7 +49,7 @@ def decoding_of(decoder: object) -> Decoding:
 
 
 def prepare(decoder: object, records: DataFrame) -> None:
-    """Fetch what decoding these records needs from elsewhere, before it is planned.
+    """Fetch the schemas or classes that decoding these records needs, before it is planned.
 
     Raises ServiceUnreachable, for which no record is to blame, and UsageError for a class that cannot decode.
     """

@@ -1,4 +1,4 @@
-"""Values that files of a format would change, though the format holds their type.
+"""Values that files of a format would change, although the format supports their type.
 
 | format    | value                                                                              |
 |-----------|------------------------------------------------------------------------------------|

@@ -1,10 +1,10 @@
-"""Records that make a decoding throw: how they are found, and how they are left alone afterwards.
+"""Finds the records that make decoding throw, and withholds them from decoding afterwards.
 
-Spark tells that a task failed, not which record it was at. So ranges are decoded again in halves, without
-writing, down to single offsets: 2 k log2(n) reads for k such records among n.
+Spark reports that a task failed, but not at which record. So ranges are decoded again in halves, without writing, down
+to single offsets: 2 k log2(n) reads for k such records among n.
 
-A failure that passes (a worker without memory, a disk, a network) is no record's. So a record is blamed only when it
-can be read undecoded and throws the same again, each time, while the others of its micro-batch decode.
+A passing failure (a worker without memory, a disk, a network) is not a record's fault. So a record is blamed only when
+it can be read undecoded and throws the same error each time, while the other records of its micro-batch decode.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ POISON = "poison"
 """Reason of a record that made its micro-batch throw."""
 
 MOST = 64
-"""When more parts than these throw side by side, the code is broken, not a record."""
+"""When more parts than this throw at the same level, the code is broken, not a record."""
 
 CONFIRMED = 2
-"""How often a record must throw again, after the search has come down to it, before it is blamed."""
+"""How often a record must throw again, after the search has isolated it, before it is blamed."""
 
 Throws = Callable[[Sequence[OffsetRange]], str | None]
-"""Decodes or only reads ranges; returns what that throws, None when it does not."""
+"""Decodes or only reads ranges; returns the error that this throws, or None."""
 
 
 def thrown_by(rows: DataFrame) -> str | None:
@@ -52,8 +52,8 @@ def thrown_by(rows: DataFrame) -> str | None:
 def find_poison(ranges: Sequence[OffsetRange], throws: Throws, read_throws: Throws) -> dict[Coordinates, str]:
     """Return the records that throw on their own, with what they throw; none when no single record does.
 
-    `throws` decodes, `read_throws` only reads. Raises TidemarkError when more than `MOST` parts throw side by side,
-    and when records cannot be read even undecoded, or others throw now and then.
+    `throws` decodes, `read_throws` only reads. Raises TidemarkError when more than `MOST` parts throw, when records
+    cannot be read even undecoded, and when other records throw intermittently.
     """
     parts = [([each for each in ranges if len(each)], error)] if (error := throws(ranges)) else []
     poison: dict[Coordinates, str] = {}
@@ -87,9 +87,9 @@ def _confirmed(
             raise TidemarkError(
                 f"{', '.join(map(str, ranges))} {'cannot be read, undecoded' if unread else 'fails now and then'}: "
                 f"{thrown}; no record is blamed for that, nothing was committed",
-                remedy="see to the machine (memory, disk, network) and start again",
+                remedy="check the machine (memory, disk, network) and start again",
             )
-        # What a message says beside its kind may differ from try to try.
+        # The text after the error's kind may differ from try to try.
         if any(_kind(throws([record]) or "") != _kind(poison[at]) for record, at in found.items()):
             return {}
     return dict(poison)
@@ -100,7 +100,7 @@ def _kind(thrown: str) -> str:
 
 
 def without(ranges: Sequence[OffsetRange], records: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return what is left of the ranges without some single offsets."""
+    """Return the ranges without these single offsets."""
     left = list(ranges)
     for record in records:
         at = record.from_offset
@@ -117,7 +117,7 @@ def without(ranges: Sequence[OffsetRange], records: Iterable[OffsetRange]) -> li
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """Return the ranges in two parts of as many offsets each, give or take one."""
+    """Split the ranges into two parts with the same number of offsets, give or take one."""
     room = sum(map(len, ranges)) // 2
     first: list[OffsetRange] = []
     second: list[OffsetRange] = []
@@ -131,9 +131,9 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[Offse
 
 
 def withhold(failures: Mapping[Coordinates, str], reason: str = POISON) -> Column | None:
-    """Return the `withheld` that `decode` takes, for a few records by their coordinates, each with its detail.
+    """Return the `withheld` column of `decode` for a few records by their coordinates, each with its detail.
 
-    None for none. The records become literals of the plan; many are joined instead.
+    None for no records. They become literals of the plan; for many, join a frame instead.
     """
     if not failures:
         return None

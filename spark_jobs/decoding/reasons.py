@@ -1,4 +1,4 @@
-"""Reasons why a value is no message that all decoders share."""
+"""The reasons, shared by all decoders, why a value is not a message."""
 
 from __future__ import annotations
 

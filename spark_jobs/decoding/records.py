@@ -25,13 +25,13 @@ _DAY = 86_400_000_000
 """Microseconds."""
 
 _GENERATED = 4
-"""So many rows of a message are judged by generated code. Spark does not compile expressions over arrays of unknown
+"""Rows of a message that are judged by generated code. Spark does not compile expressions over arrays of unknown
 length, which takes a tenth of the archive query's time where most messages have few rows."""
 
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
 
 _CARRIED = ("failure", *COORDINATES, "key", "value", "headers")
-"""What goes along with a record's rows."""
+"""Columns that accompany a record's rows."""
 
 
 def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
@@ -53,13 +53,12 @@ def _made_columns(pipeline: Pipeline) -> list[str]:
 def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = None) -> DataFrame:
     """Decode each record once, apply the row rules, and explode to rows.
 
-    Columns: fate (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition,
-    kafka_offset, kafka_timestamp, kafka_element, the archive's own columns (null unless archived),
-    key, value, headers (null unless quarantined), date (of the event, else of the record).
-    A record with one bad row is quarantined whole. One that cannot be decoded throws where the decoder is declared
-    to fail fast. `withheld` (struct<reason, detail> of a record, or null) quarantines a record for that reason
-    without decoding it, because it would throw. What a message holds beyond its schema, where that is kept, is in
-    the column `unknown_fields` of its first row.
+    Columns: fate (archived, empty, quarantined), reason, detail, kafka_topic, kafka_partition, kafka_offset,
+    kafka_timestamp, kafka_element, the archive's own columns (null unless archived), key, value, headers (null unless
+    quarantined), date (of the event, else of the record). A record with one bad row is quarantined whole. One that
+    cannot be decoded throws where the decoder is declared to fail fast. `withheld` (struct<reason, detail> of a record,
+    or null) quarantines a record for that reason without decoding it, because it would throw. Fields beyond the
+    message's schema, where these are kept, are in the column `unknown_fields` of its first row.
     """
     decoding = decoding_of(pipeline.decoder)
     parsed, value = _parsed(pipeline, records, withheld)
@@ -91,9 +90,10 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
 
 
 def _parsed(pipeline: Pipeline, records: DataFrame, withheld: Column | None) -> tuple[DataFrame, str]:
-    """Parse each record's value once. Returns the records with the column `parsed`, and the column of what was parsed.
+    """Parse each record's value once. Returns the records, and the name of the column that was parsed.
 
-    Columns: key, value, headers, the coordinates, parsed; with `withheld`, it and `decodable`: null where it is not.
+    Columns: key, value, headers, the coordinates, parsed; with `withheld` also withheld and decodable (null where
+    withheld).
     """
     left_alone: tuple[str, ...] = ()
     if withheld is not None:
@@ -118,18 +118,18 @@ def _parsed(pipeline: Pipeline, records: DataFrame, withheld: Column | None) -> 
 def _judge_fields(
     pipeline: Pipeline, parsed: DataFrame, made: Column, known: Sequence[Column]
 ) -> tuple[DataFrame, Row]:
-    """Judge messages of one row or none, a struct or null, without ever making that struct.
+    """Judge messages of at most one row (a struct or null), without ever making that struct.
 
-    Rules are applied to the expression of each field; a struct would be an object for each record, and each of its
-    numbers another one. Returns the judged records, and the fields of their rows, null unless archived.
+    Rules are applied to the expression of each field; a struct would cost an object per record, and another for each of
+    its numbers. Returns the judged records, and the fields of their rows, null unless archived.
     """
     is_decoded = F.col("undecodable").isNull()
-    # Numbered, because some of the record's own columns have the names of columns of the archive.
+    # Numbered, because an archive column may have the name of one of the record's columns.
     named = {name: f"field_{number}" for number, name in enumerate(_made_columns(pipeline))}
     fields = parsed.select(
         "*",
         (is_decoded & made.isNotNull()).alias("is_row"),
-        # From the struct's expression: if a column held it, Spark would make the struct first.
+        # Taken from the struct's expression: Spark would first make a struct that a column holds.
         *(F.when(is_decoded, made[name]).alias(field) for name, field in named.items()),
     )
     broken = violation(pipeline, {name: F.col(field) for name, field in named.items()})
@@ -141,7 +141,7 @@ def _judge_fields(
 
 
 def _judge_rows(pipeline: Pipeline, parsed: DataFrame, rows: Column, known: Sequence[Column]) -> tuple[DataFrame, Row]:
-    """Judge messages of any number of rows, an array.
+    """Judge messages of any number of rows (an array).
 
     Returns the judged records, once for each row, and that row, null unless archived.
     """
@@ -165,7 +165,7 @@ def _judge_rows(pipeline: Pipeline, parsed: DataFrame, rows: Column, known: Sequ
 
 
 def _of_first_row(unknown: Column) -> Column:
-    """Return what a message holds beyond its schema, once: in an archive of many rows a message it is not repeated."""
+    """Return a message's unknown fields at its first row only, so that they are not repeated with each row."""
     is_first = (F.col("fate") == Fate.ARCHIVED) & (F.col("kafka_element") == 0)
     return F.when(is_first, unknown).alias(UNKNOWN_FIELDS)
 
@@ -180,7 +180,7 @@ def _violations(pipeline: Pipeline, rows: Column) -> Iterator[Column]:
 
 
 def _asked_once(value: Column) -> Column:
-    """Return the same value, by an expression that Spark takes for nondeterministic and therefore never repeats.
+    """Return the value by an expression that Spark considers nondeterministic and therefore never evaluates twice.
 
     A reader of archived rows filters by the failure. Spark would move such a filter below the projections and put
     their expressions in place of their columns: the filter would judge each record again, and parse an Avro value
@@ -190,15 +190,15 @@ def _asked_once(value: Column) -> Column:
 
 
 def utc_date(moment: Column) -> Column:
-    """Return the date of a timestamp in UTC, by arithmetic: `to_date` asks the calendar of the session's time zone."""
+    """Return the date of a timestamp in UTC, by arithmetic: `to_date` uses the calendar of the session's time zone."""
     micros = F.unix_micros(moment)
-    # Division truncates: a time before 1970 to the day after, except at midnight.
+    # Division truncates towards 0, which would give times before 1970, except at midnight, the day after.
     days = F.call_function("div", micros, F.lit(_DAY)) - F.when((micros < 0) & (micros % _DAY != 0), 1).otherwise(0)
     return F.date_from_unix_date(days.cast("int"))
 
 
 def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
-    """Throw for a record that cannot be decoded, and name it; do nothing for one that is left alone."""
+    """Throw an error that names the record if it cannot be decoded; do nothing for a withheld record."""
     at = F.concat_ws(" ", F.concat_ws("-", "kafka_topic", "kafka_partition"), F.lit("offset"), "kafka_offset")
     said = F.concat(
         F.lit(f"{FAILED_FAST}: "), at, F.lit(": "), undecodable["reason"], F.lit(", "), undecodable["detail"]
@@ -213,7 +213,7 @@ def _record() -> Column:
 
 
 def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
-    """Return the archived rows among the decoded: the archive's columns, the Kafka columns and `event_time`."""
+    """Return the archived rows of decoded records: the archive's columns, the Kafka columns and `event_time`."""
     archived = decoded.where(F.col("fate") == Fate.ARCHIVED) if "fate" in decoded.columns else decoded
     return archived.select(
         *archive_columns(pipeline),
@@ -226,7 +226,7 @@ def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
 def load_references(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     """Return the pipeline's reference tables by name.
 
-    Raises UsageError when the header of one's file is not the declared columns.
+    Raises UsageError when a file's header differs from the declared columns.
     """
     return {name: _load(spark, name, reference) for name, reference in pipeline.references.items()}
 

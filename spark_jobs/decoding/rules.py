@@ -37,7 +37,7 @@ def violation(pipeline: Pipeline, row: Row) -> Column:
 
 
 _Judged = tuple[Column, Column]
-"""Whether a row breaks a rule (null is no), and the reason and detail of that."""
+"""Whether a row breaks a rule (null means no), and the failure's reason and detail."""
 
 
 def _judged(pipeline: Pipeline, row: Row, rule: Rule) -> _Judged:

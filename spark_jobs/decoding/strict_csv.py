@@ -1,4 +1,4 @@
-"""CSV, strictly: one line a message, with exactly the declared columns, each of its type."""
+"""Strict CSV: one line per message, with exactly the declared columns, each of its type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parsable(decoder: Csv, value: Column) -> Column:
 def parse(decoder: Csv, parsable: Column) -> Column:
     """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt", "sep": decoder.separator, "escape": '"'}
-    # Named twice, as in `strict_json`.
+    # Referenced twice, as in `strict_json`.
     return F.when(parsable.isNotNull(), F.from_csv(parsable, f"{decoder.schema}, corrupt STRING", options))
 
 
@@ -31,12 +31,12 @@ def _has_lines(value: Column) -> Column:
 
 
 def message(parsed: Column) -> Column:
-    """Return the message as a struct; null when the value is no message."""
+    """Return the message as a struct; null when the value is not a message."""
     return F.when(parsed["corrupt"].isNull(), parsed)
 
 
 def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
-    """Return why the value is no message, as struct<reason, detail>; null when it is one.
+    """Return why the value is not a message, as struct<reason, detail>; null when it is one.
 
     Reasons: null_value, too_large, not_utf8, empty_value, trailing_content, malformed_csv.
     """

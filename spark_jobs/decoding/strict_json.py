@@ -1,4 +1,4 @@
-"""JSON, strictly and in one parse.
+"""Strict JSON in one parse.
 
 `from_json` alone accepts trailing garbage, a second object and an empty value. Here the object is closed by a seal that
 no producer knows, in place of its last brace:
@@ -31,20 +31,21 @@ _SPACE = " \t\n\r"
 """White space in JSON."""
 
 _SEAL = secrets.token_hex(8)
-"""A secret of this driver. Text, because a number would be part of generated code, which Spark caches by its text."""
+"""A secret of this driver. Text, because a number would become part of generated code, which Spark caches by its
+text."""
 
 
 def parsable(decoder: Json, value: Column) -> Column:
     """Return the value with a seal in place of its last brace; null when it does not end with one, or is too long."""
     text = value.cast("string")
-    # Bytes: Spark counts the characters of text to find its end.
+    # Handled as bytes: Spark would count the characters of text to find its end.
     trimmed = F.when(text.endswith("}"), value).otherwise(F.regexp_replace(text, rf"[{_SPACE}]+\z", "").cast("binary"))
     # An empty object takes no comma. Nearly all objects begin with a name, which is quick to check.
     is_empty = ~text.startswith('{"') & text.rlike(rf"\A[{_SPACE}]*\{{[{_SPACE}]*\}}")
     seal = f'"tidemark_seal":"{_SEAL}"}}'
     content = F.substring(trimmed, 1, F.octet_length(trimmed) - 1)
     sealed = F.concat(content, F.when(is_empty, F.lit(seal.encode())).otherwise(F.lit(f",{seal}".encode())))
-    # Longer values are not parsed at all: their failure is their length.
+    # Longer values are not parsed at all: they fail for their length.
     is_parsed = (F.octet_length(value) <= decoder.max_bytes) & trimmed.cast("string").endswith("}")
     return F.when(is_parsed, sealed.cast("string"))
 
@@ -52,23 +53,23 @@ def parsable(decoder: Json, value: Column) -> Column:
 def parse(decoder: Json, parsable: Column) -> Column:
     """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
     schema = struct_of(decoder.schema).add("tidemark_seal", StringType()).add("tidemark_corrupt", StringType())
-    # Named twice: Spark inlines a column that is named once, and would do so inside of the parser.
+    # Referenced twice: Spark would inline a column that is referenced once, inside of the parser.
     return F.when(parsable.isNotNull(), F.from_json(parsable, schema, _OPTIONS))
 
 
 def message(parsed: Column) -> Column:
-    """Return the message as a struct; when the value is no message, the fields that could be read."""
+    """Return the message as a struct; when the value is not a message, the fields that could be read."""
     return parsed
 
 
 def failure(decoder: Json, value: Column, parsed: Column) -> Column:
-    """Return why the value is no message, as struct<reason, detail>; null when it is one.
+    """Return why the value is not a message, as struct<reason, detail>; null when it is one.
 
     Reasons: null_value, empty_value, too_large, not_utf8, malformed_json, wrong_type, trailing_content.
     """
     text = value.cast("string")
     is_whole = (parsed["tidemark_seal"] == _SEAL) & parsed["tidemark_corrupt"].isNull()
-    # Only bad values are parsed again, to tell them apart: good ones cost nothing more.
+    # Only bad values are parsed again, to find the reason; good ones cost nothing more.
     reason = (
         F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
         .when(_is_one_value(value), because("wrong_type", "not an object of the declared types"))

@@ -1,12 +1,12 @@
-"""What a JSON message holds that its schema does not name: cut out of the text as it was sent.
+"""The fields of a JSON message that its schema does not name, cut out of the text as it was sent.
 
-What is left of a message is an object of the same nesting. Each name and each value that the schema does not name
-stands there byte for byte, in the order of the message, as often as it was sent:
+The result is an object of the same nesting. Each name and each value that the schema does not name appears in it byte
+for byte, in the order of the message, as often as it was sent:
 
     {"id": 7, "to": {"x": 1.0, "new": 1E400}, "more": [ ]}    leaves    {"to":{"new":1E400},"more":[ ]}
 
-for the schema `id INT, to STRUCT<x: DOUBLE>`. Keys of a MAP are named, and elements of an ARRAY are known by their
-places: `null` stands for one that leaves nothing. Only messages that the decoder accepts are cut.
+for the schema `id INT, to STRUCT<x: DOUBLE>`. All keys of a MAP count as known, and elements of an ARRAY keep their
+places: `null` stands for one without unknown fields. Only messages that the decoder accepts are cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from include.pipelines.spec import Json
 from spark_jobs.spark.schemas import struct_of
 
 MOST_PATHS = 100
-"""Paths that are looked at in one message."""
+"""Most paths that are returned for one message."""
 
 _NAME_LENGTH = 100
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -41,14 +41,14 @@ _PLAIN = re.compile(rf"[A-Za-z0-9_$-]{{1,{_NAME_LENGTH}}}")
 
 @dataclass(frozen=True)
 class Shape:
-    """What a type names inside of a value; one of the three. All of any other value is known."""
+    """What a type names inside a value; one of the three is set. Any other value is known entirely."""
 
     fields: Mapping[str, Shape | None] | None = None
-    """Of an object that is read as a struct."""
+    """The fields of an object that is read as a struct."""
     values: Shape | None = None
-    """Of each value of an object that is read as a map."""
+    """The shape of each value of an object that is read as a map."""
     elements: Shape | None = None
-    """Of each element of an array."""
+    """The shape of each element of an array."""
 
     def named(self, name: str) -> tuple[bool, Shape | None]:
         """Return whether an object's name, in its quotes, is known, and the shape of what it names."""
@@ -59,7 +59,7 @@ class Shape:
 
 
 def shape_of(kind: DataType) -> Shape | None:
-    """Return what a type names, or None when nothing inside of its values can be unknown."""
+    """Return the shape of a type, or None when nothing inside its values can be unknown."""
     if isinstance(kind, StructType):
         return Shape(fields={field.name: shape_of(field.dataType) for field in kind.fields})
     if isinstance(kind, MapType):
@@ -72,7 +72,7 @@ def shape_of(kind: DataType) -> Shape | None:
 
 
 def unknown_fields(decoder: Json, value: Column) -> Column:
-    """Return what the schema does not name in values that are messages, as JSON text; null where that is nothing."""
+    """Return the unknown fields of values that are messages, as JSON text; null where there are none."""
     shape = shape_of(struct_of(decoder.schema))
     assert shape
 
@@ -85,7 +85,7 @@ def unknown_fields(decoder: Json, value: Column) -> Column:
 
 
 def paths(decoder: Json, unknown: Column) -> Column:
-    """Return the paths of what `unknown_fields` left, each once: an array of texts, safe to print."""
+    """Return the paths in the result of `unknown_fields`, each once: an array of texts, safe to print."""
     shape = shape_of(struct_of(decoder.schema))
     assert shape
 
@@ -99,19 +99,19 @@ def paths(decoder: Json, unknown: Column) -> Column:
 
 
 def left_of(value: bytes, shape: Shape) -> str | None:
-    """Return what a message has beyond its shape; None for nothing. What cannot be cut is returned whole."""
+    """Return what a message has beyond its shape, or None. A message that cannot be cut is returned whole."""
     text = value.decode()
     if _is_all_known(text, shape):
         return None
     try:
         return _left(text, _skip(text, 0), shape)
     except (ValueError, IndexError):
-        # The parser took it, so it is kept rather than lost.
+        # The parser accepted it, so it is kept rather than lost.
         return text.strip(_WHITE)
 
 
 def paths_of(unknown: str, shape: Shape) -> list[str]:
-    """Return the paths of what is left of a message: the first ones, each once, in their order.
+    """Return the first paths of a message's unknown fields, each once, in their order.
 
     Names are joined by dots, `*` stands for any key of a map and `[]` for any element of an array. A name beyond
     letters, digits, `_`, `$` and `-` stands in quotes as it was sent; long ones are shortened.
@@ -126,7 +126,7 @@ def paths_of(unknown: str, shape: Shape) -> list[str]:
 
 
 def _is_all_known(text: str, shape: Shape) -> bool:
-    """Return whether nothing is left of a message, as far as a parser tells that is many times faster than cutting."""
+    """Return whether a message has no unknown field, by a parser many times faster than cutting; False if unsure."""
     try:
         return _is_known(json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str), shape)
     except (ValueError, RecursionError):
@@ -134,7 +134,7 @@ def _is_all_known(text: str, shape: Shape) -> bool:
 
 
 def _is_known(value: Any, shape: Shape) -> bool:
-    """Return whether a parsed value, its objects tuples of pairs, has nothing beyond its shape."""
+    """Return whether a parsed value (objects as tuples of pairs) has nothing beyond its shape."""
     if isinstance(value, tuple) and shape.fields is not None:
         fields = shape.fields
         return all(
@@ -148,7 +148,7 @@ def _is_known(value: Any, shape: Shape) -> bool:
 
 
 def _left(text: str, at: int, shape: Shape) -> str | None:
-    """Return what is left of the value that begins here; None for nothing."""
+    """Return the unknown part of the value that begins at `at`, or None."""
     if text[at] == "{" and shape.elements is None:
         kept = []
         for name, start, end in _members(text, at):
@@ -179,7 +179,7 @@ def _paths(text: str, at: int, shape: Shape, above: str) -> Iterator[str]:
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the members of the object that begins here: name in its quotes, begin and end of the value."""
+    """Yield the members of the object that begins at `at`: the name in quotes, start and end of the value."""
     at = _skip(text, at + 1)
     while text[at] != "}":
         name = _MEMBER.match(text, at)
@@ -191,7 +191,7 @@ def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _elements(text: str, at: int) -> Iterator[int]:
-    """Yield where each element of the array that begins here begins."""
+    """Yield the start of each element of the array that begins at `at`."""
     at = _skip(text, at + 1)
     while text[at] != "]":
         yield at
@@ -199,13 +199,13 @@ def _elements(text: str, at: int) -> Iterator[int]:
 
 
 def _next(text: str, at: int) -> int:
-    """Return where what follows a member or an element begins, or where the object or array is closed."""
+    """Return the start of the next member or element, or the position of the closing brace or bracket."""
     at = _skip(text, at)
     return _skip(text, at + 1) if text[at] == "," else at
 
 
 def _end(text: str, at: int) -> int:
-    """Return where the value that begins here ends."""
+    """Return the end of the value that begins at `at`."""
     if text[at] not in "{[":
         scalar = _SCALAR.match(text, at)
         if not scalar:
@@ -220,7 +220,7 @@ def _end(text: str, at: int) -> int:
 
 
 def _skip(text: str, at: int) -> int:
-    """Return where the next character that is no white space is."""
+    """Return the position of the next character that is not white space."""
     while text[at] in _WHITE:
         at += 1
     return at

@@ -1,4 +1,4 @@
-"""Erase records from a Delta archive: its rows, its older versions, and what its log repeats of them."""
+"""Erases records from a Delta archive: rows, older versions, and the values that its log repeats."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from spark_jobs.publication.delta import pin_view, pinned_version, restore_rows
 
 
 def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int) -> None:
-    """Let a Delta table hold nothing of an erasure's records, in no version. Nobody may append to it meanwhile.
+    """Remove an erasure's records from every version of a Delta table. Nothing may append to it meanwhile.
 
-    Transactions and what commits say of their intervals stay in the log; time travel begins at a new version, to
-    which the view is pinned before older files go. Doing it twice is once.
+    The log keeps its transactions and what commits state about intervals. Time travel begins at a new version, to which
+    the view is pinned before older files are deleted. Repeating it changes nothing.
     """
     erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name):

@@ -1,4 +1,4 @@
-"""Archive rows whose subject is one of the keys, by the coordinates of their records."""
+"""Finds archive rows whose subject is one of the keys, by the coordinates of their records."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from spark_jobs.spark.frames import frame_of
 
 _ID = "kafka_topic_id"
 _RECORD = ["kafka_topic", _ID, "kafka_partition", "kafka_offset"]
-"""A record for ever, in the order of the ledger's `RecordKey`."""
+"""Columns that identify a record in any incarnation of its topic, in the order of the ledger's `RecordKey`."""
 
 
 def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return coordinates of the records with a row of one of the keys, and how many rows these are.
+    """Return the coordinates of the records that have a row of one of the keys, and the number of these rows.
 
-    `asked`: keys, columns (paths inside a row), the files by incarnations of topics (`include/erasure/find.py`):
-    landing, registered, and the coordinates that replays delivered, which are looked for in landing only. The answer
-    has the records by landing and registered, rows (each once, wherever it lies), and rows_of_others, which the same
-    records hold.
+    `asked` has keys, columns (paths inside a row), landing and registered (files by incarnations of topics,
+    `include/erasure/find.py`), and replayed (coordinates that replays delivered, searched only in landing). The answer
+    has the records by landing and registered, rows (each counted once, wherever it is), and rows_of_others, other
+    persons' rows in the same records.
     """
     files = {name: _rows(spark, pipeline, asked[name]) for name in ("landing", "registered")}
     files["registered"] = without(files["registered"], [(*at,) for at in asked["replayed"]])

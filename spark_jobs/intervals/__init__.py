@@ -1,1 +1,1 @@
-"""One interval: read, built, written, compared with the revision before it."""
+"""One interval: read, built, written, and compared with its previous revisions."""

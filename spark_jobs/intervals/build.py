@@ -1,4 +1,4 @@
-"""One interval from its pinned ranges to revisions on their way: read, compare, aggregate, write."""
+"""Builds one interval from its pinned ranges: read, compare, aggregate, write revisions."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ from spark_jobs.views.aggregate import aggregate_view
 
 
 def build(run: IntervalRun, *, new_references: bool = False) -> None:
-    """Build the attempt's revisions and reconcile; everything found goes to the ledger, at once, when all is done.
+    """Build the attempt's revisions and reconcile; all findings go to the ledger together at the end.
 
-    The ranges are read from Kafka once. The archive table's files are written from the landing files, or from the
-    same read where other code landed them, and read back: what they hold is compared with Kafka before anybody may
-    register them. The batch views are computed from landing where all are the same, else from Kafka. Rows that
-    replays put into the interval are added to both.
-    A registered interval is built by the references' content that it was built by then, unless by `new_references`.
-    Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another, UsageError
-    when the registered files are of another format or a reference file does not begin with its declared columns,
-    ServiceUnreachable without the Iceberg catalog where a field of such a table is new, AnotherWriter while the
-    interval is pinned again, when records of it were erased meanwhile, and before an erasure has built the views again.
+    The ranges are read from Kafka once. The archive table's files are written from the landing files, or from the same
+    read where other code landed them, and read back: what they hold is compared with Kafka before anybody may register
+    them. The batch views are computed from landing where all are the same, else from Kafka. Rows that replays put into
+    the interval are added to both. A registered interval is built with the references' content of its registered build,
+    unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the
+    topic is another, UsageError when the registered files are of another format or a reference file does not begin with
+    its declared columns, ServiceUnreachable when an Iceberg table has a new field and its catalog does not answer,
+    AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before an erasure
+    has built the views again.
     """
     check_references(run.pipeline)
     check_storage(run.pipeline)
     check_built(run.pipeline)
     numbers = numbers_of_tables(run.pipeline)
-    then = {} if new_references else revisions.references_of_registered(run.pinned.id)
-    taken = with_content(run.spark, run.pipeline, then)
+    earlier = {} if new_references else revisions.references_of_registered(run.pinned.id)
+    filled = with_content(run.spark, run.pipeline, earlier)
     with (
         locks.attempt_under_way(run.pipeline.name, run.pinned.interval),
-        references_of(taken, run.pinned, anew=new_references) as (pipeline, references),
+        references_of(filled, run.pinned, anew=new_references) as (pipeline, references),
     ):
         check_references(pipeline)
         run = replace(run, pipeline=pipeline, references=references)
@@ -85,7 +85,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
 
 
 def _build(run: IntervalRun, numbers: Mapping[str, Mapping[str, int]]) -> tuple[list[BuiltRevision], BuildFindings]:
-    """Write the revisions, and say what was found on the way. The ledger knows nothing of them yet."""
+    """Write the revisions and return them with the findings; the ledger does not list them yet."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
     registered = revisions.registered_of_interval(pinned.id)
@@ -116,11 +116,11 @@ def _build(run: IntervalRun, numbers: Mapping[str, Mapping[str, int]]) -> tuple[
             built += write_revisions(batch_view, layout, pinned.interval, revision)
     if pipeline.flags:
         with watch.part("flags"):
-            # Not of replayed rows: the stream saw those records in quarantine.
+            # Without replayed rows: the stream saw those records in quarantine.
             reconciliation += reconcile_flags(run, reading.rows)
     for watched in pipeline.watched_reports:
         with watch.part(f"outages of {watched.title}"):
-            # Nor here.
+            # Without replayed rows here, too.
             reconciliation += reconcile_outages(run, watched, reading.rows)
     with watch.part("report and comparison"):
         report = collect_report(run, rows, built)
@@ -139,7 +139,7 @@ def _with_drift(pipeline: Pipeline, rows: DataFrame, findings: BuildFindings) ->
 
 
 def _counted(pipeline: Pipeline, replayed: Replayed, hashed_by: HashVersion) -> CountedRows:
-    """What replays put into the archive table."""
+    """Count the rows that replays put into the archive table."""
     if not replayed.records:
         return {}
     rows = replayed.rows.withColumn("fate", F.lit(Fate.ARCHIVED))

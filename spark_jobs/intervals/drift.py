@@ -1,4 +1,4 @@
-"""Schema drift of an interval: which fields its messages hold that their schema does not name."""
+"""Schema drift of an interval: fields of its messages that their schema does not name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from include.pipelines.spec.decoders import UNKNOWN_FIELDS
 from spark_jobs.decoding.unknown_fields import paths
 
 MOST = 100
-"""Paths that are told; those of most records."""
+"""Most paths that are reported; those with the most records come first."""
 
 _PLACE = ("kafka_timestamp", "kafka_topic", "kafka_partition", "kafka_offset")
 
@@ -21,8 +21,8 @@ _PLACE = ("kafka_timestamp", "kafka_topic", "kafka_partition", "kafka_offset")
 def find_drift(pipeline: Pipeline, rows: DataFrame, records: int) -> dict[str, Any]:
     """Return records with unknown fields among an interval's records with rows, and the paths of these fields.
 
-    `rows` has the archive's columns. The first record of a path is the one of the least timestamp.
-    Form: `{"records", "share", "paths": [{"path", "records", "share", "first": {"topic", "partition", "offset"}}],
+    `rows` has the archive's columns. The first record of a path is the one with the smallest timestamp. Form:
+    `{"records", "share", "paths": [{"path", "records", "share", "first": {"topic", "partition", "offset"}}],
     "further_paths"}`; empty where unknown fields are not kept.
     """
     if not isinstance(pipeline.decoder, Json) or not pipeline.keeps_unknown_fields:
@@ -39,15 +39,15 @@ def find_drift(pipeline: Pipeline, rows: DataFrame, records: int) -> dict[str, A
             .agg(F.count(F.lit(1)).alias("records"), F.min("place").alias("first"))
             .persist()
         )
-        told = counted.orderBy(F.desc("records"), "path").limit(MOST).collect()
-        further = counted.count() - len(told)
+        reported = counted.orderBy(F.desc("records"), "path").limit(MOST).collect()
+        further = counted.count() - len(reported)
         counted.unpersist()
     finally:
         drifted.unpersist()
     return {
         "records": drifting,
         "share": _share(drifting, records),
-        "paths": [_path(row, records) for row in told],
+        "paths": [_path(row, records) for row in reported],
         "further_paths": further,
     }
 

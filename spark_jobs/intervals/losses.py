@@ -1,4 +1,4 @@
-"""Accepted losses in an interval: gaps with a name."""
+"""Accepted losses in an interval: gaps with a person and a reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def with_losses(
     gaps: Mapping[TopicPartition, int],
     accepted: Iterable[AcceptedLoss],
 ) -> tuple[dict[TopicPartition, int], Reconciliation]:
-    """Return the gaps of the pinned ranges from those of the ranges that were read, which lack what is lost.
+    """Return the gaps of the pinned ranges, given those of the ranges that were read, which lack the losses.
 
     Each accepted loss becomes a difference of class `gap` that says who accepted it and why.
     """

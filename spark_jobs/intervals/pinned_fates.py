@@ -1,4 +1,4 @@
-"""Fates are pinned by landing: a record that landed in quarantine stays there, whatever the code makes of it now.
+"""Fates are pinned by landing: a record that landed in quarantine stays there, whatever the code would now make of it.
 
 A replay is the only way out, and it delivers the rows in another interval, so every row identity exists once.
 """
@@ -29,11 +29,11 @@ def withhold_quarantined(
     otherwise: Sequence[OffsetRange],
     records: DataFrame,
 ) -> tuple[DataFrame, Column | None]:
-    """Return records of ranges, and which of them `decode` must leave alone.
+    """Return the records, and the column `withheld` of those that `decode` must not decode.
 
-    Diverted records would throw, replayed ones belong to another interval, and in the parts that were
-    decoded by other code (`otherwise`) every quarantined record stays so; so does one whose schema the registry
-    did not know then. Elsewhere records are decoded again, to be compared.
+    Diverted records would throw, and replayed ones belong to another interval. In the parts that other code decoded
+    (`otherwise`) every quarantined record stays quarantined, as does one whose schema the registry did not know then.
+    All others are decoded again, to be compared.
     """
     known = pinned_fates(pipeline.name, ranges, topic_ids)
     registered_since = isinstance(pipeline.decoder, Avro)

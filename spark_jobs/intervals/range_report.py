@@ -1,4 +1,4 @@
-"""A pipeline's reports over any offset ranges: read, decoded and counted as an interval is, and nothing written."""
+"""A pipeline's reports over any offset ranges: read, decoded and counted like an interval, without writing anything."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _from_kafka(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Offset
 
 
 def _one_each(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
-    """Return the ranges in parts that name each topic partition once: a read of Kafka takes no more."""
+    """Split the ranges into parts with one range per topic partition: a read of Kafka takes only one each."""
     parts: list[dict[TopicPartition, OffsetRange]] = []
     for each in merged(ranges):
         part = next((part for part in parts if each.topic_partition not in part), None)

@@ -1,7 +1,7 @@
-"""Reads an interval's ranges and holds what it finds against the archive: from Kafka, or from the archive alone.
+"""Reads an interval's ranges, from Kafka or only from the archive, and compares them with the archive.
 
-What the archive table gets is written on the way, and read back: what is held against Kafka are the rows of the files
-that may be registered. Where they are the same, nothing else is read of either side.
+The archive table's files are written on the way and read back: Kafka is compared with the rows of the files that may be
+registered. Where both are the same, nothing more is read of either side.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class Reading:
     decoder_versions: Sequence[str]
     """Versions of the code that decoded the rows."""
     reconciliation: Reconciliation
-    """What differs between the archive and what it was held against."""
+    """Differences between the archive and the side that it was compared with."""
     changed: Mapping[str, int] = field(default_factory=lambda: dict(NO_CHANGES))
     """Rows that the current code adds, removes or changes against what other code landed."""
     compacted_since: int = 0
-    """Records that only the archive holds any more."""
+    """Records that only the archive still holds."""
 
 
 def read_interval(run: IntervalRun, hashed_by: HashVersion, write: Write) -> Reading:
-    """Read the interval's ranges from the attempt's source, and compare them with what they should be.
+    """Read the interval's ranges from the attempt's source, and compare both.
 
-    The archive table gets the landed rows, or those from Kafka where other code landed them.
-    Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the topic is another.
+    The archive table gets the landed rows, or the rows from Kafka where other code landed them. Raises OffsetsLost when
+    Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
     landed = _Landed(run, hashed_by, read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged))
     read = _read_from_kafka if run.attempt.source is Source.KAFKA else _read_from_archive
@@ -103,12 +103,12 @@ class _Landed:
         return self.hashed(self.rows.withColumn("fate", F.lit(Fate.ARCHIVED))).unionByName(self.unarchived())
 
     def in_kafka(self, decoded: DataFrame) -> DataFrame:
-        """Return what Kafka's side is: what was decoded, and the erased records, which nobody decodes again."""
+        """Return Kafka's side: the decoded records, and the erased ones, which are not decoded again."""
         pipeline, ranges = self.run.pipeline.name, self.run.pinned.ranges
         return self.hashed(decoded).unionByName(hashed_coordinates(erased_records(self.run.spark, pipeline, ranges)))
 
     def hashed(self, rows: DataFrame) -> DataFrame:
-        """Return rows of any side, to be compared with these."""
+        """Return rows of either side with the hashes by which they are compared."""
         return hashed(rows, archive_schema(self.run.pipeline), self.hashed_by)
 
 
@@ -126,7 +126,7 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     if otherwise:
         reading = _compare_changed_code(landed, decoded, ranges, otherwise, write)
     else:
-        # Together: of an hour mostly one task writes.
+        # In parallel: an hour's rows are mostly written by one task.
         with ThreadPoolExecutor(max_workers=1) as beside:
             in_kafka = beside.submit(count_fates, landed.in_kafka(decoded))
             written = write(landed.rows)
@@ -152,18 +152,18 @@ def _compare_written(
     held = added(written, count_fates(landed.unarchived()))
     if differing(in_kafka, held):
         return _compare_landed(landed, decoded, ranges, held)
-    # The very records: those that landing has are asked for less.
+    # Both sides have the same records, and landing is cheaper to read.
     missing = prove_missing(_coordinates(landed), in_kafka, ranges)
     return _reading(landed.rows, compare_offsets(in_kafka, missing, ranges))
 
 
 def _coordinates(landed: _Landed) -> DataFrame:
-    """The coordinates of all landed records, and kafka_element."""
+    """Return the coordinates of all landed records, and kafka_element."""
     return landed.rows.select(*IDENTITY).unionByName(landed.unarchived().select(*IDENTITY))
 
 
 def _compare_landed(landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange], held: CountedRows) -> Reading:
-    """Say which landed rows are not those in Kafka, and whether other rows were written than landed."""
+    """Find the landed rows that differ from Kafka's, and check that exactly the landed rows were written."""
     kept = decoded.persist(StorageLevel.MEMORY_AND_DISK)
     in_kafka, in_landing = _in_kafka(landed, kept, ranges), landed.records()
     compared = reconcile_archive(in_kafka.records, in_landing, (in_kafka.rows, landed.rows), ranges)
@@ -175,7 +175,7 @@ def _compare_landed(landed: _Landed, decoded: DataFrame, ranges: Sequence[Offset
 
 @dataclass(frozen=True)
 class _InKafka:
-    """What Kafka holds of the ranges, and what only the archive holds because Kafka compacted it away since."""
+    """Kafka's records of the ranges, and those that only the archive holds because Kafka compacted them since."""
 
     rows: DataFrame
     records: DataFrame
@@ -200,7 +200,7 @@ def _in_kafka(landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange]
 def _compare_changed_code(
     landed: _Landed, decoded: DataFrame, ranges: Sequence[OffsetRange], otherwise: Sequence[OffsetRange], write: Write
 ) -> Reading:
-    """Write the rows as Kafka has them, and compare landing by coordinates where other code landed it."""
+    """Write the rows decoded from Kafka, and compare landing only by coordinates where other code landed it."""
     decoded = decoded.persist(StorageLevel.MEMORY_AND_DISK)
     in_kafka, in_landing = _in_kafka(landed, decoded, ranges), landed.records()
     rows = in_kafka.rows
@@ -224,7 +224,7 @@ def _reading(rows: DataFrame, compared: ArchiveComparison) -> Reading:
 
 
 def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Reading:
-    """Take the rows that were landed, and compare them with what the ledger recorded."""
+    """Take the landed rows, and compare them with what the ledger recorded."""
     pipeline, pinned = run.pipeline, run.pinned
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
     records = landed.records()

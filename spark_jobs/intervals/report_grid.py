@@ -18,8 +18,8 @@ def grid_section(report: Grid, rows: DataFrame, scope: str) -> dict[str, Any]:
     """Return the section: the largest cells as rows, and all of them as `grid`.
 
     `grid` has `size` (of a cell, in the columns' unit), `x` and `y` (the number of the first cell and how many there
-    are; cell n begins at n times the size) and `cells` (x, y, rows), the lowest first. Rows without one of the
-    values, or with one that is no finite number, are in no cell.
+    are; cell n begins at n times the size) and `cells` (x, y, rows), the lowest first. Rows in which a value is missing
+    or not finite are in no cell.
     """
     x, y = F.col(report.x).cast("double"), F.col(report.y).cast("double")
     placed = rows.select(x.alias("x"), y.alias("y")).where(_is_finite("x") & _is_finite("y"))
@@ -52,7 +52,7 @@ def cell_size(span: float, cells: int) -> float:
 
 
 def _is_finite(name: str) -> Any:
-    # Spark counts NaN as the largest number of all.
+    # Spark orders NaN after every number.
     return F.abs(F.col(name)) <= 1.7e308
 
 
@@ -62,5 +62,5 @@ def _extent(cells: list[tuple[int, int, int]], axis: int) -> list[int]:
 
 
 def _begin(place: int, size: float) -> str:
-    """Where a cell begins, with as many decimals as its size has."""
+    """Return where a cell begins, with as many decimals as its size has."""
     return f"{place * size:.{max(0, -math.floor(math.log10(size)))}f}"

@@ -23,16 +23,16 @@ from spark_jobs.views.speed_topic import speed_values, written_since
 from spark_jobs.views.values import key_json
 
 ROWS = 50
-"""Rows a section shows at most; the report says how many there are."""
+"""Most rows that a section shows; the report gives their total number."""
 
 SERIES = 6
-"""Keys the chart shows."""
+"""Most keys that the chart shows."""
 
 _INTERVAL = "the interval"
 
 
 def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]) -> dict[str, Any]:
-    """Return sections and chart of the report, small enough for the ledger, and note the rows to be notified."""
+    """Return sections and chart of the report, small enough for the ledger, and note the rows to notify of."""
     spark, pipeline = run.spark, run.pipeline
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
@@ -56,8 +56,8 @@ def section_of(
 ) -> dict[str, Any]:
     """Return one section: `{"title", "note", "columns", "rows", "truncated"}`, of a grid also `"grid"`.
 
-    `views` are the batch views by name; `rows` has the archive table's columns and `event_time`; `scope` is what the
-    notes call that which was read.
+    `views` are the batch views by name; `rows` has the archive table's columns and `event_time`; `scope` names in the
+    notes what was read.
     """
     if isinstance(report, Threshold):
         return _threshold(spark, pipeline, report, views[report.view], scope)
@@ -73,7 +73,7 @@ def _listing(report: Listing, listed: DataFrame, scope: str) -> dict[str, Any]:
 
 
 def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[str, Any]:
-    """Return the section, and note its rows to be notified."""
+    """Return the section, and note its rows to notify of."""
     listed = _listed(run.pipeline, report, rows).persist()
     section = _listing(report, listed, _INTERVAL)
     noted = listed.limit(notifications.MOST).collect()
@@ -90,7 +90,7 @@ def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, buil
 
 def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
     rows = shown.limit(ROWS + 1).collect()
-    # Counting is another query over all that this one read.
+    # Counting runs another query over the same input.
     truncated = shown.count() - ROWS if len(rows) > ROWS else 0
     texts = [[listings.plain(value) for value in row] for row in rows[:ROWS]]
     return {"title": title, "note": note, "columns": shown.columns, "rows": texts, "truncated": truncated}
@@ -99,7 +99,7 @@ def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
 def _threshold(
     spark: SparkSession, pipeline: Pipeline, report: Threshold, rows: DataFrame, scope: str
 ) -> dict[str, Any]:
-    """Keys above the limit in the batch view or in the speed view, with both values."""
+    """Return the keys above the limit in the batch view or in the speed view, with both values."""
     view, measure = next(view for view in pipeline.views if view.name == report.view), report.measure
     batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
     since = _written_since(pipeline, view, rows)
@@ -131,7 +131,7 @@ def _written_since(pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> d
 
 
 def _top(report: Top, rows: DataFrame) -> DataFrame:
-    """The largest keys; equal ones in the order of their names, so that a rerun shows the same."""
+    """Return the largest keys; equal ones in the order of their names, so that a rerun shows the same."""
     totals = rows.groupBy(*report.by).agg(F.sum(report.measure).alias(report.measure))
     return totals.orderBy(F.desc(report.measure), *report.by).limit(report.rows)
 
@@ -146,10 +146,10 @@ def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
-    """The largest keys per window: x are windows, a series per key."""
+    """Return the largest keys per window: x are windows, with a series per key."""
     plain = view.plain_key
     measure = view.measures[0]
-    # A flag is named where it is set, e.g. `ArchiverBot bot`.
+    # A boolean is shown by its name where it is true, e.g. `ArchiverBot bot`.
     texts = [
         F.when(F.col(n), n) if kind == "boolean" else F.col(n).cast("string") for n, kind in rows.select(*plain).dtypes
     ]

@@ -1,4 +1,4 @@
-"""Row by row, what a rerun's revisions change against the registered ones, before the catalog is pointed at them."""
+"""Compares a rerun's revisions with the registered ones row by row, before the catalog is pointed at them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ EXAMPLES = 5
 def compare_revisions(
     run: IntervalRun, registered: Sequence[BuiltRevision], built: Sequence[BuiltRevision]
 ) -> tuple[RevisionDifference, ...]:
-    """One entry per table partition whose rows differ; none while nothing of the interval is registered.
+    """Return an entry per table partition whose rows differ; none while nothing of the interval is registered.
 
-    Counts are null when the registered files are gone. Rows are told apart by their identity, in views by the key.
+    Counts are null when the registered files are gone. Rows are matched by their identity, in views by the key.
     """
     if not registered:
         return ()
@@ -74,7 +74,7 @@ def _compare(
             "changed": 0,
         }
     if {file.name for file in lake.list_files(old.location)} != old.files.keys():
-        # A rerun is the way to mend that, so it must not fail of it.
+        # A rerun repairs that, so it must not fail because of it.
         return {"added": None, "removed": None, "changed": None}
     key, schema = _key(pipeline, table), table_schema(pipeline, table)
     now, before = _hashed(spark, key, schema, new, "now"), _hashed(spark, key, schema, old, "before")
@@ -91,7 +91,7 @@ def _compare(
     )
     changes.unpersist()
     if erased_within(pipeline.name, ranges):
-        # They would name what is gone.
+        # Examples could name erased records.
         examples = ()
     return {**{name: counts.get(name, 0) for name in ("added", "removed", "changed")}, "examples": examples}
 
@@ -99,7 +99,7 @@ def _compare(
 def _hashed(
     spark: SparkSession, key: Sequence[str], schema: StructType, revision: BuiltRevision, name: str
 ) -> DataFrame:
-    """The rows by key, as JSON, with a hash of all their columns as the file has them; text files do not say."""
+    """Return the rows by key (JSON), with a hash of all columns as the file declares them; text files need a schema."""
     file_format = format_of(next(iter(revision.files)))
     rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
     hash_1, hash_2 = row_hashes(rows.schema)

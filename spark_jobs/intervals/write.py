@@ -30,8 +30,8 @@ from spark_jobs.reconciliation.counted import TOPIC_PARTITION, Counted, CountedR
 from spark_jobs.spark.schemas import struct_of
 
 _ONE_TASK = 2_000_000
-"""Up to so many records one task reads, sorts and writes the rows of all table partitions. Most rows of an hour are of
-one date, so one task writes them anyway."""
+"""Up to this many records, one task reads, sorts and writes the rows of all table partitions. Most rows of an hour have
+the same date, so one task writes them anyway."""
 
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
@@ -39,7 +39,7 @@ _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 def revision_name(attempt: int, now: datetime) -> str:
     """Return the name of the revisions of one build: when it was built, and by which attempt.
 
-    To the microsecond: an attempt that is built twice at once writes into folders of its own each time.
+    Microseconds keep the folders of an attempt that is built twice at once apart.
     """
     return f"r{now.strftime('%Y%m%dT%H%M%S%f')}-{attempt}"
 
@@ -55,12 +55,12 @@ class TableLayout:
     partition_by: Sequence[str] = ()
     file_format: FileFormat = "parquet"
     event_time: str = ""
-    """Path of the event time in a row, whose bounds are noted then."""
+    """Path of the event time in a row; if set, its bounds are noted."""
     hashed_by: HashVersion = NEWEST
     records: int = 0
-    """How many records the rows are of, at most."""
+    """Most records that the rows come from."""
     numbers: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Of an Iceberg table: numbers of the fields by their paths, which the files tell."""
+    """Field numbers of an Iceberg table by path, which are written into the files."""
 
 
 def archive_layout(pipeline: Pipeline, hashed_by: HashVersion = NEWEST, records: int = 0) -> TableLayout:
@@ -88,12 +88,12 @@ class Written:
 
     revisions: list[BuiltRevision]
     counted: CountedRows
-    """The rows that came back from the files; of views nothing."""
+    """The rows that were read back from the files; empty for views."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file that lies there, by its rows."""
+    """A written file, described by its rows."""
 
     hashes: tuple[int, int, int]
     """Rows, and the sums of both hashes."""
@@ -103,16 +103,16 @@ class _File:
 
 
 def write_revisions(rows: DataFrame, layout: TableLayout, interval: Interval, revision: str) -> list[BuiltRevision]:
-    """Write rows to revisions. Raise as `write_counted`."""
+    """Write rows to revisions. Raises as `write_counted`."""
     return write_counted(rows, layout, interval, revision).revisions
 
 
 def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revision: str) -> Written:
-    """Write rows to a new revision directory per table partition, sorted, and hash what lies there.
+    """Write rows to a new revision directory per table partition, sorted, and hash the rows of the files.
 
-    Same rows, same bytes (but for Avro, whose files have a random mark each): columns are cast to the declared
-    schema, rows totally ordered inside one file per table partition. The files appear under their final name only
-    when all are complete. Raises TidemarkError when rows do not come back from the files as they were.
+    The same rows give the same bytes (except in Avro, whose files carry a random marker): columns are cast to the
+    declared schema, and rows totally ordered inside one file per table partition. The files appear under their final
+    names only when all are complete. Raises TidemarkError when rows do not come back from the files as they were.
     """
     schema, partition_by = layout.schema, layout.partition_by
     staging = lake.uri("tables", layout.table, f"_staging-{revision}")
@@ -169,7 +169,7 @@ def _move(
 
 
 def _read_back(staged: DataFrame, layout: TableLayout) -> dict[str, _File]:
-    """Rows, hashes, records and bounds of each file that holds a row, by its path below the staging folder."""
+    """Return rows, hashes, records and bounds of each file that holds a row, by its path below the staging folder."""
     names = layout.schema.names
     bounded = {name: name for name in IDENTITY[:3] if name in names}
     if layout.event_time:
@@ -196,11 +196,11 @@ def _has_coordinates(layout: TableLayout) -> bool:
 
 
 def _by_file(staged: DataFrame, layout: TableLayout, bounded: Mapping[str, str]) -> DataFrame:
-    """A row per file: rows, sum_1, sum_2, records, `bounds_<name>`, and parts, the same by topic partition."""
+    """Return a row per file: rows, sum_1, sum_2, records, `bounds_<name>`, and parts, the same by topic partition."""
     file = [*layout.partition_by, "_file"]
     by = list(TOPIC_PARTITION) if _has_coordinates(layout) else []
     records = F.count_if(F.col(IDENTITY[3]) == 0) if IDENTITY[3] in layout.schema.names else F.lit(0).cast("bigint")
-    # Not of what is grouped by: for the least of texts Spark sorts all rows.
+    # Not of grouping columns: to find the smallest text, Spark sorts all rows.
     bounds = [
         each(path).alias(f"{each.__name__}_{name}")
         for name, path in bounded.items()
@@ -217,7 +217,7 @@ def _by_file(staged: DataFrame, layout: TableLayout, bounded: Mapping[str, str])
     for name in bounded:
         pair = [F.min(name), F.max(name)] if name in by else [F.min(f"min_{name}"), F.max(f"max_{name}")]
         if name == "event_time":
-            # As text: Python knows fewer years than Spark.
+            # As text: Python supports fewer years than Spark.
             pair = [F.date_format(each, _TIME) for each in pair]
         whole.append(F.array(*pair).alias(f"bounds_{name}"))
     each_part = F.collect_list(F.struct(*by, "rows", "sum_1", "sum_2", "records")).alias("parts")

@@ -38,7 +38,7 @@ class LineLandingSink:
     query_id: str
     checkpoint: str
     since: int
-    """Behind this file the query's first micro-batch begins."""
+    """The query's first micro-batch begins after this file."""
     on_commit: Callable[[BatchCommit, LinesRead], None]
 
     def land(self, decoded: DataFrame, batch_id: int) -> None:
@@ -58,7 +58,7 @@ class LineLandingSink:
         folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
         write_landing(decoded, folder)
         crash_point("landing_written")
-        # Where a connection has several files, the first line of the first; a line before it is not of this batch.
+        # If a connection has several files, the first line of the first one: earlier lines are not of this batch.
         first_lines = {file.source_name: file.first_line for file in reversed(noted)}
         files, fates = self._count(folder, first_lines)
         read = LinesRead(planned.after_file, planned.until_file, first_lines, fates)
@@ -80,7 +80,7 @@ class LineLandingSink:
         self.on_commit(batch, read)
 
     def _count(self, folder: str, first_lines: Mapping[str, int]) -> tuple[list[LandingFile], dict[str, Fates]]:
-        """Return what the written files really hold: every line of each source with its one fate, and none left out."""
+        """Return what the written files really hold. Raises TidemarkError unless each line has one fate."""
         counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         bounds: dict[str, tuple[int, int]] = {}
         files = []
@@ -107,7 +107,7 @@ class LineLandingSink:
 
 @dataclass
 class LineViewSink(SpeedViewSink):
-    """Emits a speed view's changed keys everywhere, then commits how far the view has read the lines."""
+    """Writes a speed view's changed keys to all targets, then commits how far the view has read the lines."""
 
     def _commit(self, batch: BatchCommit, batch_id: int) -> None:
         planned = read_line_batch(self.checkpoint, batch_id, since=0)

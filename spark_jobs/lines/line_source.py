@@ -1,4 +1,4 @@
-"""A stream of the lines whose files the ledger has noted: every line once, in their order.
+"""A stream of the lines in files that the ledger has noted: every line once, in order.
 
 Spark's own sources know nothing of the ledger: its file source skips old files silently and does not count lines, its
 socket source forgets what it received and opens a connection for each query.
@@ -44,7 +44,7 @@ _SCHEMA = pa.schema(
 
 
 def read_lines(spark: SparkSession, pipeline: Pipeline, since: int) -> DataFrame:
-    """Return the pipeline's lines as a stream, from behind file `since`.
+    """Return the pipeline's lines as a stream that begins after file `since`.
 
     Columns: those of a record without Kafka's coordinates (key and headers are null), and name and line.
     """
@@ -64,8 +64,8 @@ def read_lines(spark: SparkSession, pipeline: Pipeline, since: int) -> DataFrame
 
 
 def decode_lines(pipeline: Pipeline, records: DataFrame) -> DataFrame:
-    """Decode each line once, as `decode` does a record. Columns: its, with `LINE_COLUMNS` in place of Kafka's."""
-    # Decoding takes the place of a line for the coordinates of a record; the columns are renamed afterwards.
+    """Decode each line once, like a record. Columns: those of `decode`, with `LINE_COLUMNS` in place of Kafka's."""
+    # Decoding takes a line's file and number as a record's coordinates; the columns are renamed afterwards.
     carried = records.withColumns({"topic": F.col("name"), "offset": F.col("line")})
     return (
         decode(pipeline, carried)
@@ -99,7 +99,7 @@ class LineSourceReader(DataSource):
         return "name STRING, line BIGINT, arrived_at TIMESTAMP, value BINARY"
 
     def streamReader(self, schema: StructType) -> LineReader:  # noqa: N802
-        """Called by Spark in a process of its own."""
+        """Return the reader; Spark calls this in a process of its own."""
         return LineReader(self.options["pipeline"], int(self.options["since"]))
 
 
@@ -111,7 +111,7 @@ class LinePart(InputPartition):
 
 
 class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"file": N}`: every file up to and with N of the ledger was read."""
+    """Offsets are `{"file": N}`: every file of the ledger up to and including N was read."""
 
     def __init__(self, pipeline: str, since: int) -> None:
         self._pipeline = pipeline
@@ -142,7 +142,7 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [LinePart(file) for file in lines.files_between(self._pipeline, start[_FILE], end[_FILE])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Return the file's lines, without what ends them. Raises TidemarkError when it is not what was noted."""
+        """Return the file's lines without line ends. Raises TidemarkError when the file is not as it was noted."""
         assert isinstance(partition, LinePart)
         check_unchanged(partition.file, self._pipeline)
         yield from read_file(partition.file)

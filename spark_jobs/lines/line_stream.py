@@ -69,7 +69,7 @@ def run_line_stream(
 
 
 def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> StreamGeneration:
-    """Return the generation to run, once everything that must hold before a query starts was checked."""
+    """Check everything that must hold before a query starts, and return the generation to run."""
     check_references(pipeline)
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
@@ -147,7 +147,7 @@ class _LineQueries(StreamQueries):
         return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
 
     def _start_view(self, view: AdditiveView) -> StreamingQuery:
-        """Start a view at the first line in each generation: the lines are still where they were."""
+        """Start a view, in each generation at the first line: all lines are still stored."""
         if self._generation.number and checkpoint_id(checkpoint_uri(self._generation, view.name)) is None:
             self._clear(view)
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_lines(self._spark, self._pipeline, since=0)))
@@ -172,7 +172,7 @@ class _LineQueries(StreamQueries):
         return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
 
     def _clear(self, view: AdditiveView) -> None:
-        """Empty the places that the view is written to: keys of an older generation would stay there."""
+        """Empty the view's targets: keys of an older generation would stay there."""
         measures = [struct_of(view.columns)[name] for name in view.measures]
         nothing = empty_frame(self._spark, StructType([StructField("key", StringType()), *measures]))
         for target in self._targets[view.name]:

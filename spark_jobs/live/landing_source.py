@@ -53,7 +53,7 @@ class LandingSource(DataSource):
         return FORMAT
 
     def streamReader(self, schema: StructType) -> LandingReader:  # noqa: N802
-        """Called by Spark in a process of its own."""
+        """Return the reader; Spark calls this in a process of its own."""
         return LandingReader(
             self.options["pipeline"],
             self.options["since"],
@@ -70,7 +70,7 @@ class LandedPart(InputPartition):
 
 
 class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"micro_batch": N}`: everything up to and with N was read."""
+    """Offsets are `{"micro_batch": N}`: everything up to and including N was read."""
 
     def __init__(self, pipeline: str, since: str, most_rows: int, schema: pa.Schema) -> None:
         self._pipeline = pipeline

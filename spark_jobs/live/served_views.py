@@ -1,6 +1,6 @@
 """Served views by their names in SQL: `live.<pipeline>_<view>`, as PostgreSQL has them at that moment.
 
-A statement reads each by one query of PostgreSQL, to which Spark leaves filters and sums: one snapshot.
+A statement reads each view by one query of PostgreSQL, into which Spark pushes filters and sums: one snapshot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CATALOG = "live"
 
 
 def name_served_views(spark: SparkSession) -> None:
-    """Let the session's statements name served views. Nothing is asked of PostgreSQL before one does."""
+    """Let the session's statements name served views. PostgreSQL is not queried before a statement names one."""
     url = settings().database(DATABASE)
     options = {
         "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",

@@ -28,17 +28,17 @@ PROMPT = "tidemark> "
 
 
 class Tables(Protocol):
-    """The temporary tables that statements are asked of."""
+    """The temporary tables that statements query."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tables."""
 
     def start(self) -> None:
-        """Start what has to run for them."""
+        """Start the queries that fill the tables."""
 
     def refresh(self) -> None:
-        """Bring them to what holds now."""
+        """Bring the tables up to date."""
 
 
 def run_shell(name: str, *, as_json: bool, in_python: bool = False) -> int:
@@ -63,7 +63,7 @@ def run_shell(name: str, *, as_json: bool, in_python: bool = False) -> int:
 
 
 def ledger(statement: str) -> pd.DataFrame:
-    """Return what a query of the ledger finds. Raises UsageError when it is not valid or would change something."""
+    """Return the result of a query of the ledger. Raises UsageError when it is not valid or would change something."""
     answer = reading.query(statement)
     return pd.DataFrame(answer.rows, columns=list(answer.columns))
 

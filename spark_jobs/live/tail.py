@@ -41,7 +41,7 @@ VALUE_BYTES = 200
 """Bytes of an undecodable record's value that are shown."""
 
 LINE = 2_000
-"""Characters of a line for people, at most."""
+"""Most characters of a line for people."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,17 +68,17 @@ class TailedRecord:
         """Return a line of JSON."""
         tp = self.topic_partition
         record = {"topic": tp.topic, "partition": tp.partition, "offset": self.offset, "timestamp": self.timestamp}
-        told = {"fate": self.fate, "row": self.row, "reason": self.reason, "detail": self.detail, "value": self.value}
-        return json.dumps(record | {name: each for name, each in told.items() if each is not None})
+        known = {"fate": self.fate, "row": self.row, "reason": self.reason, "detail": self.detail, "value": self.value}
+        return json.dumps(record | {name: each for name, each in known.items() if each is not None})
 
     def in_words(self) -> str:
         """Return a line without control characters."""
         if self.fate is Fate.QUARANTINED:
-            said = f"{self.reason}: {self.detail or 'no detail'}; value {self.value!r}"
+            content = f"{self.reason}: {self.detail or 'no detail'}; value {self.value!r}"
         else:
-            said = json.dumps(self.row, ensure_ascii=False) if self.row else "no rows"
+            content = json.dumps(self.row, ensure_ascii=False) if self.row else "no rows"
         where = f"{self.topic_partition}@{self.offset}"
-        return clean(f"{where} {self.timestamp} {self.fate}: {said}", LINE)
+        return clean(f"{where} {self.timestamp} {self.fate}: {content}", LINE)
 
 
 class TopicTail:
@@ -104,7 +104,7 @@ class TopicTail:
         while True:
             ranges = self._next_ranges(until)
             if not any(map(len, ranges)):
-                # Where it begins is settled now, not when the first records come.
+                # The start is settled now, not when the first records come.
                 self._positions |= {each.topic_partition: each.from_offset for each in ranges}
                 return []
             records = self._decoded(ranges)
@@ -135,7 +135,7 @@ class TopicTail:
     def _begin(self, tp: TopicPartition, first: int, end: int) -> int:
         known = self._positions.get(tp)
         if known is None:
-            # A topic partition that comes later is shown from its beginning.
+            # A topic partition that appears later is shown from its beginning.
             return first if self._positions else max(first, end - self._last)
         if known > end:
             log_of().warning("%s ends at offset %d, before %d: it was created again", tp, end, known)
@@ -164,10 +164,10 @@ class TopicTail:
     def _shown(self, decoded: DataFrame) -> DataFrame:
         row = F.struct(*(F.col(f"`{name}`") for name in archive_columns(self._pipeline)))
         is_row = F.col("fate") == Fate.ARCHIVED
-        told = F.when(is_row, F.to_json(row, {"ignoreNullFields": "false"})).alias("row")
+        as_json = F.when(is_row, F.to_json(row, {"ignoreNullFields": "false"})).alias("row")
         millis = F.unix_millis("kafka_timestamp").alias("millis")
         value = F.substring("value", 1, VALUE_BYTES).alias("value")
-        return decoded.orderBy(*_ORDER).select(*COORDINATES[:3], millis, "fate", told, "reason", "detail", value)
+        return decoded.orderBy(*_ORDER).select(*COORDINATES[:3], millis, "fate", as_json, "reason", "detail", value)
 
 
 def _record(row: Mapping[str, Any]) -> TailedRecord:
@@ -188,19 +188,19 @@ def _time(millis: int) -> str:
     try:
         return format_time(_EPOCH + timedelta(milliseconds=millis))
     except OverflowError:
-        # Producers may write any 64 bits.
+        # Producers may write any 64-bit number.
         return f"{millis} ms"
 
 
 def _lenient(pipeline: Pipeline) -> Pipeline:
-    """Return a pipeline whose decoder tells of a record that it cannot decode, where it would throw."""
+    """Return the pipeline with a decoder that reports records that it cannot decode instead of throwing."""
     if isinstance(pipeline.decoder, Avro):
         return replace(pipeline, decoder=replace(pipeline.decoder, mode="PERMISSIVE"))
     return pipeline
 
 
 def print_records(tail: TopicTail, *, once: bool, as_json: bool) -> int:
-    """Print records until Ctrl-C or until nobody reads; with `once`, until there are no more. Returns the exit code."""
+    """Print records until Ctrl-C or a closed pipe; with `once`, until there are no more. Returns the exit code."""
     try:
         with kafka.kept_clients():
             until = tail.ends() if once else None
@@ -221,6 +221,6 @@ def print_records(tail: TopicTail, *, once: bool, as_json: bool) -> int:
             raise
         return 0
     except BrokenPipeError:
-        # `tidemark tail … | head` has seen enough. What is still buffered goes nowhere.
+        # The reader (`tidemark tail … | head`) has gone: what is still buffered is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,6 +1,6 @@
 """The largest keys of a view per window, live from the landed files: a stream beside the archive query.
 
-It keeps nothing: each start reads the landing files of the last hours again, writes to no topic and no table, and
+It keeps no state: each start reads the landing files of the last hours again, writes to no topic and no table, and
 takes no lease.
 """
 
@@ -76,7 +76,7 @@ class LiveTop:
         return self.view.plain_key
 
     def note(self, query: StreamingQuery) -> bool:
-        """Note the progress of the query's micro-batches. Return whether there was any since the last call."""
+        """Note the progress of the query's micro-batches. Return whether there was any progress since the last call."""
         new = [each for each in query.recentProgress if each["batchId"] > self._batch]
         for each in new:
             self._batch = each["batchId"]

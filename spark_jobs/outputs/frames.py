@@ -18,7 +18,7 @@ from spark_jobs.spark.schemas import struct_of
 
 
 def output_schema(pipeline: Pipeline, output: Rows) -> StructType:
-    """Return the columns of an output's rows: its own, then the coordinates; of the archive the timestamp, too."""
+    """Return the columns of an output's rows: its own (the archive's with the timestamp), then the coordinates."""
     own = output.columns or f"{pipeline.archive_columns}, kafka_timestamp TIMESTAMP"
     kafka = struct_of(KAFKA_COLUMNS)
     return StructType([*struct_of(own).fields, *(kafka[name] for name in IDENTITY)])
@@ -55,5 +55,5 @@ def output_rows(spark: SparkSession, pipeline: Pipeline, output: Rows, rows: Dat
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """Return the rows in the order of the log, topic partition by topic partition: in one task, which reads on."""
+    """Return the rows in one task, in the order of the log, topic partition by topic partition."""
     return rows.coalesce(1).sortWithinPartitions(*IDENTITY)

@@ -19,8 +19,8 @@ from spark_jobs.outputs.frames import in_order
 
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "ignoreNullFields": "false"}
 
-_AS_THEY_ARE = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary")
-"""Types whose values the drivers of databases know; of others they get the text, which may be out of their range."""
+_DRIVER_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary")
+"""Types that database drivers support; other values, which may be out of a driver's range, are passed as text."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class TableTarget:
         self._table = OutputTable(self.pipeline, self.output, self.to, self.lease, lambda: writers.renew(self.lease))
 
     def send(self, rows: DataFrame, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
-        """Write the rows and return how many, and those that the table does not take.
+        """Write the rows; return their number, and the rows that the table refuses.
 
         Raises AnotherWriter, ServiceUnreachable, TidemarkError, UsageError for two rows of the same coordinates.
         """
@@ -62,4 +62,4 @@ def _value(field: StructField) -> Column:
     column = F.col(f"`{field.name}`")
     if kind.partition("<")[0].upper() in NESTED:
         return F.to_json(column, _JSON)
-    return column if kind in _AS_THEY_ARE else column.cast("string")
+    return column if kind in _DRIVER_TYPES else column.cast("string")

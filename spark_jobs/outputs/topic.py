@@ -1,7 +1,7 @@
 """An output's messages for topics: at least once, with the row's coordinates as headers.
 
 A message that no broker would take (too large, without a key for a compacted topic, for a topic that is not declared)
-is refused before anything is sent, and the others go on.
+is refused before anything is sent, and the others are sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLIENT_LIMIT = 1_000_000
 """Bytes of a message that Kafka's client sends by default."""
 
 _OVERHEAD = 1024
-"""Bytes that a message takes beside its key, value and headers, at most."""
+"""Most bytes that a message takes besides its key, value and headers."""
 
 TOPIC_ID = "kafka_topic_id"
 """Header with Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
@@ -35,7 +35,7 @@ TOPIC_ID = "kafka_topic_id"
 
 @dataclass
 class TopicTarget:
-    """Writes a message a row in transactions of a producer that shuts out an older driver's."""
+    """Writes one message per row in transactions of a producer that fences off an older driver's."""
 
     pipeline: Pipeline
     output: Rows
@@ -51,7 +51,7 @@ class TopicTarget:
         )
 
     def send(self, rows: DataFrame, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
-        """Write the rows and return how many, and those that no broker would take.
+        """Write the rows; return their number, and the rows that no broker would take.
 
         Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
         """
@@ -87,7 +87,7 @@ class TopicTarget:
     def _columns(self, rows: DataFrame) -> list[Column]:
         """Return key, value and topic of the message of a row, the first two as bytes.
 
-        A transform may return columns of these names; of the archive's rows they are columns like others.
+        A transform may return columns of these names; in the archive's rows they are ordinary columns.
         """
         made = set(rows.columns) & {"key", "value", "topic"} if self.output.rows else set()
         key = F.to_json(F.struct(*self.to.key), _JSON) if self.to.key else F.lit(None)
@@ -101,7 +101,7 @@ class TopicTarget:
 
 @dataclass(frozen=True)
 class _Limits:
-    """What a topic takes."""
+    """The limits of a topic."""
 
     most: int
     is_compacted: bool

@@ -52,7 +52,7 @@ class Catalog:
     def follow_declaration(self, table: str) -> None:
         """Give a table its declared columns: added ones, wider types, their order. Files and partitions stay.
 
-        Raises UsageError when files of before cannot be read by the declared columns.
+        Raises UsageError when files that were registered before cannot be read by the declared columns.
         """
         if table in self._follows:
             return
@@ -77,8 +77,8 @@ class Catalog:
     def point_at(self, revision: BuiltRevision) -> None:
         """Register the partition at the revision's location, or swap its pointer to it.
 
-        The table follows its declaration first, by which the revision was written. Raises UsageError as that does,
-        and for files of another format than the table's.
+        The table first follows its declaration, by which the revision was written. Raises UsageError as
+        `follow_declaration` does, and for files of another format than the table's.
         """
         for name in revision.files:
             if format_of(name) != self.pipeline.file_format(revision.table):
@@ -99,7 +99,7 @@ class Catalog:
         self._spark.sql(f"ALTER TABLE {DATABASE}.{table} DROP IF EXISTS PARTITION ({_clause(partition)})")
 
     def location(self, revision: BuiltRevision) -> str | None:
-        """Where the catalog points for the revision's partition; None when it is not registered."""
+        """Return where the catalog points for the revision's partition; None when it is not registered."""
         try:
             rows = self._spark.sql(
                 f"DESCRIBE TABLE EXTENDED {DATABASE}.{revision.table} PARTITION ({_clause(revision.partition)})"
@@ -115,5 +115,5 @@ def _clause(partition: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    # Tidemark's own partitions need none of it; one that somebody else added may.
+    # Tidemark's own partitions need no quoting; one that somebody else added may.
     return value.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,4 +1,4 @@
-"""What is validated of a Delta archive: registered rows in one of its versions, to which a view is pinned."""
+"""The validated part of a Delta archive: registered rows in one of its versions, to which a view is pinned."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from spark_jobs.archive.schema import archive_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
 
 TRIES = 5
-"""How often the table is written again because somebody else changed it meanwhile."""
+"""How often the table is written when somebody else changes it meanwhile."""
 
 
 def publish_delta(run: IntervalRun) -> None:
     """Put the interval's registered rows into the Delta table, and pin the view to the version that has them.
 
-    Where somebody else has changed the table since the view was pinned, the rows of all intervals are put there
-    again. What is appended or changed afterwards is not in the view.
+    Where somebody else has changed the table since the view was pinned, the rows of all intervals are written again.
+    The view does not show later appends and changes.
     """
     spark, pipeline = run.spark, run.pipeline
     view = f"{DATABASE}.{pipeline.delta_view}"
@@ -43,7 +43,7 @@ def publish_delta(run: IntervalRun) -> None:
 
 
 def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
-    """Let the view show the validated rows of a version."""
+    """Pin the view to the validated rows of a version."""
     columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
     spark.sql(
         f"CREATE OR REPLACE VIEW {DATABASE}.{pipeline.delta_view} "
@@ -52,11 +52,12 @@ def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
     )
 
 
-def restore_rows(spark: SparkSession, pipeline: Pipeline, said: Mapping[str, str], *delivered: int) -> None:
-    """Put the rows of all registered intervals, and of no other, into the table again; `delivered`: more intervals."""
+def restore_rows(spark: SparkSession, pipeline: Pipeline, properties: Mapping[str, str], *delivered: int) -> None:
+    """Write the rows of all registered intervals, and no others, into the table again; `delivered`: more intervals."""
     every = revisions.registered(pipeline.table)
     files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
-    _replace(spark, pipeline, "interval IS NOT NULL", {*delivered, *(each.interval_id for each in every)}, files, said)
+    intervals = {*delivered, *(each.interval_id for each in every)}
+    _replace(spark, pipeline, "interval IS NOT NULL", intervals, files, properties)
 
 
 def _replace(
@@ -65,10 +66,10 @@ def _replace(
     validated: str,
     delivered: Collection[int],
     files: list[str],
-    said: Mapping[str, str],
+    properties: Mapping[str, str],
 ) -> None:
     streamed = f"interval IS NULL AND ({within_sql(ranges_of_intervals(delivered))})"
-    replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), said)
+    replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), properties)
 
 
 def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
@@ -82,32 +83,32 @@ def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
 
 
 def _put_rows(run: IntervalRun, trusted: int | None) -> int:
-    """Write until a version holds, where `interval` is not null, registered rows only; that version.
+    """Write until a version holds only registered rows where `interval` is not null; return that version.
 
-    At version `trusted` that was so.
+    Version `trusted` already met this condition.
     """
     spark, pipeline, mine = run.spark, run.pipeline, run.pinned
     for _ in range(TRIES):
         before = latest_version(spark, pipeline)
         if trusted is None or has_foreign_writes(spark, pipeline, trusted, before):
-            restore_rows(spark, pipeline, {**_said(run), "tidemark.restored": "all registered intervals"}, mine.id)
+            restore_rows(spark, pipeline, {**_summary(run), "tidemark.restored": "all registered intervals"}, mine.id)
         else:
             own = [each for each in revisions.registered_of_interval(mine.id) if each.table == pipeline.table]
             files = [f"{each.location}/{name}" for each in own for name in sorted(each.files)]
-            _replace(spark, pipeline, f"interval = '{mine.interval.label}'", {mine.id}, files, _said(run))
+            _replace(spark, pipeline, f"interval = '{mine.interval.label}'", {mine.id}, files, _summary(run))
         version = latest_version(spark, pipeline)
         if not has_foreign_writes(spark, pipeline, before, version):
             return version
         trusted = None
     raise TidemarkError(
-        f"somebody else goes on changing {location(pipeline)}: its view stays as it was",
-        remedy="let them end, then run the interval again",
+        f"somebody else keeps changing {location(pipeline)}: its view stays as it was",
+        remedy="stop the other writer, then run the interval again",
         pipeline=pipeline.name,
     )
 
 
-def _said(run: IntervalRun) -> dict[str, str]:
-    """What the commit says of the interval: the same as the summary of an Iceberg snapshot."""
+def _summary(run: IntervalRun) -> dict[str, str]:
+    """Return the commit's statement about the interval, the same as in the summary of an Iceberg snapshot."""
     build = proofs.build_to_prove(run.pinned.id)
     if build is None:
         return {}
@@ -117,13 +118,13 @@ def _said(run: IntervalRun) -> dict[str, str]:
 
 
 def _rows(spark: SparkSession, pipeline: Pipeline, files: list[str]) -> DataFrame:
-    """The rows of files of revisions, with the interval that their folder names."""
+    """Return the rows of files of revisions, with the interval that their folder names."""
     rows = read_files(spark, files, archive_schema(pipeline))
     return rows.withColumn("interval", F.regexp_extract(F.input_file_name(), ".*/interval=([^/]+)/", 1))
 
 
 def within_sql(ranges: Iterable[OffsetRange]) -> str:
-    """The condition of rows whose coordinates lie in one of the ranges. Kafka allows no quote in a topic's name."""
+    """Return the condition of rows whose coordinates lie in the ranges. Kafka allows no quote in a topic's name."""
     parts = [
         f"(kafka_topic = '{r.topic_partition.topic}' AND kafka_partition = {r.topic_partition.partition} "
         f"AND kafka_offset >= {r.from_offset} AND kafka_offset < {r.until_offset})"

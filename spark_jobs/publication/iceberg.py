@@ -1,6 +1,6 @@
-"""Iceberg's side of a registration: part of its recorded intent, after the catalog's and before its end.
+"""Iceberg's part of a registration: it follows the Hive catalog's, before the registration's intent is finished.
 
-PyIceberg is imported where a pipeline declares such a table, and nowhere else.
+PyIceberg is imported only where a pipeline declares such a table.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ def prepare_iceberg(pipeline: Pipeline) -> None:
         tables.prepare(pipeline)
 
 
-def put_in_iceberg(pipeline: Pipeline, registration: Registration, told: Properties) -> None:
-    """Commit what a registration leaves of its interval, a snapshot per table; doing it twice is once.
+def put_in_iceberg(pipeline: Pipeline, registration: Registration, properties: Properties) -> None:
+    """Commit the interval's revisions after a registration, a snapshot per table; repeating it changes nothing.
 
-    By the same commits the tables tell of their completeness.
+    The same commits set the properties that state the tables' completeness.
     """
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 
-        put = tables.put_build(pipeline, registration.pinned.id, registration.build, registration.changes, told)
+        put = tables.put_build(pipeline, registration.pinned.id, registration.build, registration.changes, properties)
         attempts.note_iceberg(registration.build, put)
 
 
 def follow_in_iceberg(pipeline: Pipeline, pinned: PinnedInterval) -> None:
-    """Let the tables follow the ledger, where somebody has changed them since."""
+    """Make the tables follow the ledger again where somebody has changed them."""
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 

@@ -28,13 +28,13 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 def publish(run: IntervalRun) -> None:
     """Validate the attempt's latest build and register what passed, alone with the interval.
 
-    Publishing twice is once. A build that does not pass changes nothing that an earlier one registered, and
-    one that is older than what is registered is not registered any more. Raises ValidationFailed,
+    Publishing twice changes nothing more. A build that does not pass changes nothing that an earlier one registered,
+    and one that is older than what is registered is not registered any more. Raises ValidationFailed,
     ReconciliationFailed when the attempt was not reconciled, AnotherWriter while somebody else publishes the interval.
     """
     name, interval = run.pipeline.name, run.pinned.interval
     with locks.attempt_under_way(name, interval), locks.publishing(name, interval) as check:
-        # The attempt as it is now that nobody else publishes.
+        # Read the attempt again, now that nobody else can publish it.
         _publish_alone(replace(run, attempt=attempts.resume_attempt(run.attempt.id)), check)
 
 
@@ -53,17 +53,17 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         follow.follow_ledger(run.pipeline)
     else:
         built = revisions.of_build(build)
-        _check_files_lie_there(run, built)
+        _check_files_exist(run, built)
         approved = _approved(run, build)
         validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)
         if not validation.success:
-            raise _not_passed(run, _leave(run, build, validation))
+            raise _not_passed(run, _reject_or_ask(run, build, validation))
     if delta_tables.has_delta_table(run.pipeline):
         publish_delta(run)
 
 
 def _check_reconciled(run: IntervalRun) -> int:
-    """Return the build to publish. Raise ReconciliationFailed unless it is explained, and of the ranges as they are."""
+    """Return the build to publish. Raises ReconciliationFailed unless it is explained and of the current ranges."""
     build, findings = run.attempt.build, run.attempt.findings.build
     reason = ""
     if build is None or findings is None:
@@ -82,25 +82,25 @@ def _check_reconciled(run: IntervalRun) -> int:
 
 
 def _approved(run: IntervalRun, build: int) -> Question | None:
-    """Return what a person approved of the build as this suite judges it; None where nobody did.
+    """Return the question that a person has approved for this build and this suite; None where nobody has.
 
-    Raises ValidationFailed when it was refused, which does not depend on the suite.
+    Raises ValidationFailed when the build was refused, whatever the suite.
     """
     asked = approvals.last_of_build(build)
     if asked is None or asked.decision is None:
         return None
     if not asked.decision.approved:
-        said = f"refused by {asked.decision.by}, nothing was registered: {asked.decision.reason}"
+        refusal = f"refused by {asked.decision.by}, nothing was registered: {asked.decision.reason}"
         raise ValidationFailed(
-            f"{run.pinned.interval} was {said}",
+            f"{run.pinned.interval} was {refusal}",
             remedy="run the interval again, which builds and asks again",
             pipeline=run.pipeline.name,
         )
     return asked if asked.suite == suite_version(run.pipeline.name) else None
 
 
-def _leave(run: IntervalRun, build: int, validation: Validation) -> Validation:
-    """Reject what did not pass, or ask a person about it; what is registered stays either way."""
+def _reject_or_ask(run: IntervalRun, build: int, validation: Validation) -> Validation:
+    """Reject a build that did not pass, or ask a person about it; what is registered stays either way."""
     if not validation.is_only_warned:
         builds.reject(run.attempt, validation)
         return validation
@@ -110,7 +110,7 @@ def _leave(run: IntervalRun, build: int, validation: Validation) -> Validation:
     return waiting
 
 
-def _check_files_lie_there(run: IntervalRun, built: list[BuiltRevision]) -> None:
+def _check_files_exist(run: IntervalRun, built: list[BuiltRevision]) -> None:
     for revision in built:
         if not lake.exists(revision.location):
             raise TidemarkError(

@@ -27,7 +27,7 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.log import log_of
 
 Check = Callable[[], None]
-"""Raises when somebody else may be publishing by now."""
+"""Raises when another process may be publishing by now."""
 
 
 def register(
@@ -35,12 +35,12 @@ def register(
 ) -> None:
     """Point the catalog at the revisions; called by the action of a passed checkpoint only.
 
-    A revision equal to the registered one changes nothing: the pointer stays, the new files go. A
-    partition that the interval no longer delivers is dropped.
+    A revision equal to the registered one changes nothing: the pointer stays, the new files are deleted. A partition
+    that the interval no longer delivers is dropped.
     """
     check()
     if (later := builds.later_build_published(run.attempt)) is not None:
-        log_of(run.pipeline.name).info("%s: build %s, a later one, is registered and stays", run.pinned.interval, later)
+        log_of(run.pipeline.name).info("%s: the later build %s is registered and stays", run.pinned.interval, later)
         builds.note_replaced(run.attempt, validation)
         return
     changes = _changes(run, catalog, built)
@@ -64,9 +64,10 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 
 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
-    """Make the changes that were noted, whichever of them were made before, then note that all are.
+    """Make the noted changes, also those that were made before, then note that all are made.
 
-    Dropped first: between two changes a reader finds rows that move to another table partition not yet, never twice.
+    Partitions are dropped first: between two changes, rows that move to another table partition are missing for a
+    reader, never doubled.
     """
     for stale in registration.changes.drops:
         check()
@@ -77,9 +78,9 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
         catalog.point_at(revision)
         crash_point("partition_registered")
     with completeness.telling(catalog.pipeline.name):
-        told = properties_after(registration)
-        put_in_iceberg(catalog.pipeline, registration, told)
-        completeness.tell_hive(catalog.pipeline, told)
+        properties = properties_after(registration)
+        put_in_iceberg(catalog.pipeline, registration, properties)
+        completeness.tell_hive(catalog.pipeline, properties)
         crash_point("completeness_told")
         builds.finish_registration(registration)
     crash_point("registration_finished")
@@ -91,7 +92,7 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
 def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
     """Finish the registrations of the pipeline that were begun by publications which ended before their end.
 
-    One whose publication is still at it is left to it.
+    A registration whose publication still runs is left alone.
     """
     for pinned in {begun.pinned.id: begun.pinned for begun in builds.begun_registrations(pipeline.name)}.values():
         with suppress(AnotherWriter), locks.publishing(pipeline.name, pinned.interval, locks.AT_ONCE) as check:
@@ -99,24 +100,24 @@ def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
 
 
 def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> None:
-    """Finish what was begun of an interval; the caller publishes it alone."""
+    """Finish the interval's registrations that were begun; the caller holds its publishing lock."""
     for begun in builds.begun_registrations(pinned.pipeline):
         if begun.pinned.id == pinned.id:
             _finish(begun, catalog, check)
 
 
 def point_at_registered(run: IntervalRun, catalog: Catalog) -> None:
-    """Let the catalog follow the ledger, where somebody has turned it elsewhere since."""
+    """Point the catalog at the registered revisions again where somebody has pointed it elsewhere."""
     for revision in revisions.registered_of_interval(run.pinned.id):
         if (location := catalog.location(revision)) != revision.location:
             catalog.point_at(revision)
             log_of(run.pipeline.name).warning(
-                "%s %s: mended, the catalog pointed at %s", revision.table, revision.partition, location or "nothing"
+                "%s %s: repaired, the catalog pointed at %s", revision.table, revision.partition, location or "nothing"
             )
 
 
 def _disagreement(catalog: Catalog, registered: BuiltRevision) -> str:
-    """What the catalog or the registered files say other than the ledger; empty when they agree, byte for byte."""
+    """Return how the catalog or the registered files differ from the ledger; empty when they agree, byte for byte."""
     location = catalog.location(registered)
     if location != registered.location:
         return f"the catalog points at {location or 'nothing'}, registered is {registered.location}"

@@ -21,7 +21,7 @@ from spark_jobs.archive.schema import table_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
 
 OnPass = Callable[[Validation], None]
-"""Called with what all checkpoints found, by the action of the last one, when and only when all passed."""
+"""Called with the results of all checkpoints, by the action of the last one, only when all passed."""
 
 
 def validate(
@@ -29,8 +29,8 @@ def validate(
 ) -> Validation:
     """Run a checkpoint per table that has revisions; `on_pass` runs inside the action that completes them.
 
-    A checkpoint also passes when only warnings were not met that a person has `approved`. A build without any rows has
-    nothing to judge, and passes, unless rows are usual.
+    A checkpoint also passes when it missed only warnings that a person has `approved`. A build without any rows passes,
+    unless rows are usual.
     """
     usual, watch = usual_of(run.pipeline, run.pinned.interval), Stopwatch()
     tables = _judged_tables(run, built, usual)
@@ -54,7 +54,7 @@ def validate(
         if have_passed:
             on_pass(outcome(True, *of_last))
 
-    # The action of the last checkpoint registers, too: that is no part of the check.
+    # The action of the last checkpoint also registers, which is not part of the check.
     with watch.part(f"{last}, registering included"):
         passed, of_last = _judge(run, last, built, usual, complete, approved)
     return outcome(have_passed and passed, *of_last)
@@ -65,7 +65,7 @@ def _decided(question: Question) -> dict[str, Any]:
 
 
 def _judged_tables(run: IntervalRun, built: Sequence[BuiltRevision], usual: UsualBounds) -> list[str]:
-    """Return the tables with revisions, and the archive table also without one where that would not be usual."""
+    """Return the tables with revisions, and the archive table without one where rows are usual."""
     with_rows = {each.table for each in built}
     if usual.expects_rows:
         with_rows.add(run.pipeline.table)
@@ -80,7 +80,7 @@ def _judge(
     on_pass: Callable[[Sequence[ExpectationResult]], None],
     approved: Question | None,
 ) -> tuple[bool, list[ExpectationResult]]:
-    """Run the checkpoint of one table; whether it passed, and what it found."""
+    """Run the checkpoint of one table; return whether it passed, and its results."""
     revisions = [each for each in built if each.table == table]
     files = [f"{each.location}/{name}" for each in revisions for name in each.files]
     rows = read_files(run.spark, files, table_schema(run.pipeline, table))
@@ -104,7 +104,7 @@ def key_columns(pipeline: Pipeline, table: str) -> list[str]:
 
 
 def named_for_suite(pipeline: Pipeline, table: str, rows: DataFrame) -> DataFrame:
-    """A table's rows with the further columns that its suite may name: `event_time`, or a window's two ends."""
+    """Return a table's rows with the further columns that its suite may name: `event_time`, or a window's two ends."""
     if table == pipeline.table:
         return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
     view = next(view for view in pipeline.views if pipeline.view_table(view) == table)

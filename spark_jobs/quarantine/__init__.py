@@ -1,1 +1,1 @@
-"""Quarantined records tried again."""
+"""Replay of quarantined records."""

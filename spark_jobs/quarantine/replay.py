@@ -42,10 +42,10 @@ _KEPT = (
 def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by: str) -> dict[str, int]:
     """Replay the selection and return counts: selected, replayed, empty, still_failing, already_replayed.
 
-    Alone among replays and discards of the pipeline: what is still to be delivered is selected; its rows are landed
-    under their original coordinates and timestamps; one transaction commits files, replays and failures. Until that,
-    nothing of it is part of the archive, and the unique key of `replays` lets a record through once. The next interval
-    to be pinned delivers the rows (`include/ledger/quarantine/replays.py`). Raises AnotherWriter.
+    Only one replay or discard of a pipeline runs at a time. It selects the pending records, lands their rows under
+    their original coordinates and timestamps, and commits files, replays and failures in one transaction. Before that
+    commit the rows are not part of the archive, and the unique key of `replays` lets a record through once. The next
+    interval to be pinned delivers the rows (`include/ledger/quarantine/replays.py`). Raises AnotherWriter.
     """
     with ledger_quarantine.deciding(pipeline.name):
         decided = ledger_quarantine.decisions(pipeline.name)
@@ -61,7 +61,7 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
 
 
 def _without_namesakes(pipeline: Pipeline, tried: Sequence[Quarantined]) -> list[list[Quarantined]]:
-    """Part the records so that coordinates name one each: a topic that was created again has others at its offsets."""
+    """Split the records so that coordinates are unique: a topic that was created again has others at its offsets."""
     by_topic: dict[object, list[Quarantined]] = defaultdict(list)
     were_recreated = bool(incarnations.closed(pipeline.name))
     for each in tried:
@@ -81,7 +81,7 @@ def _replay(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined
         lake.delete(folder)
         raise
     crash_point("replay_landed")
-    # From here on the folder stays: a commit that is not confirmed may have been made.
+    # From here on the folder stays: an unconfirmed commit may have succeeded.
     seconds = time.monotonic() - started
     ledger_quarantine.record_replay(pipeline.name, number, landed, by=by, decoder_version=version, seconds=seconds)
     crash_point("replay_committed")
@@ -89,9 +89,9 @@ def _replay(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined
 
 
 def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], folder: str) -> LandedReplay:
-    """Decode the records and write what passes; files hold whatever they hold, so they are counted."""
+    """Decode the records, write those that pass, and count what the files really hold."""
     kept = _read(spark, tried)
-    # Under the very code that it made throw, a record need not be tried: it throws.
+    # A record that made this very code throw is not tried again: it would throw.
     version = decoder_version(pipeline.name)
     poison = {
         each.key.coordinates: "it makes the decoder throw"
@@ -118,7 +118,7 @@ def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined],
 
 
 def _read(spark: SparkSession, tried: Sequence[Quarantined]) -> DataFrame:
-    """Return the records whole. Columns: `_KEPT`."""
+    """Return the complete records. Columns: `_KEPT`."""
     files = read_files(spark, sorted({each.path for each in tried}), struct_of(_KEPT))
     names = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
     wanted = frame_of(spark, sorted({each.key.coordinates for each in tried}), names)

@@ -25,7 +25,7 @@ Gaps = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class ArchiveComparison:
-    """Fates and proved gaps as Kafka tells them, and what differs from the archive."""
+    """Fates and proved gaps according to Kafka, and the differences from the archive."""
 
     fates: dict[TopicPartition, Fates]
     gaps: Gaps
@@ -40,9 +40,9 @@ def reconcile_archive(
 ) -> ArchiveComparison:
     """Compare both sides, per topic partition.
 
-    Both frames have fate, the identity columns, hash_1 and hash_2; `values` are the archived rows of
-    either side with all columns, read only to say what a differing row holds. In a topic partition that
-    agrees in every count and hash nothing is compared row by row. Raises OffsetsLost, ServiceUnreachable.
+    Both frames have fate, the identity columns, hash_1 and hash_2; `values` are the archived rows of either side with
+    all columns, read only to show what a differing row holds. A topic partition that agrees in every count and hash is
+    not compared row by row. Raises OffsetsLost, ServiceUnreachable.
     """
     in_kafka, landed = count_fates(kafka_rows), count_fates(landed_rows)
     proofs = prove_missing(kafka_rows, in_kafka, ranges)
@@ -58,7 +58,7 @@ def reconcile_archive(
 
 @dataclass(frozen=True)
 class MissingOffsets:
-    """Offsets of a range at which Spark read no record, and what a second reader says of them."""
+    """Offsets of a range at which Spark read no record, and what a second reader found there."""
 
     spans: Sequence[Span]
     proof: GapProof
@@ -80,7 +80,7 @@ def prove_missing(
 def compare_offsets(
     counted: CountedRows, missing: Mapping[TopicPartition, MissingOffsets], ranges: Sequence[OffsetRange]
 ) -> ArchiveComparison:
-    """Hold what was counted in Kafka, and the gaps that were proved, against the offsets of the ranges."""
+    """Compare the records counted in Kafka and the proved gaps with the offsets of the ranges."""
     fates = {tp: each.fates for tp, each in counted.items()}
     proofs = {tp: each.proof for tp, each in missing.items()}
     gaps = {tp: proofs[tp].offsets if tp in proofs else 0 for tp in (r.topic_partition for r in ranges)}
@@ -96,7 +96,7 @@ def _uncounted(
     gaps: Mapping[TopicPartition, int],
     visible: Mapping[TopicPartition, int],
 ) -> Iterator[Difference]:
-    """Ranges whose offsets are not what their records, proved gaps and records seen elsewhere add up to."""
+    """Yield the ranges whose records, proved gaps and records seen elsewhere do not add up to their offsets."""
     for each in ranges:
         tp, counted = each.topic_partition, fates.get(each.topic_partition, Fates())
         if counted.records > len(each):
@@ -111,7 +111,7 @@ def _uncounted(
 def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
     """Return the offsets of the ranges at which `kafka_rows` has no record, per topic partition in order."""
     seen = kafka_rows.where(_of(ranges) & (F.col("kafka_element") == 0)).select(*TOPIC_PARTITION, "kafka_offset")
-    # A sentinel before and behind each range: what is missing at its ends is a jump like any other.
+    # A sentinel before and after each range makes offsets that are missing at its ends a jump like any other.
     sentinels = [
         (r.topic_partition.topic, r.topic_partition.partition, offset)
         for r in ranges
@@ -136,7 +136,7 @@ def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[
 
 
 def _gap(proof: GapProof) -> Reconciliation:
-    """What a second reader says of offsets at which Spark saw no record."""
+    """Return what a second reader found at offsets at which Spark saw no record."""
     tp = proof.topic_partition
     proved = Difference(DifferenceClass.GAP, "offsets without a visible record", str(tp), proof.evidence())
     seen = [
@@ -162,7 +162,7 @@ def _compare_rows(
     wrong: Sequence[OffsetRange],
     proved: Mapping[TopicPartition, Sequence[Span]],
 ) -> Reconciliation:
-    """The rows that differ in these ranges: counted, and the first ones with what both sides hold."""
+    """Count the rows that differ in these ranges, and name the first ones with what both sides hold."""
     keys = [*IDENTITY, "fate"]
 
     def side(rows: DataFrame, name: str) -> DataFrame:
@@ -204,7 +204,7 @@ def _times(count: int | None) -> str:
 
 
 def _contents(examples: Sequence[Row], values: tuple[DataFrame, DataFrame]) -> dict[tuple[object, ...], str]:
-    """What both sides hold in the first differing columns of rows that both have, by identity."""
+    """Return what both sides hold in the first differing columns of rows that both have, by identity."""
     wanted = [
         tuple(row[name] for name in IDENTITY)
         for row in examples

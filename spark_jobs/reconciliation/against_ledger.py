@@ -1,4 +1,4 @@
-"""Archive against the ledger: what an interval's rows are held against when Kafka is not read."""
+"""Archive against the ledger: the comparison of an interval's rows when Kafka is not read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _AGAINST_LEDGER = "archive against the ledger"
 
 
 def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows) -> ArchiveComparison:
-    """Compare the archive's rows of an interval with what the ledger recorded; fates and gaps as they lie there.
+    """Compare the archive's rows of an interval with what the ledger recorded; return the archive's fates and gaps.
 
-    `landed` is what was counted of `landed_rows`.
-
-    Compared are the rows of each landing file with those noted at its commit, the fates of the
-    micro-batches wholly inside the ranges, and those that an earlier attempt of the interval recorded.
+    `landed` are the counts of `landed_rows`. Three things are compared: the rows of each landing file with the number
+    noted at its commit, the fates of the micro-batches wholly inside the ranges, and the fates that an earlier attempt
+    of the interval recorded.
     """
     counted = {tp: each.fates for tp, each in landed.items()}
     committed = evidence.committed_fates(pinned.pipeline, pinned.ranges)
@@ -70,7 +69,7 @@ def _words(fates: Fates, of: OffsetRange) -> str:
 
 
 def _differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
-    """Landing files whose rows, by their footers, are not those noted at their commits."""
+    """Yield landing files whose footers show another number of rows than was noted at their commits."""
     fates = (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED)
     paths = [p for fate in fates for p in landing_files.files_covering(pinned.pipeline, pinned.ranges, fate)]
     for path, noted in evidence.noted_rows(paths):

@@ -1,7 +1,7 @@
-"""What a change of the decoding code makes of records that other code landed.
+"""How a change of the decoding code changes records that other code landed.
 
-Their rows are taken from Kafka, decoded by the current code, so an interval's output stays a function of
-its ranges and the code. Landing is then compared by coordinates; what differs in rows is of class `code`.
+Their rows are decoded from Kafka by the current code, so an interval's output stays a function of its ranges and the
+code. Landing is then compared by coordinates; what differs in rows is of class `code`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from spark_jobs.archive.files import within
 NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}
 
 NAMED = 10
-"""How many rows are named one by one."""
+"""Rows that are named one by one."""
 
 
 def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFrame:
-    """A side of the archive's reconciliation in which records of these ranges stand for themselves only.
+    """Return a side of the archive's reconciliation with the records of these ranges reduced to their coordinates.
 
-    One row a record, without values; as `empty`, so that both sides count it alike. The rest is as it was.
+    Each becomes one row without values and of fate `empty`, so that both sides count it alike. All others are
+    unchanged.
     """
     if not otherwise:
         return side
@@ -40,7 +41,7 @@ def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFra
 def changed_rows(
     kafka_side: DataFrame, landed_side: DataFrame, otherwise: Sequence[OffsetRange]
 ) -> tuple[dict[str, int], Reconciliation]:
-    """Rows that the current code adds, removes or changes in these ranges: counted, and the first ones named."""
+    """Count the rows that the current code adds, removes or changes in these ranges, and name the first ones."""
     counts = dict(NO_CHANGES)
     if not otherwise:
         return counts, Reconciliation()

@@ -1,8 +1,8 @@
-"""Records that were archived and that Kafka's log, compacted since, shows no more.
+"""Archived records that Kafka's log no longer shows because it was compacted since.
 
-Kafka cannot tell any more what they were. What tells: their topic is compacted, a second reader sees none of them
-either, and the archive holds what the ledger counted when they were committed. Without all of that such records stay
-unexplained, as phantoms of the archive are.
+Kafka cannot tell what they were. The evidence is that their topic is compacted, that a second reader sees none of them
+either, and that the archive holds what the ledger counted when they were committed. Without all of this such records
+stay unexplained, like phantoms in the archive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COORDINATES = ["kafka_topic", "kafka_partition", "kafka_offset"]
 
 @dataclass(frozen=True)
 class Compacted:
-    """What only the archive has of an interval any more."""
+    """The part of an interval that only the archive still holds."""
 
     landed: DataFrame
     """Their fates and rows, in the columns of the archive's side."""
@@ -36,7 +36,7 @@ class Compacted:
     reconciliation: Reconciliation
 
     def rows(self, archived: DataFrame) -> DataFrame:
-        """Return those of the archive's rows that are theirs."""
+        """Return the archive rows of these records."""
         coordinates = self.landed.select(*_COORDINATES).distinct()
         return archived.join(coordinates, _COORDINATES, "left_semi").select(*archived.columns)
 
@@ -44,7 +44,7 @@ class Compacted:
 def find_compacted(
     pinned: PinnedInterval, in_kafka: DataFrame, in_landing: DataFrame, ranges: Sequence[OffsetRange]
 ) -> Compacted | None:
-    """Return the records of the ranges that were compacted since they were archived; None where there are none.
+    """Return the records of the ranges that Kafka has compacted since they were archived; None where there are none.
 
     Both frames have fate, the identity columns, hash_1 and hash_2. Costs one request per topic where none is compacted.
     Raises OffsetsLost, ServiceUnreachable.
@@ -72,7 +72,7 @@ def _topics(ranges: Iterable[OffsetRange]) -> set[str]:
 
 
 def _counts(landed: DataFrame) -> dict[TopicPartition, tuple[int, int, int]]:
-    """Records, first and last offset per topic partition."""
+    """Return the number of records, and the first and the last offset, per topic partition."""
     counted = landed.where("kafka_element = 0").groupBy(*_COORDINATES[:2])
     counts = counted.agg(
         F.count(F.lit(1)).alias("n"), F.min("kafka_offset").alias("a"), F.max("kafka_offset").alias("b")

@@ -1,4 +1,4 @@
-"""What is compared of rows that should be the same: by topic partition their fates, and sums of their hashes."""
+"""What is compared of rows that should be the same: fates and sums of hashes per topic partition."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
 
 @dataclass(frozen=True)
 class Counted:
-    """A topic partition's fates, and the rows and the sums of both hashes of all of these."""
+    """A topic partition's fates, and the number of rows and sums of both hashes over all fates."""
 
     fates: Fates = field(default_factory=Fates)
     hashes: tuple[int, int, int] = (0, 0, 0)
 
     def __add__(self, other: Counted) -> Counted:
-        """Both together."""
+        """Return both together."""
         return self._with(other, 1)
 
     def __sub__(self, other: Counted) -> Counted:
-        """What is left without the other's rows."""
+        """Return what is left without the other's rows."""
         return self._with(other, -1)
 
     def _with(self, other: Counted, sign: int) -> Counted:
@@ -53,7 +53,7 @@ def added(first: CountedRows, second: CountedRows) -> dict[TopicPartition, Count
 
 
 def left_of(first: CountedRows, second: CountedRows) -> dict[TopicPartition, Counted]:
-    """Return what the first side has beyond the second; a topic partition of which nothing is left is not in it."""
+    """Return what the first side has beyond the second, without topic partitions of which nothing is left."""
     left = {tp: first.get(tp, Counted()) - second.get(tp, Counted()) for tp in first.keys() | second.keys()}
     return {tp: counted for tp, counted in left.items() if counted != Counted()}
 
@@ -68,7 +68,7 @@ def hashed(rows: DataFrame, schema: StructType, version: HashVersion = NEWEST) -
 
 
 def hashed_coordinates(records: DataFrame) -> DataFrame:
-    """Return records without rows, in the columns of `hashed`. Needed are the columns fate and the coordinates."""
+    """Return records without rows, in the columns of `hashed`. `records` has the columns fate and the coordinates."""
     whole = records.withColumn("kafka_element", F.lit(0))
     return whole.select("fate", *IDENTITY, *_hashes(F.lit(False), (F.lit(None), F.lit(None))))
 
@@ -102,7 +102,7 @@ def hash_sums(row: Row) -> tuple[int, int, int]:
 
 
 def differing(first: CountedRows, second: CountedRows) -> list[TopicPartition]:
-    """Return the topic partitions in which both sides are not the same."""
+    """Return the topic partitions in which the sides differ."""
     every = sorted(first.keys() | second.keys())
     return [tp for tp in every if first.get(tp, Counted()) != second.get(tp, Counted())]
 

@@ -1,6 +1,6 @@
 """Flags that the stream raised against flags recomputed from an interval's rows, bid by bid.
 
-For every archive row that the flags' query has passed, by the limits that were in force at its offset:
+For every archive row that the flags' query has passed, under the limits that were in force at its offset:
 
     the flag is in the topic, in every character      matched
     it is not                                         unexplained; `gap` where the topic no longer goes back so far
@@ -9,8 +9,8 @@ For every archive row that the flags' query has passed, by the limits that were 
     another flag of the row than its limits give,
     since an erasure took some of these out           erased
 
-A flag may be there twice, and under limits that a query used which began before it and was stopped before
-it committed: each is recomputed under the version that it names. What other code raised is of class `code`.
+A flag may be there twice, also under the limits of a query that was stopped before it committed the record: each flag
+is recomputed under the version that it names. Flags that other code raised are of class `code`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
 
 
 def _raised(run: IntervalRun, since: datetime) -> DataFrame:
-    """The topic's flags of records in the ranges, each once. Columns: key, value, limits_version, raised_at."""
+    """Return the topic's flags of records in the ranges, each once. Columns: key, value, limits_version, raised_at."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     if declared(pipeline).topic not in kafka.describe_topics([declared(pipeline).topic]):
         return empty_frame(spark, struct_of(f"key STRING, value STRING, limits_version BIGINT, raised_at {_AT}"))
@@ -102,10 +102,10 @@ _AT = "STRUCT<kafka_topic: STRING, kafka_partition: INT, kafka_offset: BIGINT>"
 
 
 def _with_erased(run: IntervalRun, both: DataFrame, raised: DataFrame) -> DataFrame:
-    """Add `is_erased`: a flag of an erased record, or one that differs since limits were taken out of its version.
+    """Add `is_erased`: the flag is of an erased record, or differs because limits were removed from its version.
 
-    Without a limit a row breaks fewer rules, never more. So the topic's flag names a rule of such a limit, and a flag
-    of a row that has none in the topic is not explained by it.
+    Without a limit a row breaks fewer rules, never more. So the difference is explained only if the topic's flag names
+    a rule of a removed limit; a flag that the topic lacks is not explained by it.
     """
     gone, rules = erased_within(run.pipeline.name, run.pinned.ranges), ledger.erased_rules(run.pipeline.name)
     if not gone and not rules:
@@ -134,7 +134,7 @@ def _with_erased(run: IntervalRun, both: DataFrame, raised: DataFrame) -> DataFr
 def _recomputed(
     pipeline: Pipeline, rows: DataFrame, pinned: PinnedInterval, forces: Sequence[InForce], versions: Sequence[int]
 ) -> DataFrame:
-    """The flags of the rows under each of the versions.
+    """Return the flags of the rows under each of the versions.
 
     Columns: key, value, recomputed_at, may_be (a query with that version has read so far), must_be (it was in force).
     """
@@ -163,7 +163,7 @@ def _recomputed(
 
 
 def _class(pipeline: Pipeline, forces: Sequence[InForce], *, is_cut: bool) -> Column:
-    """The class of a flag; null for one that is right but was superseded, or was never needed."""
+    """Return the class of a flag; null for a correct one that was superseded or never needed."""
     row = {name: F.col(f"at.{name}") for name in _COORDINATES}
 
     def covers(ranges: Sequence[OffsetRange]) -> Column:
@@ -192,7 +192,7 @@ def _class(pipeline: Pipeline, forces: Sequence[InForce], *, is_cut: bool) -> Co
 
 
 def _is_cut(pipeline: Pipeline, since: datetime) -> bool:
-    """Whether retention has removed flags that were raised at that time or later."""
+    """Return whether retention has removed flags that were raised at that time or later."""
     topic = declared(pipeline).topic
     bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
     cut = {tp: ends for tp, ends in bounds.items() if ends[0] > 0}
@@ -206,8 +206,8 @@ def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row) -> Differenc
     at = row["at"]
     where = f"{at.kafka_topic}-{at.kafka_partition} offset {at.kafka_offset}"
     if cls is DifferenceClass.ERASED:
-        # The flag itself may name what is gone.
-        said = "its record, or limits that it was raised by, were erased; the topic has what was raised before"
-        return Difference(cls, f"flags in {declared(pipeline).topic}", where, said)
-    said = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
-    return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{said} {row['value'][:500]}")
+        # The flag itself may name erased values.
+        text = "its record, or limits that it was raised by, were erased; the topic has what was raised before"
+        return Difference(cls, f"flags in {declared(pipeline).topic}", where, text)
+    side = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
+    return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{side} {row['value'][:500]}")

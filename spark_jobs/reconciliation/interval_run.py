@@ -23,11 +23,11 @@ class IntervalRun:
     pipeline: Pipeline
     attempt: AttemptSpec
     references: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the content of each reference that a build uses, whose files the pipeline then has."""
+    """SHA-256 of the content of each reference that a build uses; the pipeline's reference files then hold it."""
 
     @property
     def versioned_references(self) -> References:
-        """The same, as versions of code take it."""
+        """The references in the form that versions of code take."""
         return tuple(sorted(self.references.items()))
 
     @property

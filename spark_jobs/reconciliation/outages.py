@@ -1,12 +1,13 @@
-"""Outages that the stream noted against those that an interval's rows give, row by row.
+"""Compares the outages that the stream noted with those that an interval's rows give, row by row.
 
     the row finds a thing down, or up again, and that was noted      matched
     it was not noted                                                 unexplained
     it was noted, but the row does not give it                       unexplained
     either, of a thing that other code decodes otherwise             code
 
-What was down when the interval began is the ledger's. A thing whose rows lie in several topic partitions has no order;
-it is left out, and so are rows in which nobody looked for outages, because the report was declared later.
+What was down when the interval began is taken from the ledger. A thing whose rows lie in several topic partitions has
+no order; it is left out, and so are rows in which the stream did not look for outages, because the report was declared
+later.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
     if not watched.ranges:
         return Reconciliation()
     noted = outages.outages_within(pipeline, report.title, watched)
-    told = {change for each in noted for change in _changes_in(each, watched.ranges, pinned.topic_ids)}
+    changes_noted = {change for each in noted for change in _changes_in(each, watched.ranges, pinned.topic_ids)}
     lasting = {each.key for each in noted if _lasts(each, watched, pinned.topic_ids)}
-    # Who has come from another topic partition, or went to one, has no order either.
+    # A thing that moved between topic partitions has no order either.
     left_out = {each.key for each in noted if each.ended and each.ended.partition != each.began.partition}
-    # Of what an erased record found, the rows tell nothing any more.
+    # The rows no longer show what an erased record found.
     erased = set(erased_within(pipeline, pinned.ranges))
     left_out |= {each.key for each in noted if _records(each, pinned.topic_ids) & erased}
     given: set[Change] = set()
@@ -55,11 +56,11 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
         elif not is_first or is_up == (key in lasting):
             given.add((key, place, is_up))
     otherwise = decoded_otherwise(pipeline, pinned.ranges, decoder_version(pipeline))
-    different = sorted(change for change in given ^ told if change[0] not in left_out)
-    # What other code makes of a row decides about the states after it, too.
+    different = sorted(change for change in given ^ changes_noted if change[0] not in left_out)
+    # A row that other code decodes differently also decides about the states after it.
     changed = {key for key, place, _ in different if _lies_in(place, otherwise)}
     differences = [_difference(report, change, given, changed) for change in different]
-    return Reconciliation.of([], {"matched": len(given & told)}) + Reconciliation.of(differences)
+    return Reconciliation.of([], {"matched": len(given & changes_noted)}) + Reconciliation.of(differences)
 
 
 def _lasts(outage: Outage, watched: Watched, topic_ids: Mapping[str, str]) -> bool:
@@ -76,8 +77,8 @@ def _lasts(outage: Outage, watched: Watched, topic_ids: Mapping[str, str]) -> bo
 def _states(report: Listing, rows: DataFrame) -> Iterator[tuple[str, Place | None, bool, bool]]:
     """Yield key, place, whether it is up, and whether it is the first, of rows in the order of the log.
 
-    Of each thing these are its first row, and those that tell another state than the one before.
-    A thing in several topic partitions has no place.
+    For each thing these are its first row, and the rows whose state differs from the one before. A thing in several
+    topic partitions has no place.
     """
     thing = Window.partitionBy(*report.key)
     before = F.lag(report.up).over(thing.orderBy(*_PLACE))
@@ -103,7 +104,7 @@ def _changes_in(outage: Outage, ranges: Iterable[OffsetRange], topic_ids: Mappin
 
 
 def _records(outage: Outage, topic_ids: Mapping[str, str]) -> set[Coordinates]:
-    """The records that began and ended it, of these incarnations of the topics."""
+    """Return the records that began and ended an outage, in these incarnations of the topics."""
     places = (outage.began, outage.began_topic_id), (outage.ended, outage.ended_topic_id)
     return {
         (place.topic, place.partition, place.offset)

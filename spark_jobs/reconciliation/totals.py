@@ -14,7 +14,7 @@ inside      rows of this interval that the speed view has read
 beyond      rows of this interval that it has not
 replayed    rows that replays put into this interval
 
-What breaks either is unexplained, of whichever interval the key is (include/decisions/020-totals-are-sums-of-parts.md).
+A key that breaks either is unexplained, whichever interval has it (include/decisions/020-totals-are-sums-of-parts.md).
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _BATCH_HOLDS = ("inside", "beyond", "replayed")
 def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, replayed: Replayed) -> Reconciliation:
     """Compare the batch view of a pinned interval, and the parts of all others, with the speed view's totals.
 
-    All keys of the view are compared; of those without a row in this interval only what is unexplained is told.
-    Raises TidemarkError when the files of a registered part are not there.
+    All keys of the view are compared; those without a row in this interval are reported only if unexplained. Raises
+    TidemarkError when the files of a registered part are damaged.
     """
     pipeline = run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
@@ -90,7 +90,7 @@ class _Meeting:
     view: AdditiveView
     position: SpeedPosition
     closed: frozenset[str]
-    """Ids of topics that are no more: the speed view's base has read them whole."""
+    """Ids of deleted topics, which the speed view's base has read completely."""
 
     def sides(self, batch_view: DataFrame, replayed: Replayed) -> dict[str, DataFrame]:
         """Return what each side holds. Columns: key, the measures."""
@@ -153,7 +153,7 @@ class _Meeting:
         read = [OffsetRange(tp, 0, at, current.get(tp.topic, "")) for tp, at in self.position.offsets.items()]
         read += closed_extents(run.pipeline.name)
         held = [*run.pinned.ranges, *(each for part in parts for each in part.ranges)]
-        # Each incarnation of a topic by itself: their offsets are the same numbers.
+        # Each incarnation of a topic is read by itself: their offsets overlap.
         by_topic: dict[str, list[OffsetRange]] = defaultdict(list)
         for each in without(read, held):
             by_topic[each.topic_id if each.topic_id in self.closed else ""].append(each)
@@ -172,7 +172,7 @@ class _Meeting:
 
 @dataclass(frozen=True)
 class Context:
-    """What explains differences beside the sums themselves."""
+    """What explains differences besides the sums themselves."""
 
     archive_is_behind: bool
     other_code: bool
@@ -243,7 +243,7 @@ def _held(row: Row, view: AdditiveView) -> str:
     return "; ".join(texts)
 
 
-def _told(prefix: str) -> Callable[[Row, AdditiveView, Context], Explanation]:
+def _prefixed(prefix: str) -> Callable[[Row, AdditiveView, Context], Explanation]:
     def explain(row: Row, view: AdditiveView, context: Context) -> Explanation:
         return against_topic(view), row["key"], f"{prefix}{_held(row, view)}"
 
@@ -271,7 +271,7 @@ def _pending(row: Row, view: AdditiveView, context: Context) -> Explanation:
 _EXPLANATIONS: Mapping[DifferenceClass, Callable[[Row, AdditiveView, Context], Explanation]] = {
     DifferenceClass.UNEXPLAINED: _unexplained,
     DifferenceClass.QUARANTINED: _quarantined,
-    DifferenceClass.CODE: _told("computed by other code: "),
+    DifferenceClass.CODE: _prefixed("computed by other code: "),
     DifferenceClass.PENDING: _pending,
 }
 """By class, in the order in which keys are named."""

@@ -1,4 +1,4 @@
-"""The archive's rows where batch view and speed view meet, each in the part that says who counts it.
+"""The archive's rows where batch view and speed view meet, split into parts by which view counts them.
 
 elsewhere   reached by the speed view, of other intervals
 inside      reached by the speed view, of this interval
@@ -46,7 +46,7 @@ PARTS = tuple(dict.fromkeys((*SPEED_HOLDS, *BATCH_HOLDS)))
 
 @dataclass(frozen=True)
 class Parts:
-    """What the archive's rows add up to, by part."""
+    """The sums of the archive's rows, by part."""
 
     sums: Mapping[str, DataFrame]
     """Columns: key, start, end, the measures."""
@@ -68,34 +68,34 @@ class Meeting:
         return load_references(self.run.spark, self.run.pipeline)
 
     def aggregate(self, rows: DataFrame) -> DataFrame:
-        """What archive rows add up to. Columns: key, start, end, the measures."""
+        """Return the sums of archive rows. Columns: key, start, end, the measures."""
         aggregated = aggregate_view(self.run.pipeline, self.view, rows, self._references)
         return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
 
     def windows(self, batch: DataFrame) -> list[Window]:
-        """The windows of the batch view, and of the interval's archive rows."""
+        """Return the windows of the batch view, and of the interval's archive rows."""
         run = self.run
         landed = self.aggregate(read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged))
         return _windows_of(batch, landed)
 
     def own_windows(self, speed: DataFrame) -> list[Window]:
-        """The windows of the speed view in the interval's own hours."""
+        """Return the windows of the speed view in the interval's own hours."""
         own = self.run.pinned.interval
         in_own_hours = (F.col("start") >= F.lit(own.from_time)) & (F.col("end") <= F.lit(own.to_time))
         return _windows_of(speed.where(in_own_hours))
 
     def parts(self, windows: Sequence[Window]) -> Parts:
-        """The archive's rows in the windows, by part (module docstring).
+        """Return the archive's rows in the windows, by part (module docstring).
 
-        Where windows overlap, a row is late for one and not for another: each series of windows that do not
-        overlap is parted on its own.
+        Where windows overlap, a row may be late for one and not for another: each series of windows that do not overlap
+        is split on its own.
         """
         rows, series = self._reached_rows(windows), self.view.time_windows.tumbling()
         parted = [(each, self._parted(rows, each, windows)) for each in series]
         impossible = {"beyond"} if self._all_reached else set()
 
         def added_up(part: str) -> DataFrame:
-            # Of a part that cannot be, Spark reads nothing.
+            # For an impossible part, Spark reads nothing.
             condition = F.lit(False) if part in impossible else F.col("part") == part
             sums = [(each, self.aggregate(rows.where(condition))) for each, rows in parted]
             if len(sums) == 1:
@@ -113,7 +113,7 @@ class Meeting:
 
     @property
     def _all_reached(self) -> bool:
-        """Whether the speed view has read all of the interval's ranges."""
+        """Return whether the speed view has read all of the interval's ranges."""
         offsets = self.position.offsets
         return all(offsets.get(r.topic_partition, 0) >= r.until_offset for r in self.run.pinned.ranges if len(r))
 
@@ -123,7 +123,7 @@ class Meeting:
             DataFrame.unionByName,
             (read_archived_by_event_time(run.spark, run.pipeline, *span, run.damaged) for span in spans),
         )
-        # Of a topic that is no more, everything archived is in the speed view: its base began with it.
+        # Everything that was archived of a deleted topic is in the speed view: its base began with it.
         is_closed = F.col("closed_topic_id") != ""
         reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
         inside = within_incarnation(run.pinned.ranges, closed(run.pipeline.name))
@@ -174,7 +174,7 @@ class Meeting:
         return evidence.late_bounds_within(self.position.query_id, offsets, ends[0])
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
-        """First and last watermark that dropped late rows, by the end of their window."""
+        """Return the first and the last watermark that dropped late rows, by the end of their window."""
         dropped = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
         return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in dropped.collect()}
 
@@ -186,7 +186,7 @@ def _windows_of(*sides: DataFrame) -> list[Window]:
 
 
 def _is_of(series: TimeWindow) -> Column:
-    """Whether the window that begins at `start` belongs to the series."""
+    """Return whether the window that begins at `start` belongs to the series."""
     return F.pmod(F.unix_seconds("start") - series.start_seconds, F.lit(series.length_seconds)) == 0
 
 
@@ -200,14 +200,14 @@ class LateSpan:
     last_watermark: datetime
 
     def as_row(self) -> tuple[object, ...]:
-        """The values of a row of bounds."""
+        """Return the values of a row of bounds."""
         tp = self.range.topic_partition
         bounds = (self.range.from_offset, self.range.until_offset)
         return (tp.topic, tp.partition, *bounds, self.closed, self.first_watermark, self.last_watermark)
 
 
 def late_spans(bounds: Iterable[LateBound], ends: Sequence[datetime]) -> list[LateSpan]:
-    """The bounds with their watermarks set back to the last window end before each, adjoining equals merged.
+    """Return the bounds with watermarks set back to the last window end before each, and adjoining equal ones merged.
 
     So there are at most as many per topic partition as windows, however many micro-batches there were.
     """

@@ -5,8 +5,8 @@ archive, whose rows fall into parts (`view_parts`). For every key, in every meas
 
     speed view = elsewhere + inside          batch view = inside + late + beyond + replayed
 
-What breaks either is unexplained, also where one side does not have the key at all; unless other code than
-the current one had a part in the window: then the difference is of class `code`.
+A key that breaks either is unexplained, also where one side does not have it at all. Where code other than the current
+one took part in the window, the difference is of class `code`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CATCH_UP_SECONDS = 10
 def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, replayed: Replayed) -> Reconciliation:
     """Compare the batch view of a pinned interval with the speed view.
 
-    Compared are all keys, of either side, in the windows that the interval's rows fall into and in the
-    interval's own hours. `late` counts rows, the other classes count keys.
+    All keys of either side are compared, in the windows that the interval's rows fall into and in the interval's own
+    hours. `late` counts rows, the other classes count keys.
     """
     spark, pipeline = run.spark, run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
@@ -70,7 +70,7 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
 
 
 def await_archive(pipeline: str, position: SpeedPosition) -> bool:
-    """Give the archive a moment to reach what the speed view has counted; whether it stays behind."""
+    """Wait a moment for the archive to reach what the speed view has counted; return whether it stays behind."""
 
     def is_behind() -> bool:
         archived = micro_batches.positions(pipeline)
@@ -87,7 +87,7 @@ def await_archive(pipeline: str, position: SpeedPosition) -> bool:
 
 @dataclass(frozen=True)
 class _Context:
-    """What explains differences beside the counts themselves."""
+    """What explains differences besides the counts themselves."""
 
     archive_is_behind: bool
     dropped_by: Mapping[datetime, Window]
@@ -99,7 +99,7 @@ class _Context:
 def _by_other_code(
     run: IntervalRun, view: AdditiveView, windows: Sequence[Window]
 ) -> list[tuple[datetime, datetime, bool]]:
-    """The windows, each with whether other code than the current one had a part in it."""
+    """Return the windows, each with whether code other than the current one took part in it."""
     name, span = run.pipeline.name, (windows[0][0], max(end for _, end in windows))
     other = other_code(
         name,
@@ -117,7 +117,7 @@ def _frame_of(spark: SparkSession, windows: Sequence[tuple[datetime, datetime, b
 
 
 def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame], windows: DataFrame) -> DataFrame:
-    """A row per key of any side.
+    """Return a row per key of any side.
 
     Columns: key, start, end, other_code, and `<side>_<measure>` (0 where there is nothing).
     """
@@ -155,7 +155,7 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
         "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == sum_of(SPEED_HOLDS, m)),
         "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == sum_of(BATCH_HOLDS, m)),
     }
-    # Of an additive view the first measure is what counts rows.
+    # The first measure of an additive view counts rows.
     weight = F.when(F.col("class") == DifferenceClass.LATE, F.col(f"late_{view.measures[0]}")).otherwise(1)
     classed = compared.withColumns(holds).withColumn("class", _class(view, context)).persist()
     totals = {row["class"]: int(row["n"]) for row in classed.groupBy("class").agg(F.sum(weight).alias("n")).collect()}
@@ -170,7 +170,7 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
 
 
 def _class(view: AdditiveView, context: _Context) -> Column:
-    """The class of a key, or `matched`, or `elsewhere`; of a frame with speed_holds and batch_holds."""
+    """Return the class of a key, or `matched`, or `elsewhere`; the frame has speed_holds and batch_holds."""
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
     ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= sum_of(SPEED_HOLDS, m))
     has_late = ~every_measure(view, lambda m: F.col(f"late_{m}") == 0)
@@ -184,7 +184,7 @@ def _class(view: AdditiveView, context: _Context) -> Column:
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)
         .when(~speed_holds & ahead & F.lit(context.archive_is_behind), DifferenceClass.PENDING)
         .when(~speed_holds, DifferenceClass.UNEXPLAINED)
-        # A key that only other intervals have, and of which the speed view holds just that, is their matter.
+        # A key that only other intervals have, and whose speed value is right, is reported by those.
         .when(~is_ours, "elsewhere")
         .when(has_late, DifferenceClass.LATE)
         .when(has_replayed & without_replayed, DifferenceClass.QUARANTINED)

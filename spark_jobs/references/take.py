@@ -1,6 +1,6 @@
-"""Takes the content of references from their sources: once, as lines of CSV that give back every value.
+"""Takes the content of references from their sources once, as lines of CSV from which every value can be read back.
 
-Everything behind reads the kept lines, as it reads a file that ships with the code.
+Later steps read the kept lines, like a file that ships with the code.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from include.settings import jdbc_options
 from spark_jobs.spark.schemas import struct_of
 
 _BREAKS = "[\\n\\r\\x0b\\x0c\\x1c-\\x1e\\x85\\u2028\\u2029]"
-"""What ends a line for Python."""
+"""Characters that end a line for Python."""
 
-_AS_IT_IS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+_KEEP_SPACES = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 
 
 def has_sources(pipeline: Pipeline) -> bool:
@@ -39,9 +39,9 @@ def has_sources(pipeline: Pipeline) -> bool:
 def with_content(spark: SparkSession, pipeline: Pipeline, known: Mapping[str, str]) -> Pipeline:
     """Return the pipeline with a file of this machine for each reference that has a source.
 
-    It holds the kept content that `known` names by its SHA-256, else what the source holds now, which is kept.
-    Raises UsageError when the source has not the declared columns, too many rows or none, or a value that CSV changes,
-    or the kept content is gone; ServiceUnreachable when the database does not answer.
+    The file holds the kept content that `known` names by its SHA-256, else the source's current content, which is then
+    kept. Raises UsageError when the source lacks a declared column, has too many rows or none, or a value that CSV
+    changes, or when the kept content is gone; ServiceUnreachable when the database does not answer.
     """
     taken = {
         name: as_file(pipeline, name, known.get(name) or _take(spark, pipeline, name))
@@ -58,7 +58,7 @@ def _take(spark: SparkSession, pipeline: Pipeline, name: str) -> str:
     except TidemarkError as error:
         raise type(error)(error.message, remedy=error.remedy, pipeline=pipeline.name) from None
     except (PySparkException, Py4JJavaError) as error:
-        # Without the error itself, which may quote the connection.
+        # Not chained: the error itself may quote the connection.
         raise _unreadable(pipeline, name, error) from None
     if not lines or len(lines) > reference.max_rows:
         raise UsageError(
@@ -90,7 +90,7 @@ def _csv_lines(spark: SparkSession, name: str, reference: Reference) -> list[str
 
 
 def _file_lines(name: str, reference: Reference, content: bytes, path: str) -> list[str]:
-    """Return the lines below the header of a CSV file. Raises UsageError when that is not the declared columns."""
+    """Return the lines after a CSV file's header. Raises UsageError when the header is not the declared columns."""
     with TemporaryDirectory(prefix="reference-") as folder:
         file = Path(folder, PurePosixPath(path).name)
         file.write_bytes(content)
@@ -98,22 +98,22 @@ def _file_lines(name: str, reference: Reference, content: bytes, path: str) -> l
 
 
 def _lines(frame: DataFrame, name: str, reference: Reference) -> list[str]:
-    """Return the declared columns of the rows as lines. Raises UsageError when one does not give its values back."""
+    """Return the declared columns as lines. Raises UsageError when a value cannot be read back from its line."""
     fields = struct_of(reference.columns).fields
     given = _given(frame.limit(reference.max_rows + 1), name, reference)
     kinds = given.schema
-    # Column by column in steps, so that no expression holds the others again and again.
+    # In steps, so that no expression repeats the others again and again.
     typed = given.select(
         "*", *(F.col(f"given_{n}").try_cast(f.dataType).alias(f"typed_{n}") for n, f in enumerate(fields))
     )
     texts = typed.select("*", *(F.col(f"typed_{n}").cast("string").alias(f"text_{n}") for n, _ in enumerate(fields)))
     values = F.struct(*(F.col(f"text_{n}").alias(field.name) for n, field in enumerate(fields)))
-    written = texts.select("*", F.to_csv(values, _AS_IT_IS).alias("line"))
+    written = texts.select("*", F.to_csv(values, _KEEP_SPACES).alias("line"))
     back = written.select("*", F.from_csv("line", reference.columns).alias("back"))
     wrong = [_changed(n, field.name, kinds[f"given_{n}"].dataType) for n, field in enumerate(fields)]
     rows = back.select("line", F.array_compact(F.array(*wrong)).alias("wrong")).collect()
     bad = {column for row in rows for column in row["wrong"]}
-    # A line without anything is no row of a file.
+    # An empty line is not a row of a file.
     bad |= {fields[0].name for row in rows if not row["line"]}
     if bad:
         raise UsageError(
@@ -125,7 +125,7 @@ def _lines(frame: DataFrame, name: str, reference: Reference) -> list[str]:
 
 
 def _given(frame: DataFrame, name: str, reference: Reference) -> DataFrame:
-    """The declared columns as the source has them, as `given_<number>`; an empty text is null, as it is in a file."""
+    """Return the source's declared columns as `given_<number>`; an empty text is null, as it is in a file."""
     fields = {field.name.lower(): field for field in frame.schema.fields}
     declared = [field.name for field in struct_of(reference.columns).fields]
     if missing := [column for column in declared if column.lower() not in fields]:
@@ -144,7 +144,7 @@ def _given(frame: DataFrame, name: str, reference: Reference) -> DataFrame:
 
 
 def _changed(number: int, name: str, kind: DataType) -> Column:
-    """The column's name where the cast, or the way through a line, changes the value; else null."""
+    """Return the column's name where the cast, or writing and reading a line, changes the value; else null."""
     given, typed, text = (F.col(f"{part}_{number}") for part in ("given", "typed", "text"))
     is_kept = typed.try_cast(kind).eqNullSafe(given)
     comes_back = F.col("back")[name].eqNullSafe(typed)
@@ -154,26 +154,26 @@ def _changed(number: int, name: str, kind: DataType) -> Column:
 
 def _unreadable(pipeline: Pipeline, name: str, error: PySparkException | Py4JJavaError) -> TidemarkError:
     reference = pipeline.references[name]
-    said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+    text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
     unreachable = isinstance(reference.source, JdbcQuery) and _is_connection(error)
     if isinstance(reference.source, JdbcQuery):
         for secret in sorted(jdbc_options(reference.source.connection).values(), key=len, reverse=True):
-            said = said.replace(secret, "***") if len(secret) > 2 else said
+            text = text.replace(secret, "***") if len(secret) > 2 else text
     kind = ServiceUnreachable if unreachable else UsageError
     return kind(
-        f"the reference {name} ({reference.source}) cannot be read: {one_line(said)}",
+        f"the reference {name} ({reference.source}) cannot be read: {one_line(text)}",
         remedy="start its database, or correct the connection" if unreachable else "correct its declaration or source",
         pipeline=pipeline.name,
     )
 
 
 def _is_connection(error: PySparkException | Py4JJavaError) -> bool:
-    """Return whether a database could not be reached, as Spark says, or by the SQL state that its driver names."""
+    """Return whether a database could not be reached, by Spark's error class or the SQL state of its driver."""
     if isinstance(error, PySparkException):
         return (error.getCondition() or "") == "FAILED_JDBC.CONNECTION"
     thrown = error.java_exception
     while thrown is not None:
-        # Only the errors of drivers have one.
+        # Only the errors of drivers have an SQL state.
         with suppress(Py4JError):
             if str(thrown.getSQLState() or "").startswith(("08", "57P0", "53")):
                 return True

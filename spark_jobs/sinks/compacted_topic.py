@@ -1,9 +1,8 @@
 """A speed view's compacted topic: the last value of each key counts.
 
-Key: JSON object of the view's key columns, sorted. Value: JSON object of its measures and `version`,
-the number of the micro-batch, growing over generations too. A replayed batch writes the same keys and
-values again. Written by a producer that shuts out the one of an older driver (`include/kafka/fenced_producer.py`),
-so readers read committed records only.
+Key: JSON object of the view's key columns, sorted. Value: JSON object of its measures and `version`, the number of the
+micro-batch, growing over generations too. A replayed batch writes the same keys and values again. The producer fences
+off that of an older driver (`include/kafka/fenced_producer.py`), so readers must read committed records only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class CompactedTopicTarget:
 
     def write(self, values: DataFrame, version: int) -> None:
         """Write the values. Raises AnotherWriter when a newer driver writes the topic."""
-        # In one task: a job per Spark partition takes longer than the few keys of a micro-batch.
+        # One task: a job per Spark partition takes longer than writing the few keys of a micro-batch.
         self._send(values.select("key", value_json(self.view, version).alias("value")).coalesce(1))
 
     def replace(self, values: DataFrame, version: int) -> None:

@@ -1,8 +1,8 @@
 """A speed view's rows in a PostgreSQL table: one row per key, upserted in one transaction per micro-batch.
 
-The table stands in the database `serving` and is called `<pipeline>_<view>`: the key's columns (a window as
-`window_start` and `window_end`), the measures, and `version`, that of the micro-batch which changed them last. A null
-in a key is a value of its own. How it is written: `include/serving/live_rows.py`.
+The table `<pipeline>_<view>` in the database `serving` has the key's columns (a window as `window_start` and
+`window_end`), the measures, and `version`, that of the micro-batch which changed them last. A null in a key is a value
+of its own. `include/serving/live_rows.py` writes it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JdbcTableTarget:
         return shape_of(self.pipeline, self.view)
 
     def _rows(self, values: DataFrame) -> Iterator[Row]:
-        # Asked for when the first row is: what was written before is not computed again.
+        # Computed only when the first row is requested: values that were written before are not computed again.
         yield from values.select(*self._flat()).toLocalIterator()
 
     def _flat(self) -> list[Column]:

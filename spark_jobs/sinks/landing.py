@@ -32,10 +32,10 @@ from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_ranges
 
 IDENTICAL = 3
-"""After so many failures of the same kind a micro-batch is searched for a record that throws."""
+"""After this many failures of the same kind a micro-batch is searched for a record that throws."""
 
 TRIES = 9
-"""How often a micro-batch is written at most, whatever the writes fail with."""
+"""Most attempts to write a micro-batch, whatever the errors."""
 
 QUARANTINE_COLUMNS = [
     "kafka_topic",
@@ -60,15 +60,16 @@ class LandingSink:
     checkpoint: str
     on_commit: Callable[[BatchCommit], None]
     searching: threading.Event = field(default_factory=threading.Event)
-    """Set while a record that makes the batch throw is searched."""
+    """Set while the batch is searched for a record that throws."""
 
     def land(self, decoded: DataFrame, batch_id: int) -> None:
         """Land and commit one micro-batch; a replay of a committed one does nothing.
 
-        Order: the exact ranges, from the write-ahead log; one write, by fate and date, without a record that makes it
-        throw; what was written is read back and counted per topic partition; quarantined records move to the
-        quarantine, under a name that a replay would overwrite; the transaction of the Delta table, which a replay
-        finds done; the transaction of the ledger. Until that, nothing of the micro-batch is part of the archive.
+        In this order: the exact ranges are read from the write-ahead log; one write, by fate and date, leaves out
+        records that throw; the files are read back and counted per topic partition; quarantined records move to the
+        quarantine, under a name that a replay would overwrite; the Delta table's transaction is committed, which a
+        replay finds done; the ledger's transaction is committed. Before that, nothing of the micro-batch is part of the
+        archive.
         """
         started = time.monotonic()
         if micro_batches.is_committed(self.query_id, batch_id):
@@ -106,14 +107,14 @@ class LandingSink:
         self.on_commit(batch)
 
     def _topics(self, ranges: Sequence[OffsetRange]) -> dict[str, kafka.TopicIdentity]:
-        """Return the topics of the ranges as they are now. Raises TopicRecreated."""
+        """Return the current topics of the ranges. Raises TopicRecreated."""
         topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
         for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
             kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
         return topics
 
     def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:
-        # Delta does not check the lease: a driver that has lost it must end here.
+        # Delta does not check the lease, so a driver that has lost it must stop here.
         writers.renew(self.lease)
         landed = [file.path for file in files if file.fate == Fate.ARCHIVED]
         append_batch(spark, self.pipeline, landed, self.query_id, batch_id)
@@ -122,10 +123,10 @@ class LandingSink:
     def _write(
         self, decoded: DataFrame, batch_id: int, ranges: list[OffsetRange], folder: str
     ) -> dict[Coordinates, str]:
-        """Write the decoded records. Return those that had to be left out, with what they threw.
+        """Write the decoded records. Return those that had to be left out, with the errors that they threw.
 
-        A write that fails is tried again; after `IDENTICAL` failures of the same kind, restarts included,
-        the record that throws is searched. Where none is found (an outage, a full disk), none is left out.
+        A failed write is tried again; after `IDENTICAL` failures of the same kind, restarts included, the batch is
+        searched for the record that throws. Where none is found (an outage, a full disk), none is left out.
         """
         for _ in range(TRIES):
             try:
@@ -150,7 +151,7 @@ class LandingSink:
     ) -> dict[Coordinates, str]:
         """Find the records that throw and write the batch with these in quarantine, undecoded.
 
-        Where none throws any more, the batch is written once again: what it failed of may have passed.
+        Where none throws any more, the batch is written once again: the cause may have passed.
         """
 
         def decoded(part: Sequence[OffsetRange], withheld: Column | None = None) -> DataFrame:
@@ -167,7 +168,7 @@ class LandingSink:
             raise TidemarkError(
                 f"micro-batch {batch_id} ({', '.join(map(str, ranges))}) could not be written, though all its records "
                 f"decode: {cause}",
-                remedy=f"nothing was committed; see to {lake.root()} (room, permissions) and start again",
+                remedy=f"nothing was committed; check {lake.root()} (free space, permissions) and start again",
                 pipeline=self.pipeline.name,
             ) from error
         return poison

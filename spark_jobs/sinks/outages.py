@@ -1,4 +1,4 @@
-"""What a micro-batch's archived rows find down, or up again: read from its landing files, before it is committed.
+"""Finds what a micro-batch's archived rows report as down or up again, in its landing files, before it is committed.
 
 States follow each other in the order of the log: by topic partition, offset, and position inside the message. So it
 does not matter where one micro-batch ends and the next begins, as long as a thing stays in its topic partition.
@@ -26,7 +26,7 @@ _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 
 
 def find_changes(pipeline: Pipeline, files: Sequence[LandingFile]) -> list[StateChange]:
-    """Return the changes of state that the rows of a micro-batch's files tell, by report in the log's order."""
+    """Return the changes of state in the rows of a micro-batch's files, by report in the log's order."""
     archived = [file for file in files if file.fate == Fate.ARCHIVED]
     return [
         change
@@ -47,19 +47,19 @@ def _changes(report: Listing, files: Sequence[LandingFile], down: Collection[str
     changes = []
     for row in _first_and_changed(report, rows.filter(pc.is_valid(rows[report.up]))).to_pylist():
         change = _change(report, row)
-        # The first row of a thing may tell what is known.
+        # The first row of a thing may repeat the known state.
         if not row["is_first"] or change.is_up == (change.key in down):
             changes.append(change)
     return sorted(changes, key=lambda change: change.place)
 
 
 def _may_be_down(report: Listing, file: LandingFile) -> bool:
-    """Return whether a row may be down; mostly none is, and the footer says so."""
+    """Return whether a row may report down; mostly none does, and the footer shows it."""
     return lake.constant_value(lake.read_footer(lake.uri(file.path)), report.up) is not True
 
 
 def _first_and_changed(report: Listing, rows: pa.Table) -> pa.Table:
-    """Return each thing's first row, and its rows that tell another state than the one before; with `is_first`."""
+    """Return each thing's first row, and its rows whose state differs from the one before; with `is_first`."""
     thing = np.zeros(rows.num_rows, dtype=np.int64)
     for name in report.key:
         codes = _codes(rows[name])

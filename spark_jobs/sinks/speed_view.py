@@ -1,7 +1,7 @@
-"""A speed view's sink: the changed aggregates of a micro-batch are written to every declared place.
+"""A speed view's sink: writes the changed aggregates of a micro-batch to every declared target.
 
-The aggregates are computed once and fanned out: the compacted topic first, then the further sinks in their
-declared order, then the ledger. In a generation that began with a base, the sum of base and state is written.
+The aggregates are computed once and fanned out: the compacted topic first, then the further sinks in their declared
+order, then the ledger. In a generation that began with a base, the sums of base and state are written.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from spark_jobs.views.values import key_json
 
 
 class Target(Protocol):
-    """A place that holds a speed view's values. Columns of `values`: key (`key_json`) and the measures."""
+    """A target that holds a speed view's values. Columns of `values`: key (`key_json`) and the measures."""
 
     def write(self, values: DataFrame, version: int, /) -> None:
         """Write the values of changed keys; again with the same version when a micro-batch is replayed."""
 
     def replace(self, values: DataFrame, version: int, /) -> None:
-        """Replace everything that the place holds of the view by the values."""
+        """Replace everything that the target holds of the view with the values."""
 
 
 def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> list[Target]:
-    """Return where the view goes: its compacted topic, then its further sinks. Its topics share one producer.
+    """Return the view's targets: its compacted topic, then its further sinks. Its topics share one producer.
 
-    The keys of a view without a window are counted besides.
+    For a view without a window, a last target counts the keys.
     """
     producer = FencedProducer(pipeline.name, view.name, lambda: writers.renew(lease))
     targets: list[Target] = [CompactedTopicTarget(view, producer)]
@@ -60,14 +60,14 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
             case Console():
                 targets.append(ConsoleTarget(pipeline, view, sink))
     if view.is_total:
-        # Last: it asks the topic, which has the micro-batch by then.
+        # Last, because it reads the topic, which then has the micro-batch.
         targets.append(KeyCountTarget(pipeline, view))
     return targets
 
 
 @dataclass
 class SpeedViewSink:
-    """Emits a speed view's changed keys everywhere, then commits the micro-batch's position in the ledger."""
+    """Writes a speed view's changed keys to all targets, then commits the micro-batch's position in the ledger."""
 
     pipeline: Pipeline
     view: AdditiveView
@@ -77,15 +77,15 @@ class SpeedViewSink:
     query_id: str
     checkpoint: str
     targets: Sequence[Target]
-    """Where the view goes (`targets_of`), the same for all micro-batches of a driver."""
+    """The view's targets (`targets_of`), the same for all micro-batches of a driver."""
 
     def emit(self, aggregates: DataFrame, batch_id: int) -> None:
-        """Emit one micro-batch: to the sinks, then to the ledger. A crash in between repeats equal values."""
+        """Write one micro-batch to the targets, then to the ledger. A crash in between repeats equal values."""
         started = time.monotonic()
         writers.renew(self.lease)
         version = self.generation.version(batch_id)
         if micro_batches.is_committed(self.query_id, version):
-            # Emitted before, but Spark has lost its own commit of it and needs the batch's state written.
+            # Already emitted, but Spark lost its own commit of the batch and needs its state written.
             aggregates.write.format("noop").mode("overwrite").save()
             return
         values, emitted = self._values(aggregates)
@@ -109,7 +109,7 @@ class SpeedViewSink:
         crash_point("speed_committed")
 
     def _commit(self, batch: BatchCommit, batch_id: int) -> None:
-        """Commit the micro-batch with what it read, by the write-ahead log."""
+        """Commit the micro-batch with the ranges that it read, taken from the write-ahead log."""
         planned = read_batch(self.checkpoint, batch_id)
         topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
         micro_batches.commit(

@@ -1,1 +1,1 @@
-"""Spark itself: session, edge of a driver, small frames, schemas, Kafka, checkpoints."""
+"""Spark itself: session, entry of a driver, small frames, schemas, Kafka, checkpoints."""

@@ -54,7 +54,7 @@ def checkpoint_id(checkpoint: str) -> str | None:
 
 
 def _entry(checkpoint: str, batch_id: int) -> tuple[dict[str, Any], str]:
-    """Return the metadata of a micro-batch, and where its read ends, in the form of its source."""
+    """Return the metadata of a micro-batch, and its end offsets in the form of its source."""
     try:
         _, metadata, *sources = lake.read_text(f"{checkpoint}/offsets/{batch_id}").split("\n")
     except FileNotFoundError as error:
@@ -64,7 +64,7 @@ def _entry(checkpoint: str, batch_id: int) -> tuple[dict[str, Any], str]:
 
 def _initial(checkpoint: str) -> dict[TopicPartition, int]:
     try:
-        # The file begins with a zero byte for the sake of Spark 2.0.
+        # The file begins with a zero byte for compatibility with Spark 2.0.
         return parse_offsets_json(lake.read_text(f"{checkpoint}/sources/0/0").lstrip("\0").split("\n", 1)[1])
     except FileNotFoundError as error:
         raise _lacking(checkpoint, error) from error

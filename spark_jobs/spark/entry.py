@@ -20,35 +20,35 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     code = 1
     log.configure()
     driver_folders.hold()
-    # It would repeat every error of a query, as JSON with a stack trace.
+    # This logger would repeat every error of a query, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         code = main(argv)
     except TidemarkError as error:
         code = _fail(error)
     except Exception as error:
-        # The edge of the process: its last line names the error, whatever it is, and no text of it goes out raw.
+        # The edge of the process: its last line names any error, and no text of it is printed unescaped.
         meaning = translate(error)
         if meaning is None:
-            log.log_of().error("failed, and it is none of the failures that have a meaning", exc_info=True)
-            meaning = TidemarkError(root_cause(error), remedy="the log above has the whole of it")
+            log.log_of().error("failed with an error of unknown meaning", exc_info=True)
+            meaning = TidemarkError(root_cause(error), remedy="see the stack trace above")
         code = _fail(meaning)
     finally:
         session = SparkSession.getActiveSession()
         if session is not None:
-            # The error has been reported: tasks that are cancelled by the end of the session only add stack traces.
+            # The error is already reported; tasks that the session's end cancels would only add stack traces.
             session.sparkContext.setLogLevel("OFF")
             session.stop()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not by sys.exit: threads of libraries outlive the interpreter, and one of them crashed a finished job while Python
-    # shut down. By now everything is committed, or is not.
+    # Not sys.exit: library threads outlive the interpreter, and one of them crashed a finished job while Python shut
+    # down. Nothing is left to commit here.
     os._exit(code)
 
 
 def _fail(error: TidemarkError) -> int:
-    said = log.log_of()
+    logger = log.log_of()
     if not isinstance(error, UsageError):
-        said.debug("%s", type(error).__name__, exc_info=True)
-    said.error("%s", error)
+        logger.debug("%s", type(error).__name__, exc_info=True)
+    logger.error("%s", error)
     return error.exit_code

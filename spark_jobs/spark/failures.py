@@ -1,7 +1,7 @@
-"""What a failure of Spark means, told by exception types and error classes.
+"""What a failure of Spark means, by exception types and error classes.
 
-The text of an exception may quote a record, so no word of it decides anything. Words are read only where the type says
-who wrote them: the operating system, the S3 client, Tidemark's own Python data sources.
+The text of an exception may quote a record, so it decides nothing. It is read only where the type shows who wrote it:
+the operating system, the S3 client, or Tidemark's own Python data sources.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from include.lake import object_store
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
 _SECRET = secrets.token_hex(8)
-"""Of this driver: no record and no transform can throw what begins with it."""
+"""A secret of this driver: no record and no transform can throw a text that begins with it."""
 
 FAILED_FAST = f"tidemark {_SECRET}: a record cannot be decoded"
-"""The beginning of what decoding throws where a decoder is to fail fast."""
+"""The prefix of the error that decoding throws where a decoder fails fast."""
 
 UNRESOLVED = f"tidemark {_SECRET}: a schema id is not resolved yet"
-"""The beginning of what decoding throws at a schema id that is unknown to its plan."""
+"""The prefix of the error that decoding throws at a schema id that its plan does not know."""
 
 _RAISED = "USER_RAISED_EXCEPTION"
-"""Error class of whatever `raise_error` throws."""
+"""Error class of errors thrown by `raise_error`."""
 
 _DISK_FULL = "No space left on device"
 _CONNECTOR = "org.apache.spark.sql.kafka010."
@@ -64,7 +64,7 @@ _OWN_ERROR = re.compile(r"include\.errors\.(\w+): (.+)")
 
 @dataclass(frozen=True)
 class Thrown:
-    """One Java exception of the chain behind a failure."""
+    """One Java exception in the chain of a failure."""
 
     kinds: tuple[str, ...]
     """Its class and the classes above that."""
@@ -72,7 +72,7 @@ class Thrown:
     thrower: str
     """The class whose method threw it."""
     condition: str
-    """Spark's error class; empty for what is not Spark's."""
+    """Spark's error class; empty for other exceptions."""
     parameters: Mapping[str, str]
 
 
@@ -86,7 +86,7 @@ def translate(error: Exception) -> TidemarkError | None:
 
 
 def is_unresolved(error: Exception) -> bool:
-    """Return whether a query ended because it met a schema id that it did not know when it was planned."""
+    """Return whether a query ended at a schema id that was unknown when it was planned."""
     return any(_raised(each).startswith(UNRESOLVED) for each in _chain(error))
 
 
@@ -95,15 +95,15 @@ def root_cause(error: Exception) -> str:
     causes = list(_causes(error))
     if not causes:
         return f"{type(error).__name__}: {one_line(str(error))}"
-    # The record may be quoted in it.
+    # The message may quote the record.
     return f"{causes[-1].getClass().getSimpleName()}: {one_line(str(causes[-1].getMessage() or ''))}"
 
 
 def _causes(error: Exception) -> Iterator[Any]:
-    """Return the Java exceptions behind an error, the outermost first; none for an error of Python's."""
+    """Yield the Java exceptions behind an error, the outermost first; none for a Python error."""
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if cause is None:
-        # What a query reports of itself holds its cause as an error of Python's.
+        # A query's own report holds its cause as a Python error.
         inner = getattr(error, "_cause", None)
         if isinstance(inner, Exception):
             yield from _causes(inner)
@@ -127,22 +127,22 @@ def _chain(error: Exception) -> Iterator[Thrown]:
 def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
     if not is_instance_of(SparkContext._gateway, cause, "org.apache.spark.SparkThrowable"):
         return "", {}
-    # As PySpark asks: Py4J finds no default methods of an interface.
-    asked: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
-    return str(asked.getCondition(cause) or ""), dict(asked.getMessageParameters(cause) or {})
+    # By PySpark's helper: Py4J does not find the default methods of an interface.
+    helper: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
+    return str(helper.getCondition(cause) or ""), dict(helper.getMessageParameters(cause) or {})
 
 
 def _raised(thrown: Thrown) -> str:
-    """Return what an expression threw by `raise_error`; empty for anything else."""
+    """Return the text that an expression threw by `raise_error`; empty for anything else."""
     return str(thrown.parameters.get("errorMessage", "")) if thrown.condition == _RAISED else ""
 
 
 def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
-    """Return what a Python data source of Tidemark's raised in its own process."""
+    """Return the error that one of Tidemark's Python data sources raised in its own process."""
     if thrown.condition == _SOURCE_FAILED:
         raised = _LAST_RAISED.match(thrown.parameters.get("msg", "").rstrip())
     elif "org.apache.spark.api.python.PythonException" in thrown.kinds:
-        # The first that is named: whatever follows may be the text of an exception, which may quote a record.
+        # The first error that is named: later text may be an exception's message, which may quote a record.
         raised = _FIRST_RAISED.search(thrown.message)
     else:
         return None
@@ -188,7 +188,7 @@ def _failed_fast(thrown: Thrown) -> TidemarkError | None:
 def _schema_unresolved(thrown: Thrown) -> TidemarkError | None:
     if not _raised(thrown).startswith(UNRESOLVED):
         return None
-    # Whoever runs a query resolves the id and starts it again; no record is to blame.
+    # The runner of the query resolves the id and starts it again; no record is to blame.
     return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
 
 
@@ -209,7 +209,7 @@ def _checkpoint_shared(thrown: Thrown) -> TidemarkError | None:
 
 
 def _disk_full(thrown: Thrown) -> TidemarkError | None:
-    # Of these very classes, not of one below: parsers throw such, with what they parsed.
+    # Exactly these classes: parsers throw subclasses, with the text that they parsed.
     by_system = thrown.kinds[0] in ("java.io.IOException", "java.nio.file.FileSystemException")
     return _full_disk() if by_system and thrown.message.endswith(_DISK_FULL) else None
 
@@ -234,7 +234,7 @@ _MEANINGS = (
     _disk_full,
     _service_unreachable,
 )
-"""In this order, each of the whole chain: a store that does not answer also makes files unreadable."""
+"""In this order, each over the whole chain: a store that does not answer also makes files unreadable."""
 
 
 def _meaning_of_system(error: OSError) -> TidemarkError | None:
@@ -248,9 +248,9 @@ def _meaning_of_system(error: OSError) -> TidemarkError | None:
 def _full_disk() -> TidemarkError:
     return TidemarkError(
         f"{_DISK_FULL}: below {lake.root()} or Spark's local folder; nothing half written was committed",
-        remedy="free space, then start it again: it goes on where it committed last",
+        remedy="free space, then start it again: it continues after its last commit",
     )
 
 
-def _unreachable(said: str) -> ServiceUnreachable:
-    return ServiceUnreachable(f"Kafka or PostgreSQL: {one_line(said)}", remedy="./tidemark status")
+def _unreachable(text: str) -> ServiceUnreachable:
+    return ServiceUnreachable(f"Kafka or PostgreSQL: {one_line(text)}", remedy="./tidemark status")

@@ -1,6 +1,6 @@
-"""Small DataFrames from what the driver holds.
+"""Small DataFrames from data that the driver holds.
 
-They are passed as Arrow: for Python rows, Spark would start Python workers, which costs an application seconds.
+The data is passed as Arrow: for Python rows, Spark would start Python workers, which costs an application seconds.
 """
 
 from __future__ import annotations

@@ -22,19 +22,19 @@ from spark_jobs.spark.schemas import struct_of
 _FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
 
 _ONE_BATCH = 1
-"""Bytes of a fetch that brings one batch, and that whole, as the first of a fetch always comes."""
+"""Bytes of a fetch that brings one batch: the first batch of a fetch always comes whole."""
 
 _LARGE_BATCH = 32 * 1024
-"""Bytes of a batch that is worth a fetch of its own."""
+"""Bytes from which a batch is worth a fetch of its own."""
 
 _FEW_BATCHES = 500
-"""So many batches of a topic partition may be fetched one by one, however small."""
+"""Up to this many batches of a topic partition are fetched one by one, however small."""
 
 _BATCHES_AT_ONCE = 16
-"""Where batches are many and small, a fetch holds so many of them: at most the last one is sent twice."""
+"""A fetch of small batches holds this many: at most the last one is sent twice."""
 
 _FETCH_BYTES = 1024 * 1024
-"""Bytes of a fetch from a topic partition by Kafka's own default."""
+"""Kafka's own default for the bytes of a fetch from a topic partition."""
 
 KAFKA_COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -56,8 +56,8 @@ def read_stream(
 ) -> DataFrame:
     """Return the topics as a stream. Columns: Spark's Kafka columns with headers.
 
-    `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from.
-    In real time there are no micro-batches to bound.
+    `starting_offsets` names every topic partition, or none where there is a checkpoint to continue from. In real time
+    there are no micro-batches whose size to limit.
     """
     most = settings().max_offsets_per_trigger or source.max_offsets_per_trigger
     options = {
@@ -73,7 +73,7 @@ def read_stream(
 
 def _topics(source: KafkaTopics) -> dict[str, str]:
     if source.pattern:
-        # Spark searches the pattern inside of names; a source means whole names.
+        # Spark searches the pattern inside names; a source's pattern matches whole names.
         return {"subscribePattern": f"^(?:{source.pattern})$"}
     if source.assign:
         return {"assign": json.dumps({topic: sorted(numbers) for topic, numbers in source.assign.items()})}
@@ -100,7 +100,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame
 
 
 def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
-    """Return the bytes of a fetch with which almost nothing is sent twice, or from after the end of a range."""
+    """Return a fetch size with which almost nothing is sent twice or from beyond the end of a range."""
     longest = max(ranges, key=len)
     if len(longest) <= _FEW_BATCHES:
         return _ONE_BATCH

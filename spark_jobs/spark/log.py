@@ -1,9 +1,8 @@
-"""Lines that a driver says on standard error, all of one form.
+"""Lines that a driver logs on standard error, all in one form.
 
     tidemark: nest_cameras.archive: micro-batch 3 committed: 120 records, 2 quarantined, 0.8 s
 
-Pipeline and query stand before the text where there are any. No line holds a control character, or a secret of the
-settings.
+Pipeline and query, if any, precede the text. No line holds a control character or a secret of the settings.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def configure() -> None:
-    """Let the lines of this process go to standard error; with TIDEMARK_DEBUG also those for debugging."""
+    """Log this process's lines on standard error; with TIDEMARK_DEBUG also those for debugging."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneForm(_secrets()))
     logger = logging.getLogger(_NAME)
@@ -38,7 +37,7 @@ def log_of(pipeline: str = "", query: str = "") -> logging.LoggerAdapter[logging
 
 
 class _OneForm(logging.Formatter):
-    """One line a message; behind it, where there is one, a traceback."""
+    """Formats a message as one line, followed by its traceback if there is one."""
 
     def __init__(self, secrets: Iterator[str]) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class _OneForm(logging.Formatter):
 
 
 def _secrets() -> Iterator[str]:
-    """Return the secrets of the environment and of those settings that are valid; wrong ones are reported elsewhere."""
+    """Yield the secrets of the environment and of the valid settings; invalid ones are reported elsewhere."""
     yield from filter(None, map(os.environ.get, _SECRET_VARIABLES))
     with suppress(TidemarkError):
         options = read_properties(settings().kafka_properties)

@@ -18,23 +18,23 @@ def build_session(
 ) -> SparkSession:
     """Return a session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
 
-    `metastore`: properties of another metastore, in place of the one in the settings.
-    `task_slots`: the least that are needed, also on a machine with fewer cores; without effect on a cluster.
+    `metastore`: properties of another metastore, in place of the one in the settings. `task_slots`: the minimum, also
+    on a machine with fewer cores; without effect on a cluster.
     """
     builder = (
         SparkSession.builder.appName(name)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", SHUFFLE_PARTITIONS)
         .config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-        # Asked for each field of each Avro record; its default looks into the environment every time.
+        # Read for each field of each Avro record; computing its default reads the environment every time.
         .config("spark.sql.types.framework.enabled", "false")
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.streaming.metricsEnabled", "true")
         .config("spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        # Otherwise each expression looks up in stack and JVM where it was written, which doubles its cost.
+        # Otherwise each expression looks up its origin in stack and JVM, which doubles its cost.
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.ui.enabled", str(settings().spark_ui).lower())
-        # Who may see these pages is not asked there; nobody shall stop a query by them.
+        # These pages have no access control, so they must not be able to stop a query.
         .config("spark.ui.killEnabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
@@ -43,7 +43,7 @@ def build_session(
         for key, value in object_store.spark_properties().items():
             builder = builder.config(key, value)
     if catalog or metastore:
-        # Not on the command line and in no file: the driver takes the password from its settings.
+        # Set here, not on the command line or in a file: the driver takes the password from its settings.
         for key, value in (metastore or catalog_properties(settings())).items():
             builder = builder.config(f"spark.hadoop.{key}", value)
         builder = builder.enableHiveSupport()
@@ -55,7 +55,7 @@ def build_session(
 
 
 def catalog_properties(current: Settings) -> dict[str, str]:
-    """Return options by which Hive's client reaches the metastore. Raises ServiceUnreachable before `up postgres`."""
+    """Return the options of Hive's client for the metastore. Raises ServiceUnreachable before `up postgres`."""
     catalog = current.database("catalog")
     return {
         "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",
@@ -65,8 +65,9 @@ def catalog_properties(current: Settings) -> dict[str, str]:
         "javax.jdo.option.ConnectionPassword": str(catalog.password or ""),
         "datanucleus.schema.autoCreateAll": "false",
         "hive.metastore.schema.verification": "false",
-        # It compares column by column in order; what a table may become is decided before (include/catalog/columns.py).
+        # Hive's check compares columns by position; include/catalog/columns.py has already decided what a table may
+        # become.
         "hive.metastore.disallow.incompatible.col.type.changes": "false",
-        # Hive would start its own change log thread and cache; one session reads and writes a few rows.
+        # Without Hive's own cache: one session reads and writes only a few rows.
         "datanucleus.cache.level2.type": "none",
     }

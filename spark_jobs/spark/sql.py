@@ -1,4 +1,4 @@
-"""A statement of SQL, and what it returns as JSON values."""
+"""Runs a statement of SQL and returns its result as JSON values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Result:
-    """What a statement returned, as JSON values."""
+    """The result of a statement, as JSON values."""
 
     columns: list[str]
     rows: list[list[Any]]

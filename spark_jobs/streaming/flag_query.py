@@ -1,8 +1,8 @@
-"""The query that raises flags: Kafka to Kafka in real time, by limits that change while the stream runs.
+"""The query that raises flags: Kafka to Kafka in real time, under limits that change while the stream runs.
 
-Limits are literals of the query. New limits, learned from what intervals have registered since, come into force
-between two commits: the query is stopped and started with them, while the other queries go on. The ledger records from
-which offsets on they are in force before the first flag is raised by them. Records after the last commit are then read
+Limits are literals of the query. New limits, learned from newly registered revisions, come into force between two
+commits: the query is stopped and started with them, while the other queries go on. Before the first flag is raised
+under them, the ledger records from which offsets on they are in force. Records after the last commit are then read
 again: they may have flags of both versions, of which the later one counts.
 """
 
@@ -51,10 +51,10 @@ _LOOK_EVERY = 2.0
 """How often the driver asks the ledger for newly registered revisions, s."""
 
 _LAST = 2**63 - 1
-"""Above all offsets."""
+"""Greater than all offsets."""
 
 _OTHER_QUERIES = 2
-"""Task slots that the stream's other queries need beside the real-time query's."""
+"""Task slots that the stream's other queries need in addition to the real-time query's."""
 
 
 def task_slots(pipeline: Pipeline) -> int:
@@ -104,7 +104,7 @@ class FlagQuery:
         if begins:
             self._move(begins, ids, code)
             self._began = begins
-        # A topic partition that appeared since is read from its beginning.
+        # A topic partition that has appeared since then is read from its beginning.
         self._starts = {**every, **self._began, **micro_batches.positions(self.pipeline.name, FLAGS)}
         self._run = flag_ledger.note_run(self.lease, self._version, code, self._starts, ids)
         self._running = self._version
@@ -124,13 +124,13 @@ class FlagQuery:
         )
 
     def tend(self, query: StreamingQuery) -> StreamingQuery:
-        """Commit what the query has finished. Return the query that goes on: a new one when there are new limits."""
+        """Commit what the query has finished. Return the query to run on: a new one when there are new limits."""
         finished = self.commit_finished()
         if self.until_caught_up or not query.isActive:
             return query
         if time.monotonic() - self._looked >= _LOOK_EVERY:
             self._learn()
-        # Right after a commit, so that hardly a record is read twice.
+        # Restart only right after a commit, so that few records are read twice.
         if self._version == self._running or not finished:
             return query
         began = time.monotonic()
@@ -140,12 +140,12 @@ class FlagQuery:
         return again
 
     def stop(self, query: StreamingQuery) -> None:
-        """Stop the query at once: what it read since its last commit is read again by the next one."""
+        """Stop the query at once: the next one reads again what it has read since its last commit."""
         query.stop()
         self.commit_finished()
 
     def commit_finished(self) -> int:
-        """Commit in the ledger what Spark's checkpoint has committed since. Return how many batches these were.
+        """Commit in the ledger the batches that Spark's checkpoint has committed since. Return their number.
 
         Batches of a driver that was killed in between are committed by the next driver before it starts.
         """
@@ -172,7 +172,7 @@ class FlagQuery:
         )
 
     def _is_erased(self, topic_ids: Mapping[str, str]) -> Column:
-        """Whether a row's record was erased after the archive, which may be ahead of the flags, had read it."""
+        """Return whether a row's record was erased after the archive query, which may be ahead, had read it."""
         rest = [OffsetRange(tp, at, _LAST, topic_ids[tp.topic]) for tp, at in self._starts.items()]
         by_log: dict[tuple[str, int], list[int]] = defaultdict(list)
         for topic, partition, offset in erased_within(self.pipeline.name, rest):
@@ -197,10 +197,11 @@ class FlagQuery:
         micro_batches.move_query(self.lease, BatchCommit(self.pipeline.name, FLAGS, name, -1, ranges))
 
     def _learn(self) -> None:
-        """Learn limits from the registered revisions, unless they are those of the last time."""
+        """Learn limits from the registered revisions, unless these have not changed."""
         self._looked = time.monotonic()
         if unfinished(self.pipeline.name):
-            # What is registered names who is being erased, until its intervals are built. Limits of before do not.
+            # Until their intervals are built again, registered revisions name persons who are being erased; the last
+            # limits do not.
             self._version, self._limits = flag_ledger.last_limits(self.pipeline.name)
             return
         views = [v for v in self.pipeline.views if v.name in declared(self.pipeline).learned_from]
@@ -216,7 +217,7 @@ class FlagQuery:
         except SPARK_FAILURES as error:
             # Old limits are better than no flags: a damaged file need not end the stream.
             version, limits = flag_ledger.last_limits(self.pipeline.name)
-            self._log.warning("no limits could be learned, those of before stay: %s", root_cause(error))
+            self._log.warning("no limits could be learned, the last ones stay in force: %s", root_cause(error))
             if version:
                 self._version, self._limits = version, limits
                 return

@@ -43,9 +43,9 @@ from spark_jobs.views.aggregate import aggregate_stream
 def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, until_caught_up: bool) -> int:
     """Run the pipeline's queries. Returns 0 when stopped or caught up.
 
-    Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with.
-    The lease is taken before Spark starts, so that a second driver ends within a second. References that have a source
-    are read there when a generation begins, and are what they were then until the next one.
+    Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with. The lease is
+    taken before Spark starts, so that a second driver ends within a second. References that have a source are read from
+    it when a generation begins, and do not change until the next one.
     """
     stop = Stop()
     with leased(pipeline.name) as (lease, heartbeat):
@@ -60,7 +60,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         heartbeat.tell(spark)
         outputs = RowOutputs(spark, pipeline, lease)
         queries = _Queries(spark, pipeline, lease, start, outputs, until_caught_up=until_caught_up)
-        # What was imported first counts as it was then, though a deployment came in between.
+        # Modules count as they were first imported, even if a deployment came in between.
         writers.note_code(lease, {**loaded_code(), **code})
         notes = ProgressNotes(pipeline.name, queries.by_name)
         notices = OutageNotices(pipeline)
@@ -81,7 +81,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             queries.stop_now()
             outputs.end(0)
             if isinstance(error, PySparkException | TidemarkError):
-                raise _exactly(pipeline, start, error) from error
+                raise _with_losses(pipeline, start, error) from error
             raise
         finally:
             notices.end()
@@ -115,7 +115,7 @@ class _Queries(StreamQueries):
             if pipeline.flags
             else None
         )
-        # Bases first: they hold what is archived before the archive query begins.
+        # Bases come first: they hold what was archived before the archive query starts.
         self._targets = {v.name: targets_of(pipeline, v, lease) for v in pipeline.views}
         self._bases = {
             v.name: load_base(spark, pipeline, v, lease, self._generation, self._targets[v.name])
@@ -149,16 +149,16 @@ class _Queries(StreamQueries):
         return dict(zip(self._names, self._queries, strict=True))
 
     def _start_again_with_schemas(self, number: int) -> None:
-        """Start a query again that met schema ids it did not know when it was planned, once they are resolved."""
+        """Restart a query that met schema ids unknown at its planning, once they are resolved."""
         query = self._names[number]
         if self._schemas.may_start(self._spark, query, checkpoint_uri(self._generation, query)):
-            self._log(query).info("goes on with schemas that it had not met before")
+            self._log(query).info("starts again with newly resolved schemas")
             self._queries[number] = self._start_beside(query) if number else self._start_archive()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
         if self._flags:
-            # Its batches are long and need not end: a flag that is raised twice is one flag.
+            # Its long batches need not end: a flag that is raised twice counts once.
             self._flags.stop(self._queries[-1])
         super().stop_at_batch_boundary(patience)
 
@@ -220,10 +220,10 @@ class _Queries(StreamQueries):
         )
         self._show_position({each.topic_partition: each.until_offset for each in batch.ranges})
         for (topic, partition, offset), thrown in batch.diverted.items():
-            log.warning("%s-%s offset %s is quarantined, it throws: %s", topic, partition, offset, thrown)
+            log.warning("%s-%s offset %s is quarantined because it throws: %s", topic, partition, offset, thrown)
 
     def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the archive's position to the consumer group, for whoever watches lag. A failure stops nothing."""
+        """Commit the archive's position to the consumer group, for lag monitoring. A failure is only logged."""
         if failed := self._group.commit(positions):
             self._log(ARCHIVE).warning("the position was not committed to the group %s: %s", self._group.name, failed)
 
@@ -237,7 +237,7 @@ def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
         )
 
 
-def _exactly(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
+def _with_losses(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
     """Return, in place of Spark's error about lost offsets, one with the loss per topic partition and the remedy."""
     if isinstance(error if isinstance(error, TidemarkError) else translate(error), OffsetsLost):
         try:

@@ -1,4 +1,4 @@
-"""Streams that Airflow launched and nobody waits for: the ledger is told how they ended."""
+"""Notes in the ledger how a stream ended that Airflow launched without waiting for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_jobs.spark.log import log_of
 
 
 def noting_end(run: Callable[[], int]) -> int:
-    """Run a stream and return its exit code; noted where TIDEMARK_LAUNCH names a launch, errors too."""
+    """Run a stream and return its exit code; where TIDEMARK_LAUNCH names a launch, note the code, also of errors."""
     _note_application()
     try:
         code = run()
@@ -24,7 +24,7 @@ def noting_end(run: Callable[[], int]) -> int:
 
 
 def _note_application() -> None:
-    """Whoever submitted this driver may have died before it could note what YARN calls it."""
+    """Note YARN's id of the driver, because its submitter may have died before noting it."""
     launch, application = os.environ.get("TIDEMARK_LAUNCH"), yarn.own_application(os.environ)
     if launch and application:
         launches.note_application(launch, application)

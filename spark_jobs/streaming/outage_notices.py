@@ -1,4 +1,4 @@
-"""Tells the operators of outages, beside the queries: a broker or a ledger that is away only delays notices."""
+"""Notifies operators of outages in a thread beside the queries: an unreachable broker or ledger only delays notices."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from include.pipelines.spec import Pipeline
 from spark_jobs.spark.log import log_of
 
 EVERY = timedelta(seconds=1)
-"""How often the ledger is asked for what was not told yet."""
+"""How often the ledger is asked for outages that were not notified yet."""
 
 LAST = timedelta(seconds=20)
-"""How long the last look may take. What it leaves untold, the next driver or an interval tells."""
+"""How long the last look may take. The next driver or an interval sends what it leaves."""
 
 
 class OutageNotices(threading.Thread):
-    """Tells until ended what the archive query finds down, or up again; does nothing where no report is watched."""
+    """Notifies until ended of what the archive query finds down, or up again; idle where no report is watched."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(name="outages", daemon=True)
@@ -27,22 +27,22 @@ class OutageNotices(threading.Thread):
         self._is_late = False
 
     def run(self) -> None:
-        """Tell until ended, and once more then, unless broker or ledger was away at the look before."""
+        """Notify until ended, then once more, unless broker or ledger was unreachable at the last look."""
         if not self._pipeline.watched_reports:
             return
         while not self._ended.wait(EVERY.total_seconds()):
-            self._tell()
+            self._notify()
         if not self._is_late:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         try:
-            if told := tell_outages(self._pipeline):
-                log_of(self._pipeline.name).info("%s notifications of outages sent", told)
+            if sent := tell_outages(self._pipeline):
+                log_of(self._pipeline.name).info("%s notifications of outages sent", sent)
             self._is_late = False
-        except Exception as error:  # the thread's edge: whatever is wrong with a service now, it is told later
+        except Exception as error:  # the thread's edge: whatever is wrong with a service, notices are sent later
             if not self._is_late:
-                log_of(self._pipeline.name).warning("outages are not told yet: %s", one_line(str(error)))
+                log_of(self._pipeline.name).warning("notifications of outages are delayed: %s", one_line(str(error)))
             self._is_late = True
 
     def end(self) -> None:

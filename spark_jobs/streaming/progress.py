@@ -1,7 +1,7 @@
-"""Notes in the ledger what Spark tells of the running queries, beside them: it can neither slow nor fail one.
+"""Notes Spark's progress of the running queries in the ledger, in a thread that can neither slow nor fail one.
 
 Spark's listener would call into Python for every micro-batch, in the queue that all listeners share. So a thread asks
-each query for its last progress instead, which is one call and one JSON text, however fast the query is.
+each query for its last progress, which is one call and one JSON text, however fast the query is.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LAST = timedelta(seconds=2)
 """How long the last look may take."""
 
 _TOTAL = "triggerExecution"
-"""Spark's name for the duration of all parts together."""
+"""Spark's name for the total duration."""
 
 
 class ProgressNotes(threading.Thread):
-    """Asks the running queries until ended. A ledger that is away costs rows of the page's charts, nothing else."""
+    """Asks the running queries until ended. An unreachable ledger only costs points in the page's charts."""
 
     def __init__(self, pipeline: str, running: Callable[[], Mapping[str, StreamingQuery]]) -> None:
         super().__init__(name="progress", daemon=True)
@@ -43,7 +43,7 @@ class ProgressNotes(threading.Thread):
         self._is_away = False
 
     def run(self) -> None:
-        """Ask and note until ended, and once more then."""
+        """Ask and note until ended, then once more."""
         while not self._ended.wait(EVERY.total_seconds()):
             self._look()
         self._look()
@@ -51,14 +51,14 @@ class ProgressNotes(threading.Thread):
     def _look(self) -> None:
         """Ask each query once, and note what is new."""
         try:
-            told = [each for name, query in self._running().items() if (each := last_progress(name, query)) is not None]
-            new = [each for each in told if self._noted.get(each.query) != each]
+            last = [each for name, query in self._running().items() if (each := last_progress(name, query)) is not None]
+            new = [each for each in last if self._noted.get(each.query) != each]
             if new:
                 progress.note(self._pipeline, new)
                 self._noted.update({each.query: each for each in new})
             self._is_away = False
         except (PySparkException, Py4JError, ConnectionError):
-            # The driver is ending, or a query was replaced while it was asked.
+            # The driver is ending, or the query was just replaced.
             return
         except Exception as error:  # the thread's edge: the charts go on as soon as the ledger writes again
             if not self._is_away:
@@ -72,13 +72,13 @@ class ProgressNotes(threading.Thread):
 
 
 def last_progress(name: str, query: StreamingQuery) -> QueryProgress | None:
-    """Return what a query last told, also when it has ended; None when it told nothing yet."""
-    told = query._jsq.lastProgress()
-    return None if told is None else read_progress(name, json.loads(told.json()))
+    """Return a query's last progress, also when it has ended; None when there is none yet."""
+    last = query._jsq.lastProgress()
+    return None if last is None else read_progress(name, json.loads(last.json()))
 
 
 def read_progress(query: str, told: Mapping[str, Any]) -> QueryProgress:
-    """Return Spark's JSON of a query's progress as a row; what Spark leaves out or cannot tell counts as 0."""
+    """Return Spark's JSON of a query's progress as a row; values that Spark leaves out or cannot measure are 0."""
     parts = {name: milliseconds / 1000 for name, milliseconds in told.get("durationMs", {}).items()}
     state = told.get("stateOperators", ())
     watermark = told.get("eventTime", {}).get("watermark")
@@ -92,7 +92,7 @@ def read_progress(query: str, told: Mapping[str, Any]) -> QueryProgress:
         _rate(told.get("processedRowsPerSecond")),
         parts.get(_TOTAL, sum(parts.values())),
         {name: seconds for name, seconds in parts.items() if name != _TOTAL},
-        # Before the first record Spark says 1970.
+        # Before the first record Spark reports 1970.
         read_until if read_until and read_until.year > 1970 else None,
         sum(int(each.get("numRowsTotal") or 0) for each in state),
         sum(int(each.get("memoryUsedBytes") or 0) for each in state),
@@ -100,5 +100,5 @@ def read_progress(query: str, told: Mapping[str, Any]) -> QueryProgress:
 
 
 def _rate(told: Any) -> float:
-    """Return a rate; Spark writes those that it could not measure as text or leaves them out."""
+    """Return a rate; Spark writes a rate that it could not measure as text, or leaves it out."""
     return float(told) if isinstance(told, int | float) and told == told and abs(told) < 1e15 else 0.0

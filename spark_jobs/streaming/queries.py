@@ -1,4 +1,4 @@
-"""The queries of a stream, whatever it reads: how they are started, watched and stopped under its lease."""
+"""Starts, watches and stops the queries of a stream of any source, under its lease."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stop:
 class Heartbeat(threading.Thread):
     """Renews the lease from the moment it is held, also while Spark starts.
 
-    A ledger that is away, or refuses to write, is tolerated as long as the lease lasts.
+    A ledger that is unreachable, or refuses writes, is tolerated as long as the lease lasts.
     """
 
     def __init__(self, lease: writers.Lease) -> None:
@@ -56,7 +56,7 @@ class Heartbeat(threading.Thread):
         self._error: TidemarkError | None = None
 
     def tell(self, spark: SparkSession) -> None:
-        """Note with the next renewal which Spark application this is, and where its own pages are."""
+        """Note the Spark application's id and the address of its UI with the next renewal."""
         self._application_id = spark.sparkContext.applicationId or ""
         self._ui_address = spark.sparkContext.uiWebUrl or ""
 
@@ -68,7 +68,7 @@ class Heartbeat(threading.Thread):
             try:
                 self._stop_requested = writers.renew(self._lease, self._application_id, self._ui_address)
                 last = time.monotonic()
-            except Exception as error:  # the thread's edge: if it ends, the lease runs out unheard
+            except Exception as error:  # the thread's edge: if it died, the lease would expire unnoticed
                 is_final = isinstance(error, TidemarkError) and not isinstance(error, ServiceUnreachable)
                 if is_final or time.monotonic() - last > settings().lease_seconds:
                     self._error = _named(error)
@@ -91,7 +91,7 @@ def _named(error: Exception) -> TidemarkError:
         return error
     return TidemarkError(
         f"the lease could not be renewed: {type(error).__name__}: {one_line(str(error))}",
-        remedy="./tidemark status; mend PostgreSQL, then start the stream again",
+        remedy="./tidemark status; repair PostgreSQL, then start the stream again",
     )
 
 
@@ -128,7 +128,7 @@ class StreamQueries(ABC):
         self._until_caught_up = until_caught_up
         self._errors: list[TidemarkError] = []
         self._thrown: dict[str, Exception] = {}
-        """What a query's batch function failed with in Spark, by the query's name."""
+        """The Spark errors of the queries' batch functions, by the query's name."""
         self._queries: list[StreamingQuery] = []
         if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
@@ -144,7 +144,7 @@ class StreamQueries(ABC):
         """Return whether any query still runs. Raises what a query failed with."""
 
     def wait(self, seconds: int) -> None:
-        """Wait for some seconds, or until a query ends; `running` tells how it ended."""
+        """Wait for some seconds, or until a query ends; `running` raises its error."""
         with suppress(StreamingQueryException):
             self._spark.streams.awaitAnyTermination(seconds)
         self._spark.streams.resetTerminated()
@@ -164,7 +164,7 @@ class StreamQueries(ABC):
             query.stop()
 
     def stop_now(self) -> None:
-        """Stop all queries, in the middle of their micro-batches if need be; those were not committed."""
+        """Stop all queries, if need be in the middle of micro-batches, which then are not committed."""
         for query in self._queries:
             if query.isActive:
                 query.stop()
@@ -178,13 +178,13 @@ class StreamQueries(ABC):
             self._errors.append(error)
             raise
         except SPARK_FAILURES as error:
-            # As above. Spark also searches the text for Py4J's words, by an expression that overflows the stack when
-            # the text is long: the query would end without an error. So it gets one line.
+            # As above. Spark also searches the text for Py4J's phrases, by a regular expression that overflows the
+            # stack on long texts, and the query would end without an error. So it gets one line.
             self._thrown[query] = error
             raise BatchFunctionFailed(root_cause(error)) from None
 
     def _failure(self, name: str, query: StreamingQuery) -> Exception | None:
-        """Return what a query has ended with, with its types as they were thrown; None while it runs or was stopped."""
+        """Return the error that ended a query, with its original type; None while it runs or was stopped."""
         failed = None if query.isActive else query.exception()
         return failed and self._thrown.get(name, failed)
 
@@ -201,4 +201,4 @@ class StreamQueries(ABC):
 
 
 class BatchFunctionFailed(Exception):
-    """What a sink failed with in Spark, as one line: Spark passes on no more than the text."""
+    """A sink's Spark error as one line: Spark passes on only the text."""

@@ -1,13 +1,14 @@
-"""When a failed query may start again. Nothing of its micro-batch was committed, and three kinds of failure pass:
+"""Decides when a failed query may start again. Its micro-batch was not committed, and three kinds of failure pass:
 
-A record makes a query throw. The archive query searches it (`spark_jobs/sinks/landing.py`) and commits it as diverted;
-a query beside it decodes the same stream, and starts again without what was diverted.
+A record makes a query throw. The archive query searches for it (`spark_jobs/sinks/landing.py`) and commits it as
+diverted; a query beside it decodes the same stream, and starts again without the diverted records.
 
-A query beside the archive query fails of what passes (a worker without memory): the archive query comes through with
-nothing diverted. It starts again, once at a position: what fails there twice is its own.
+A query beside the archive query fails for a passing reason (a worker without memory): the archive query gets past the
+records with nothing diverted. The query starts again, once per position: a second failure there is its own.
 
 A micro-batch has a schema id that was not known when the query was planned. Its ids are resolved, and the query,
-planned anew, runs that micro-batch again. While the registry is away it waits: nothing goes to quarantine for that.
+planned anew, runs that micro-batch again. While the registry is unreachable it waits: no record goes to quarantine for
+that.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from spark_jobs.spark.kafka_source import read_ranges
 from spark_jobs.spark.log import log_of
 
 PATIENCE = 60.0
-"""How long a query waits, s: for the registry, or for an archive query that neither searches nor comes nearer."""
+"""How long a query waits, s: for the registry, or for an archive query that neither searches nor makes progress."""
 
 
 @dataclass
@@ -41,23 +42,23 @@ class _Wait:
     """A failed speed query that waits."""
 
     ends: Mapping[TopicPartition, int]
-    """Where the topics ended when it failed: what it failed on lies below."""
+    """Where the topics ended when it failed: the failing record lies below."""
     since: float
     reached: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """How far the archive query had come when last looked at."""
+    """How far the archive query had read at the last look."""
 
     def archive_moves(self, reached: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the archive query has come nearer to the record, as far as can be known."""
+        """Return whether the archive query has come nearer to the failing record, as far as can be known."""
         moved, self.reached = reached != self.reached, reached
         return moved and not self.is_passed(reached)
 
     def is_passed(self, reached: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the archive query has come through what the query failed on."""
+        """Return whether the archive query has passed the failing record."""
         return all(reached.get(tp, 0) >= end for tp, end in self.ends.items())
 
 
 class PoisonRestarts:
-    """Restarts of queries beside the archive query; remembers what each left alone at its start."""
+    """Restarts of queries beside the archive query; remembers the records that each withheld at its start."""
 
     def __init__(self, pipeline: str, searching: threading.Event) -> None:
         self._pipeline = pipeline
@@ -67,13 +68,13 @@ class PoisonRestarts:
         self._started_again_at: dict[str, Mapping[TopicPartition, int]] = {}
 
     def withheld(self, view: str) -> Column | None:
-        """Return the `withheld` of a query of the view that starts now: diverted records that are still ahead of it."""
+        """Return the column `withheld` for a query of the view that starts now: diverted records still ahead of it."""
         self._left_alone[view] = self._ahead(view)
         self._waits.pop(view, None)
         return withhold(dict.fromkeys(self._left_alone[view], "diverted"))
 
     def may_start(self, view: str, failed: Exception, *, archive_runs: bool) -> bool:
-        """Return whether to start the view's failed query again; False: wait.
+        """Return whether to start the view's failed query again; False means wait.
 
         Raises the query's error when a service failed, or when nothing is diverted in time.
         """
@@ -106,16 +107,16 @@ class PoisonRestarts:
 
 
 class SchemaRestarts:
-    """Restarts of queries that met an unknown schema id; remembers since when each waits."""
+    """Restarts of queries that met an unknown schema id; remembers since when each has waited."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._waiting: dict[str, float] = {}
 
     def may_start(self, spark: SparkSession, query: str, checkpoint: str) -> bool:
-        """Return whether all schema ids of the query's last planned micro-batch are resolved now; False: wait.
+        """Return whether all schema ids of the query's last planned micro-batch are resolved now; False means wait.
 
-        Raises ServiceUnreachable when the registry is away for longer than `PATIENCE`.
+        Raises ServiceUnreachable when the registry is unreachable for longer than `PATIENCE`.
         """
         planned = read_batch(checkpoint, _last_batch(checkpoint))
         try:

@@ -1,7 +1,7 @@
 """Sends committed rows to the pipeline's outputs, each in a thread of its own beside the queries.
 
-An output follows the ledger, so it sends what is archived: nothing that was not committed, and each row of it. One that
-cannot send (its database is away) waits and says so; archive and views go on.
+An output follows the ledger, so it sends exactly the archived rows: nothing that was not committed. An output that
+cannot send (its database is unreachable) waits and logs that; archive and views go on.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.log import log_of
 
 EVERY = 5.0
-"""Seconds after which the ledger is asked although the archive query has committed nothing: for replays."""
+"""Seconds after which the ledger is asked even if the archive query has committed nothing: for replays."""
 
 LAST = 20.0
-"""Seconds that the last look may take when the stream is stopped; the next driver sends what it leaves."""
+"""Seconds that the last look may take when the stream is stopped; the next driver sends the rest."""
 
 
 class Target(Protocol):
     """Where an output's rows go."""
 
     def send(self, rows: DataFrame, unsent: Unsent, /) -> tuple[int, Sequence[Refused]]:
-        """Write the rows, again when they were sent before; return how many, and those that cannot be sent."""
+        """Write the rows, even if they were sent before; return their number, and the rows that cannot be sent."""
 
 
 def target_of(pipeline: Pipeline, output: Rows, lease: writers.Lease) -> Target:
@@ -62,14 +62,14 @@ class RowOutputs:
             each.start()
 
     def wake(self) -> None:
-        """Look at once: something was committed."""
+        """Look now, because something was committed."""
         for each in self._senders:
             each.woken.set()
 
     def end(self, patience: float | None) -> None:
-        """Send what is committed, within so many seconds, then end; None: until all is sent.
+        """Send what is committed within `patience` seconds, then end; with None, send everything.
 
-        Raises what keeps an output from sending when all was to be sent.
+        With None, raises the error that keeps an output from sending.
         """
         for each in self._senders:
             each.end(patience)
@@ -88,7 +88,7 @@ class _Sender(threading.Thread):
         super().__init__(name=f"output-{output.name}", daemon=True)
         self.woken = threading.Event()
         self.failure: Exception | None = None
-        """What keeps it from sending."""
+        """The error that keeps it from sending."""
         self._spark, self._pipeline, self._output, self._lease = spark, pipeline, output, lease
         self._target = target_of(pipeline, output, lease)
         self._log = log_of(pipeline.name, output.name)
@@ -96,7 +96,7 @@ class _Sender(threading.Thread):
         self._until: float | None = None
 
     def end(self, patience: float | None) -> None:
-        """Let it look once more and end, after so many seconds at the latest."""
+        """Let it look once more and end, after `patience` seconds at the latest."""
         self._until = None if patience is None else time.monotonic() + patience
         self._ended = True
         self.woken.set()
@@ -119,7 +119,7 @@ class _Sender(threading.Thread):
                 self._went_on()
             if self._is_in_time():
                 self.failure = None
-        except Exception as error:  # the thread's edge: whatever it is, the output waits and says so
+        except Exception as error:  # the thread's edge: on any error the output waits and logs it
             self._waits(error)
 
     def _is_in_time(self) -> bool:
@@ -131,11 +131,11 @@ class _Sender(threading.Thread):
         self.failure = None
 
     def _waits(self, error: Exception) -> None:
-        """Note what it waits for, once."""
+        """Note once what it waits for."""
         known = error if isinstance(error, TidemarkError) else translate(error)
         failure = known or TidemarkError(
             f"the output {self._output.name} cannot send: {root_cause(error)}",
-            remedy="correct its declaration, or the place that it writes to",
+            remedy="correct its declaration, or its target",
             pipeline=self._pipeline.name,
         )
         is_known, self.failure = str(failure) == str(self.failure), failure
@@ -145,7 +145,7 @@ class _Sender(threading.Thread):
         try:
             row_outputs.note_waiting(self._pipeline.name, self._output.name, str(failure))
         except TidemarkError as unnoted:
-            self._log.warning("that is not noted: %s", unnoted)
+            self._log.warning("the ledger has no note of that: %s", unnoted)
 
     def _send(self, unsent: Unsent) -> None:
         """Send the rows, then note it: in this order, so that a crash in between sends them again."""
@@ -182,7 +182,7 @@ class _Sender(threading.Thread):
         return output_rows(self._spark, self._pipeline, self._output, archived)
 
     def _poison(self, unsent: Unsent) -> dict[Coordinates, str]:
-        """Return the records that make the transform throw. Raises TidemarkError when it is not a few of them."""
+        """Return the records that make the transform throw. Raises TidemarkError when these are more than a few."""
 
         def archived(part: Sequence[OffsetRange]) -> DataFrame:
             named = [replace(each, topic_id=unsent.topic_ids[each.topic_partition.topic]) for each in part]

@@ -39,10 +39,10 @@ def load_base(
     generation: StreamGeneration,
     targets: Sequence[Target],
 ) -> StoredBase | None:
-    """The view's base in this generation, made when the view first starts in it; None when it began without one.
+    """Return the view's base in this generation, made at the view's first start in it; None when it began without one.
 
-    Nothing of it counts until its row is in the ledger, so a crash before
-    that makes it again. The archive query must not run yet: what is archived now is what lies below.
+    The base does not count until its row is in the ledger, so after an earlier crash it is made again. The archive
+    query must not run yet: what is archived now is what lies below.
     """
     query_id = f"base-{pipeline.name}-{view.name}-g{generation.number}"
     token = micro_batches.token_of(query_id, generation.version(-1))
@@ -84,7 +84,7 @@ def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> D
 def _commit(
     pipeline: Pipeline, view: AdditiveView, lease: writers.Lease, query_id: str, generation: StreamGeneration
 ) -> None:
-    """Put the view to the archive's position, as its micro-batch before the first."""
+    """Move the view to the archive's position, as a micro-batch before its first."""
     stored = micro_batches.stored_topics(pipeline.name)
     first = first_committed_offsets(pipeline.name)
     ranges = [

@@ -1,4 +1,4 @@
-"""An interval in small: records are generated, the lake is a temporary folder, the catalog a metastore in memory."""
+"""A small interval: records are generated, the lake is a temporary folder, the catalog a metastore in memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_small_interval(spark: SparkSession, pipeline: Pipeline) -> None:
 
 
 def _records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
-    """Generated records in the columns of Spark's Kafka source."""
+    """Return generated records in the columns of Spark's Kafka source."""
     made = messages(pipeline, events=RECORDS, seed=1, bad_fraction=0.1, start=START, span=timedelta(minutes=50))
     rows: list[tuple[object, ...]] = [
         (key, value, pipeline.source.named[0], n % 2, n // 2, moment, 0, [])

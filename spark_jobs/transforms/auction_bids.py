@@ -20,7 +20,7 @@ _TIMES_USUAL = 10
 _LEAST_BURST = 10
 _LEAST_PAIR = 5
 _MOST = 500
-"""The most subjects of a rule: limits travel inside the query."""
+"""Most subjects of a rule, because limits are part of the query."""
 
 
 def bids(message: Column) -> Column:
@@ -100,7 +100,7 @@ def _far_above(hours: DataFrame) -> DataFrame:
         F.sum("bids").alias("bids"), *(F.sum(name).cast("double").alias(name) for name in ("amount", "amount_squared"))
     )
     mean = F.col("amount") / F.col("bids")
-    # Rounding may put it below 0 where all amounts are the same.
+    # Rounding may make it negative where all amounts are the same.
     variance = F.greatest(F.col("amount_squared") / F.col("bids") - mean * mean, F.lit(0.0))
     above = mean + _DEVIATIONS * F.sqrt(variance)
     return _most(total.where(F.col("bids") >= _LEAST_BIDS), FAR_ABOVE, category_of(), above.cast("DECIMAL(12, 2)"))

@@ -1,4 +1,4 @@
-"""gps_positions: one position a message, and what is counted of them."""
+"""gps_positions: one position per message, and how positions are counted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999 in milliseconds since 1970: what a timestamp holds in Spark, Parquet and Python alike."""
+"""The years 1 to 9999 in milliseconds since 1970: the timestamps that Spark, Parquet and Python all support."""
 
 MOVING = 3.0
-"""Speed in km/h from which a position is one in motion."""
+"""Speed in km/h from which a position counts as moving."""
 
 IMPRECISE = 50.0
 """Accuracy in m from which a position is imprecise."""

@@ -6,9 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 EDITS = ("edit", "new")
-"""Types of changes to a page's text; log entries and categorisations follow from others."""
+"""Types of changes to a page's text; log entries and categorisations follow from other changes."""
 
-# The years 1 to 9999, in seconds: what a timestamp column holds and prints.
+# The years 1 to 9999 in seconds: what a timestamp column can hold and print.
 _FIRST, _LAST = -62_135_596_800, 253_402_300_799
 
 _TAKEN = (
@@ -21,8 +21,8 @@ _TAKEN = (
 def changes(message: Column) -> Column:
     """Return the change of a message as a struct, with `changed_at`; null for a canary event.
 
-    `changed_at` is `meta.dt`, or `timestamp` (seconds) where that is missing. Canary events are the service's own
-    test events; its documentation asks to leave them out.
+    `changed_at` is `meta.dt`, or `timestamp` (seconds) where that is missing. Canary events are the service's own test
+    events, which its documentation asks readers to leave out.
     """
     meta = message["meta"]
     seconds = message["timestamp"]
@@ -38,7 +38,7 @@ def changes(message: Column) -> Column:
 
 
 def edits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """Return edits and new pages by a known user; bots are kept, marked by `bot` (null counts as no bot).
+    """Return edits and new pages by a known user; bots are kept, marked by `bot` (null counts as false).
 
     Columns: those of `archive`, and `event_time`.
     """

@@ -1,4 +1,4 @@
-"""The aggregates of a view over archive rows: one function for the stream, the interval, and their comparison."""
+"""A view's aggregates over archive rows: one function for the stream, the interval, and their comparison."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Flags as messages: one function for those that the stream raises and those that the interval recomputes.
 
-Key: JSON object of the record's coordinates. Value: those, the declared columns, the rules that the row
-breaks with their limits, and the version of the limits. A replayed record gets the same flag again.
+Key: JSON object of the record's coordinates. Value: these, the declared columns, the rules that the row breaks with
+their limits, and the version of the limits. A replayed record gets the same flag again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VALUE = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, limits_ve
 
 
 def declared(pipeline: Pipeline) -> Flags:
-    """Return the pipeline's flags, which it has."""
+    """Return the flags of a pipeline that declares some."""
     assert pipeline.flags is not None
     return pipeline.flags
 

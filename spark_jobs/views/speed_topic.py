@@ -16,7 +16,7 @@ from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
 
 VERSION = "version"
-"""The header of a deletion that names its version: it has no value to do so."""
+"""The header that names the version of a deletion, which has no value to hold it."""
 
 _NO_VERSION = -1
 
@@ -25,9 +25,9 @@ _CLOCKS_APART = timedelta(hours=1)
 
 
 def written_since(pipeline: Pipeline, view: AdditiveView, windows: Sequence[Window]) -> datetime | None:
-    """Return since when the speed view may have written about the windows: older values need not be read.
+    """Return the time since which the speed view may have written values of the windows; None when it is unknown.
 
-    None when that is unknown.
+    Older values need not be read.
     """
     events = (min(start for start, _ in windows), max(end for _, end in windows))
     began = evidence.first_counted(pipeline.name, view.name, events)
@@ -37,9 +37,9 @@ def written_since(pipeline: Pipeline, view: AdditiveView, windows: Sequence[Wind
 def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
     """Return the last value of each key that the speed view committed. Columns: key, the measures.
 
-    Only values written at `since` or later count, and none of a micro-batch that the ledger does not know yet. A
-    deletion, or text that is no value of the view, counts as a last value with null measures: readers get that too.
-    Where topic partitions were added, values of a key lie in two of them: the one with the larger version is the last.
+    Only values written at `since` or later count, and only of micro-batches that the ledger knows. A deletion, or text
+    that is not a value of the view, counts as a last value with null measures, because readers get it too. Where topic
+    partitions were added, a key may have values in two of them: the one with the larger version is the last.
     """
     declared = struct_of(view.columns)
     schema = StructType([*(declared[name] for name in view.measures)]).add("version", LongType())
@@ -52,14 +52,14 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
     )
     version = F.coalesce(F.col("value.version"), F.col("deleted_by"), F.lit(_NO_VERSION)).alias("version")
     committed = values.select("key", "partition", "offset", "value", version).where(F.col("version") <= last_batch)
-    # Wrapped, because max_by skips nulls and would return the value before a deletion.
+    # Wrapped in a struct, because max_by skips nulls and would return the value before a deletion.
     lasts = committed.groupBy("key", "partition").agg(F.max_by(F.struct("value", "version"), "offset").alias("last"))
     last = lasts.groupBy("key").agg(F.max_by("last", "last.version")["value"].alias("value"))
     return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
 
 
 def _version_in(headers: Column) -> Column:
-    """Return the version that a message's headers name, as those of deletions do; null when they name none."""
+    """Return the version that a message's headers name (those of deletions do); null when they name none."""
     named = F.try_element_at(F.filter(headers, lambda each: each["key"] == VERSION), F.lit(1))
     return named["value"].cast("string").try_cast("BIGINT")
 

@@ -1,6 +1,6 @@
-"""The base of a speed view in the lake, by the day in which a window begins: a micro-batch reads its own days only.
+"""The base of a speed view in the lake, by the day in which a window begins: a micro-batch reads only its own days.
 
-What a micro-batch costs does not depend on how long the history is that the base sums up.
+So the cost of a micro-batch does not depend on the length of the history that the base sums up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_DAY = "none"
 def day_of(view: AdditiveView) -> Column:
     """Return the day, in UTC, in which the window of a row of the view begins, e.g. `2026-11-20`.
 
-    Without a window all is of one day, `none`: as many rows as the view has keys.
+    Without a window all rows have one day, `none`: there are as many rows as keys.
     """
     if view.is_total:
         return F.lit(_NO_DAY).alias(DAY)
@@ -58,7 +58,7 @@ class StoredBase:
         return self._read(self._days)
 
     def of_days(self, days: Collection[str]) -> DataFrame:
-        """Return the base of the days; kept in memory until other days are asked for."""
+        """Return the base of the days; it is kept in memory until other days are requested."""
         wanted = frozenset(days) & self._days
         if self._held is None or self._held[0] != wanted:
             if self._held is not None:
@@ -70,8 +70,8 @@ class StoredBase:
     def added_to(self, state: DataFrame, days: Collection[str]) -> DataFrame:
         """Return the sum of base and state. Columns: key, the measures.
 
-        Of a view in update mode that is a row for each row of the state, whose days are given. In complete mode the
-        keys of the base count too: those few are read whole.
+        For a view in update mode the result has a row for each row of the state, whose days are given. In complete mode
+        the keys of the base count too: these few are all read.
         """
         is_complete = self._view.mode == "complete"
         base = self.every() if is_complete else self.of_days(days)

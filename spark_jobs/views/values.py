@@ -1,4 +1,4 @@
-"""The rows of a speed view as all sinks get them: keys and values as JSON, and back to columns."""
+"""The rows of a speed view in the form for all sinks: keys and values as JSON, and back to columns."""
 
 from __future__ import annotations
 

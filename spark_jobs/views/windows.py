@@ -15,7 +15,7 @@ Window = tuple[datetime, datetime]
 
 
 def window_column(view: AdditiveView) -> Column:
-    """Return the view's windows of a row, under the name that the view, which has windows, declares."""
+    """Return a row's windows under the view's declared name; the view must have windows."""
     return window_of(view.time_windows).alias(view.window)
 
 

@@ -234,7 +234,7 @@ def test_limits_of_before_stay_when_a_revision_that_they_would_be_learned_from_i
         done = home.run("stream", PIPELINE, "--until-caught-up")
     finally:
         file.write_bytes(whole)
-    assert "no limits could be learned, those of before stay: " in done.stderr
+    assert "no limits could be learned, the last ones stay in force: " in done.stderr
     flag = next(flag for flag in flags(home.kafka).values() if flag["bid_id"] == bid_id)
     assert flag["limits_version"] == before
 

@@ -169,7 +169,7 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(
         assert quarantined(home) == before
         gate.answer = None
         wait_for("the record", lambda: log.read_text().count("1 records, 0 quarantined") == 1)
-        assert "goes on with schemas that it had not met before" in log.read_text()
+        assert "starts again with newly resolved schemas" in log.read_text()
         stream.terminate()
         assert stream.wait(60) == 0
     finally:

@@ -77,7 +77,7 @@ def test_stream_lives_and_quarantines_exactly_the_records_that_throw(home: Home,
         assert (row["reason"], row["key"], row["value"]) == ("poison", record.key, record.value)
         assert "this camera is not" in row["detail"]
         assert row["detail"].isprintable()
-    assert "is quarantined, it throws" in said
+    assert "is quarantined because it throws" in said
     assert "tidemark: nest_cameras.hourly_counts: starts again" in said
     diverted = ledger(home, "SELECT topic, topic_partition, record_offset FROM diverted_records")
     assert set(diverted) == poison

@@ -1,7 +1,7 @@
 """A decoder written by the user in Java: a Kafka `Deserializer` of a jar, called as a function of Spark.
 
-Where it fails on a value, that record alone goes to quarantine. What it returns becomes a JSON object in the JVM
-(`include/spark/KafkaDeserializers.java`), and that is read by the declared schema.
+Where it fails on a value, only that record goes to quarantine. The JVM turns its result into a JSON object
+(`include/spark/KafkaDeserializers.java`), which is read by the declared schema.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NONE = "the deserializer returned no message"
 
 def prepare(decoder: KafkaDeserializer, spark: SparkSession) -> None:
     """Register the function in the session. Raises UsageError for a class that cannot be used, with the reason."""
-    # Spark's own registration by a class's name asks for its generic types, which a class of Janino has not.
+    # Spark's own registration by class name needs generic types, which a class compiled by Janino lacks.
     caller = _caller(spark)
     if problem := caller.problem(decoder.class_name, _config(decoder)):
         raise UsageError(
@@ -73,12 +73,12 @@ def parse(decoder: KafkaDeserializer, parsable: Column) -> Column:
 
 
 def message(parsed: Column) -> Column:
-    """Return the message as a struct; when the value is no message, the fields that could be read."""
+    """Return the message as a struct; when the value is not a message, the fields that could be read."""
     return parsed["message"]
 
 
 def failure(decoder: KafkaDeserializer, value: Column, parsed: Column) -> Column:
-    """Return why the value is no message: null_value, too_large, undecodable with what was thrown, or wrong_type."""
+    """Return why the value is not a message: null_value, too_large, undecodable with what was thrown, or wrong_type."""
     is_read = parsed["message"].isNotNull() & parsed["message"][_CORRUPT].isNull()
     return first_of(
         unreadable(decoder.max_bytes, value, text=False),

@@ -1,6 +1,6 @@
 """A decoder written by the user: a Python function of one value's bytes, or of a batch of values.
 
-Where the function fails on a value, that record alone goes to quarantine.
+Where the function fails on a value, only that record goes to quarantine.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def parse(decoder: UserDefined, value: Column) -> Column:
 
 
 def message(parsed: Column) -> Column:
-    """Return the message as a struct; null when the value is no message."""
+    """Return the message as a struct; null when the value is not a message."""
     return parsed["message"]
 
 
 def failure(decoder: UserDefined, value: Column, parsed: Column) -> Column:
-    """Return why the value is no message: null_value, too_large, or undecodable with what was raised; else null."""
+    """Return why the value is not a message: null_value, too_large, or undecodable with what was raised; else null."""
     return first_of(
         unreadable(decoder.max_bytes, value, text=False),
         F.when(parsed["message"].isNull(), because("undecodable", F.coalesce(parsed["error"], F.lit(_NONE)))),
@@ -65,7 +65,7 @@ def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Co
             decoded = _function(path)(bytes(value))
             return (None if decoded is None else tuple(decoded.get(name) for name in names)), None
         except Exception as error:
-            # Code of the user: whatever it raises concerns this record alone.
+            # User code: whatever it raises concerns only this record.
             return None, one_line(f"{type(error).__name__}: {error}")
 
     return F.udf(decode, returned, useArrow=True)
@@ -84,9 +84,9 @@ def _vectorised(decoder: UserDefined, returned: StructType) -> Callable[[Column]
 
 
 def decode_batch(function: Callable[[pa.Array], pa.Array], values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """Return struct<message, error> for a batch of binary values, null values left out of the call.
+    """Return struct<message, error> for a batch of binary values; the function is called without the nulls.
 
-    A batch on which the function raises is halved until the values that it raises on stand alone.
+    A batch on which the function raises is halved until the values that it raises on are isolated.
     """
     messages, errors = _decode_part(function, values.drop_null(), kind)
     back: list[int | None] = []
