@@ -29,20 +29,20 @@ DOC = """
 **What**: sums up one day of *{description}*: records by fate, partitions and rows by table. No Spark is started.
 
 **When**: once all 24 intervals of a day (UTC) are registered, in whatever order `interval__{name}` ran them. An interval that was
-registered by the command tells Airflow nothing: run this DAG by hand then, with the parameter `day`.
+registered by the command is unknown to Airflow: then trigger this DAG manually, with the parameter `day`.
 
 **Reads** the ledger. **Writes** `reports/{name}/<day>.json` below the lake; a second run replaces it.
 
-**A failure** means that an interval of the day is not registered any more (repinned, or its last attempt failed); the error names
+**A failure** means that an interval of the day is no longer registered (repinned, or its last attempt failed); the error names
 the first one and the command that builds it. Then clear this run. The last failure leaves an alert in the Kafka topic `{alerts}`.
 
-Airflow counts an interval only while this DAG is unpaused: run the day by hand in which you unpause it. An interval that runs
-again later starts no new run of its day: clear the day's run to have it summed up anew.
+Airflow counts an interval only while this DAG is unpaused: trigger the day in which you unpause it manually. An interval that runs
+again later starts no new run of its day: clear the day's run to sum it up again.
 """
 
 
 def daily_dag(pipeline: Pipeline) -> DAG:
-    """The DAG `daily__<pipeline>`."""
+    """Return the DAG `daily__<pipeline>`."""
     with DAG(
         f"daily__{pipeline.name}",
         description=f"Days: {pipeline.description}",
@@ -61,13 +61,13 @@ def daily_dag(pipeline: Pipeline) -> DAG:
             "execution_timeout": timedelta(minutes=10),
             "on_failure_callback": AlertNotifier(pipeline.name),
         },
-        params={"day": Param(None, type=["null", "string"], format="date", description="the day of a run by hand")},
+        params={"day": Param(None, type=["null", "string"], format="date", description="the day of a manual run")},
         doc_md=DOC.format(name=pipeline.name, description=pipeline.description, alerts=ALERTS),
     ) as dag:
 
         @task(task_id="roll_up")
         def roll_up_day() -> dict[str, Any]:
-            """Sum up the day; what was written is the task's return value."""
+            """Sum up the day; return what was written."""
             return take_step(roll_up, pipeline, take_step(day_of_run, get_current_context()))
 
         roll_up_day()
@@ -75,6 +75,6 @@ def daily_dag(pipeline: Pipeline) -> DAG:
 
 
 for _pipeline in all_pipelines():
-    # Airflow's window of a day is 24 hourly keys.
+    # Airflow's window of a day consists of 24 hourly keys.
     if _pipeline.schedule.every == timedelta(hours=1):
         globals()[f"daily__{_pipeline.name}"] = daily_dag(_pipeline)

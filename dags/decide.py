@@ -1,4 +1,4 @@
-"""One DAG for decisions that only a person may take: it shows what is known, waits, and carries out what was approved."""
+"""One DAG for decisions that only a person may take: it shows the facts, waits, and carries out what was approved."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DOC = """
 | discard from quarantine | reason code, or topic partition and offset | `./tidemark quarantine discard` |
 | repair the catalog | | `./tidemark doctor --repair`, for this pipeline |
 
-**When**: by hand. `show` writes what is known into its log and into the question: the exact loss, or the plan. `approve` then waits for
-you, without a task slot, as long as it takes: look at its *Required actions*. What you say is kept with your name. *Reject* skips `carry_out`.
+**When**: triggered manually. `show` writes the facts into its log and into the question: the exact loss, or the plan. `approve` then waits for
+you, without a task slot, as long as it takes: look at its *Required actions*. Your answer is kept with your name. *Reject* skips `carry_out`.
 
 **Reads** the ledger, and Kafka, the catalog or the lake as the decision needs. **Writes** the ledger; a repair also the catalog and the lake.
 
-**A failure** of `show` means that there is nothing to decide, or that the form is incomplete; the error says which. One of `carry_out` means
-that what was known has changed, or that a stream still runs: do what the error says, then clear `show`, which asks again.
+**A failure** of `show` means that there is nothing to decide, or that the form is incomplete; the error says which. A failure of `carry_out` means
+that the facts have changed, or that a stream still runs: do what the error says, then clear `show`, which asks again.
 """
 
 
 def decide_dag() -> DAG:
-    """The DAG `decide`."""
+    """Return the DAG `decide`."""
     with DAG(
         "decide",
         description="Decisions: accept a loss, adopt a topic, pin again, discard, repair; shown, then approved",
@@ -51,7 +51,7 @@ def decide_dag() -> DAG:
 
         @task(execution_timeout=timedelta(minutes=10))
         def show() -> dict[str, str]:
-            """Say what is known."""
+            """Return the question with the facts."""
             return take_step(question_of, get_current_context()["params"])
 
         approve = ApprovalOperator(
@@ -59,15 +59,15 @@ def decide_dag() -> DAG:
             subject="{{ ti.xcom_pull(task_ids='show')['subject'] }}",
             body="{{ ti.xcom_pull(task_ids='show')['body'] }}",
             params=why(),
-            # Airflow takes the end of the process that asked for the end of the one that has the answer, when the answer
-            # is quicker than that end, and fails the task: then it asks once more.
+            # If the answer comes before the process that asked has ended, Airflow takes that end for the end of the
+            # process that has the answer, and fails the task: then it asks once more.
             retries=1,
             retry_delay=timedelta(seconds=1),
         )
 
         @task(execution_timeout=timedelta(hours=1))
         def carry_out_decision(answer: Any) -> list[str]:
-            """Do what was approved; what was done is the task's return value."""
+            """Do what was approved; return what was done."""
             request = take_step(Request.of_form, get_current_context()["params"])
             return take_step(carry_out, request, **answer_of(answer))
 

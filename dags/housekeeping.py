@@ -1,4 +1,4 @@
-"""One daily DAG: removes what the registered tables have replaced, and compacts closed days, per pipeline."""
+"""One daily DAG: removes files that the registered tables have replaced, and compacts closed days, per pipeline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from include.pipelines import all_pipelines, load_pipeline
 DOC = """
 ### Housekeeping
 
-**What**: one task per pipeline. Landing files whose offsets lie wholly in registered intervals go after the pipeline's declared
-time (their rows are read from the registered revisions from then on); so do old revisions and what killed jobs left behind.
+**What**: one task per pipeline. Landing files whose offsets lie wholly in registered intervals are deleted after the pipeline's declared
+time (their rows are then read from the registered revisions), as are old revisions and files that killed jobs left behind.
 Files of empty and quarantined records stay as evidence, merged into one per fate and day. No Spark is started.
 
 **When**: daily at 03:30 UTC, between the hourly intervals. A run that was missed costs only disk space.
@@ -30,20 +30,20 @@ Files of empty and quarantined records stay as evidence, merged into one per fat
 
 - *another housekeeping is under way*: somebody runs `./tidemark housekeeping`; it is retried.
 - *service unreachable* (PostgreSQL): `./tidemark status`; it is retried.
-- Lines `left: …` in the log name what was due and was not touched, and why: `./tidemark doctor` says what to do about it.
+- Lines `left: …` in the log name what was due but not touched, and why: `./tidemark doctor` says what to do about it.
 
-The parameter `dry_run` only counts. By hand: `./tidemark housekeeping --dry-run`.
+The parameter `dry_run` only counts. On the command line: `./tidemark housekeeping --dry-run`.
 """
 
 
 def housekeeping_dag() -> DAG:
-    """The DAG `housekeeping`."""
+    """Return the DAG `housekeeping`."""
     times = (
         f"| {p.name} | landing {p.retention.landing}, revisions {p.retention.revisions} |" for p in all_pipelines()
     )
     with DAG(
         "housekeeping",
-        description="Housekeeping: what tables have replaced goes, closed days are compacted",
+        description="Housekeeping: removes what tables have replaced, compacts closed days",
         schedule=CronTriggerTimetable("30 3 * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -55,13 +55,13 @@ def housekeeping_dag() -> DAG:
             "retry_delay": timedelta(minutes=5),
             "execution_timeout": timedelta(hours=2),
         },
-        params={"dry_run": Param(False, type="boolean", description="only say what would be done")},
+        params={"dry_run": Param(False, type="boolean", description="only report what would be done")},
         doc_md=DOC.format(times="\n".join(times)),
     ) as dag:
 
         @task
         def keep(name: str) -> dict[str, Any]:
-            """Keep house for one pipeline; what was done is the task's return value."""
+            """Keep house for one pipeline; return what was done."""
             dry_run = bool(get_current_context()["params"]["dry_run"])
             return take_step(keep_house, load_pipeline(name), dry_run=dry_run)
 

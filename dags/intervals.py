@@ -47,21 +47,21 @@ Intervals that were never built (Airflow was down) are built by runs `missing__â
 | pin_ranges | the archive has not reached the interval's end (stream stopped or behind; until then the task is `up_for_reschedule`), or offsets are lost | look at `stream__{name}`; it is retried |
 | build_interval | Kafka, PostgreSQL or Spark failed; nothing was registered | the log's last line names it; it is retried |
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
-| publish | an expectation failed; the catalog is as it was | read the report; mend the data or the suite, then clear the task `pin_ranges` |
-| publish, *awaiting input* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve, and it is registered, or refuse, and the run fails; say why |
-| announce | the report could not be written, or a notification not be sent | it is retried |
-| find_missing, build_missing | the intervals that were never built could not be read, or their runs not be triggered; *skipped* is no failure: there are none, or none are asked for | it is retried |
-| announce_tables | Airflow did not take the event of a table; *skipped* is no failure: the interval has no row in that table | it is retried |
+| publish | an expectation failed; the catalog is as it was | read the report; correct the data or the suite, then clear the task `pin_ranges` |
+| publish, *awaiting input* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve to register, or refuse to fail the run; give a reason |
+| announce | the report could not be written, or a notification could not be sent | it is retried |
+| find_missing, build_missing | the intervals that were never built could not be read, or their runs could not be triggered; *skipped* is not a failure: there are none, or none are requested | it is retried |
+| announce_tables | Airflow did not accept a table's event; *skipped* is not a failure: the interval has no row in that table | it is retried |
 
-**Tells** of each table in which it registered partitions by the asset `lake.<table>`, and of the complete interval by
+**Announces** each table in which it registered partitions by the asset `lake.<table>`, and the complete interval by
 `intervals.{name}`: each time by an event without a key, for DAGs scheduled on the asset, and by one whose partition key is the
 interval's start (`2026-11-20T05:00:00`), for partition-aware DAGs.
 
-**Deadline**: an interval is registered {deadline} minutes after its end, else the DAG `watch` tells the operators, once. A task that
-fails for good leaves an alert in the Kafka topic `{alerts}`, and another one when it has succeeded since.
+**Deadline**: an interval is registered {deadline} minutes after its end, else the DAG `watch` alerts the operators, once. A task that
+fails for good leaves an alert in the Kafka topic `{alerts}`, and another one when it has succeeded since then.
 
-**Form**: from and to, the source (Kafka, or the archive), pinning again, and a dry run, which only says in the log of `pin_ranges`
-what would be read and replaced; all tasks are *skipped* then. A backfill takes the same parameters.
+**Form**: from and to, the source (Kafka, or the archive), pinning again, and a dry run, which only reports in the log of `pin_ranges`
+what would be read and replaced; then all tasks are *skipped*. A backfill takes the same parameters.
 
 Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots.
 
@@ -70,7 +70,7 @@ Running an interval again with unchanged code changes nothing: same ranges, same
 
 
 def interval_dag(pipeline: Pipeline) -> DAG:
-    """The DAG `interval__<pipeline>`."""
+    """Return the DAG `interval__<pipeline>`."""
     with DAG(
         f"interval__{pipeline.name}",
         description=f"Intervals: {pipeline.description}",
@@ -112,7 +112,7 @@ def _doc(pipeline: Pipeline) -> str:
         picture=DATA_WAY,
         description=pipeline.description,
         cron=pipeline.schedule.cron,
-        build_missing=f"A scheduled run takes {pipeline.schedule.build_missing} without it; other runs none.",
+        build_missing=f"By default a scheduled run triggers {pipeline.schedule.build_missing}, other runs none.",
         tables=", ".join(f"`lake.{table}`" for table in pipeline.tables),
         topics=str(pipeline.source),
         alerts=ALERTS,
@@ -123,9 +123,9 @@ def _doc(pipeline: Pipeline) -> str:
 
 
 def _pin(pipeline: Pipeline) -> Any:
-    """Add the task that resolves the interval to offset ranges; what it returns is the id of the attempt."""
+    """Add the task that resolves the interval to offset ranges; it returns the id of the attempt."""
 
-    # Its task slot is given back while it waits: the stream that it waits for may need it to be launched.
+    # It releases its task slot while it waits: the stream that it waits for may need the slot to be launched.
     @task.sensor(mode="reschedule", poke_interval=10, timeout=86_400)
     def pin_ranges() -> PokeReturnValue:
         """Resolve the interval to offset ranges, once; wait for the archive."""
@@ -138,39 +138,39 @@ def _pin(pipeline: Pipeline) -> Any:
 
 
 def _reconcile(attempt: Any) -> Any:
-    """Add the task that goes no further when something is unexplained."""
+    """Add the task that fails the run when something is unexplained."""
 
     @task(retries=0)
     def reconcile(attempt: str) -> None:
-        """Stop here when anything is unexplained."""
+        """Fail when anything is unexplained."""
         take_step(judge_reconciliation, int(attempt))
 
     return linked(reconcile(attempt))
 
 
 def _announce(pipeline: Pipeline, attempt: Any) -> Any:
-    """Add the task that tells of the complete interval; it returns what the tables' tasks tell of."""
+    """Add the task that announces the complete interval; it returns what the tables' tasks announce."""
     complete = interval_asset(pipeline.name)
 
     @task(outlets=[complete, UNKEYED])
     def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
-        """Write the report, end the attempt, tell that the interval is complete."""
-        told = take_step(announce_registered, int(attempt))
-        emit(outlet_events, complete, told, told["registered"])
-        return dict(told)
+        """Write the report, end the attempt, announce the complete interval."""
+        announced = take_step(announce_registered, int(attempt))
+        emit(outlet_events, complete, announced, announced["registered"])
+        return dict(announced)
 
     return linked(announce(attempt))
 
 
 def _build_missing(pipeline: Pipeline, attempt: Any) -> None:
-    """Add the tasks that trigger runs of this DAG for intervals which were never built."""
+    """Add the tasks that trigger runs of this DAG for intervals that were never built."""
 
     @task
     def find_missing() -> list[dict[str, Any]]:
         """Choose the intervals, oldest first."""
         return take_step(runs_of_missing, pipeline, get_current_context())
 
-    # After pin_ranges, which pins intervals on the way; the runs wait for this one to end (max_active_runs).
+    # After pin_ranges, which also pins earlier intervals; the runs wait for this one to end (max_active_runs).
     attempt >> (missing := find_missing())
     TriggerDagRunOperator.partial(
         task_id="build_missing",
@@ -181,13 +181,13 @@ def _build_missing(pipeline: Pipeline, attempt: Any) -> None:
 
 
 def _announce_table(table: str, announced: Any) -> None:
-    """Add the task that tells of a table's new partitions, and is skipped where the interval has none in it."""
+    """Add the task that announces a table's new partitions; it is skipped when the interval has none."""
     asset = table_asset(table)
 
-    # A task emits an event for each of its outlets when it succeeds: one task per table, so that one can be skipped.
+    # A successful task emits an event for each of its outlets, so each table has a task of its own that can be skipped.
     @task(task_id=table, outlets=[asset, UNKEYED])
     def announce_table(announced: dict[str, Any], *, outlet_events: Any = None) -> None:
-        """Tell who waits for the table."""
+        """Announce the table's partitions."""
         partitions = [each for each in announced["registered"] if each["table"] == table]
         if not partitions:
             raise AirflowSkipException("the interval registered nothing in this table")

@@ -21,13 +21,13 @@ DOC = """
 
 **What**: {description}. One Spark application: the archive query lands the topic, each speed view keeps its compacted topic.
 
-**When**: always. One run is one life of the driver; the next begins when it ends.
+**When**: always. A run lasts as long as its driver; the next run begins when it ends.
 
 **Reads** {topics}. **Writes** landing files, quarantine, {views}; commits every micro-batch in the ledger.
 
 **A failure** means that the driver died, stopped with an error, or is stalled: input waits for a query that has committed
-nothing for {stalled}. The log of the task ends with the driver's last lines. It is started again after 5 seconds, later after each
-further failure in a row, at last every 5 minutes; whatever it had not committed is read again, nothing is doubled. The
+nothing for {stalled}. The log of the task ends with the driver's last lines. It is started again after 5 seconds, with each
+further failure in a row later, at most after 5 minutes; whatever it had not committed is read again, nothing is doubled. The
 {alert_after}rd failure in a row, and every stall, leaves an alert in the Kafka topic `{alerts}`.
 
 - *offsets lost, topic recreated* (exit code 4), *wrong settings* (64), *a record cannot be decoded* (2): a restart does not help.
@@ -35,20 +35,21 @@ further failure in a row, at last every 5 minutes; whatever it had not committed
 - *another writer* (5): a driver started elsewhere holds the pipeline. Stop one: `./tidemark stream {name} --stop`.
 - *service unreachable* (6): `./tidemark status`.
 
-**Deployed code**: a driver goes on with the code that it was started with, and its page says so. {new_code}
+**Deployed code**: a driver keeps the code that it was started with, and its page says so. {new_code}
 
 **To stop it**: pause the DAG, then mark the running task as failed, or `./tidemark stream {name} --stop`.
 A restart of Airflow does not stop the driver: the next run adopts it.
 """
 
 RESTARTS = (
-    "This one is ended after its micro-batch when the new code continues where it is, and the next run starts another."
+    "When the new code can continue from its position, this driver ends after its micro-batch, and the next run starts "
+    "another."
 )
-STAYS = "`./tidemark stream {name} --stop` ends this one after its micro-batch, and the next run starts another."
+STAYS = "`./tidemark stream {name} --stop` ends this driver after its micro-batch, and the next run starts another."
 
 
 def stream_dag(pipeline: Pipeline) -> DAG:
-    """The DAG `stream__<pipeline>`."""
+    """Return the DAG `stream__<pipeline>`."""
     with DAG(
         f"stream__{pipeline.name}",
         description=f"Stream: {pipeline.description}",
@@ -56,7 +57,7 @@ def stream_dag(pipeline: Pipeline) -> DAG:
         start_date=datetime(2026, 1, 1),
         catchup=False,
         max_active_runs=1,
-        # A run fails only when a restart cannot help, or a person ends it: then none follows by itself.
+        # A run fails only when a restart cannot help, or when a person ends it: then no run follows by itself.
         max_consecutive_failed_dag_runs=1,
         is_paused_upon_creation=True,
         tags=["tidemark", "stream", pipeline.name],
@@ -78,7 +79,7 @@ def stream_dag(pipeline: Pipeline) -> DAG:
             pipeline=pipeline.name,
             retries=RETRIES,
             retry_policy=StreamBackoff(pipeline.name),
-            # While the ledger cannot be asked how often it failed.
+            # Used while the ledger cannot be asked how often the stream failed.
             retry_delay=timedelta(seconds=30),
             on_failure_callback=AlertNotifier(pipeline.name, ended_key(pipeline.name)),
         )

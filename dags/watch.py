@@ -1,4 +1,4 @@
-"""One DAG that looks every five minutes whether intervals are overdue or totals have too many keys, and what is over."""
+"""One DAG that checks every five minutes for overdue intervals and totals with too many keys, and for recoveries."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from include.pipelines import all_pipelines, load_pipeline
 DOC = """
 ### Watch
 
-**What**: looks whether each pipeline's intervals are registered by their deadline, tells the operators once when some are not, and
-once when all are. It also tells that a stream works again, that a failed task has succeeded since though nobody could be told then,
-and what a receiver of alerts missed while it was away. No Spark is started.
+**What**: checks whether each pipeline's intervals are registered by their deadline, alerts the operators once when some are not, and
+once when all are again. It also reports that a stream works again, that a failed task has since succeeded without a notice of it, and
+sends alerts that a receiver missed while it was unreachable. No Spark is started.
 
 **When**: every five minutes. Pipelines that never had an interval are left alone, and so are intervals older than {looked_back:.0f} hours:
 `./tidemark doctor` names those.
 
 **Reads** the ledger. **Writes** alerts: the ledger's table `alerts`, the Kafka topic `{alerts}`, and e-mail and webhook where
-`TIDEMARK_ALERT_SMTP` with `TIDEMARK_ALERT_EMAIL_TO`, or `TIDEMARK_ALERT_WEBHOOK`, are set; mails leave by Airflow's SMTP provider. Each says what, where, since when, and what to do.
+`TIDEMARK_ALERT_SMTP` with `TIDEMARK_ALERT_EMAIL_TO`, or `TIDEMARK_ALERT_WEBHOOK`, are set; mails are sent by Airflow's SMTP provider. Each says what, where, since when, and what to do.
 
 | pipeline | an interval is registered by its end and |
 |---|---|
 {deadlines}
 
-A view without a window that has more keys than its `max_keys` is told, too: they are kept for ever.
+A view without a window that has more keys than its `max_keys` is reported, too: they are kept for ever.
 
-A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; one that was stalled, when the stalled query has
-committed since, too.
+A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; a stalled one, when the stalled query has also
+committed since.
 
-**A failure** means that the ledger or Kafka cannot be reached; the next run looks again. An alert that one receiver refused is in
-the log, and is sent again by the next run.
+**A failure** means that the ledger or Kafka cannot be reached; the next run checks again. An alert that one receiver refused is in
+the log, and the next run sends it again.
 """
 
 
 def watch_dag() -> DAG:
-    """The DAG `watch`."""
+    """Return the DAG `watch`."""
     deadlines = (
         f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |" for p in all_pipelines()
     )
     with DAG(
         "watch",
-        description="Watch: tells of overdue intervals, once, and when they are registered",
+        description="Watch: reports overdue intervals, once, and when they are registered",
         schedule=CronTriggerTimetable("*/5 * * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -63,7 +63,7 @@ def watch_dag() -> DAG:
 
         @task
         def look() -> dict[str, dict[str, int]]:
-            """Look at every pipeline; counts by pipeline are the task's return value."""
+            """Check every pipeline; return counts by pipeline."""
             succeeded = take_step(recover_succeeded, states_of_run)
             looked = {name: take_step(overdue.watch, load_pipeline(name)) for name in (p.name for p in all_pipelines())}
             return {**looked, "tasks": {"recovered": succeeded}}

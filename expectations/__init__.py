@@ -5,17 +5,17 @@ from importlib.util import LazyLoader, find_spec, module_from_spec
 
 
 def _import_when_used(name: str) -> None:
-    """Let a package's module be imported by its first use, not by those that import it."""
+    """Import a package's module at its first use, not when it is imported."""
     spec = find_spec(name)
     if name in sys.modules or spec is None or spec.loader is None:
         return
     spec.loader = LazyLoader(spec.loader)
     sys.modules[name] = module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    # Otherwise `from parent import child` asks the module whether it is complete, which uses it.
+    # Otherwise `from parent import child` checks whether the module is complete, which counts as a use.
     parent, _, child = name.rpartition(".")
     setattr(sys.modules[parent], child, module)
 
 
-# A sixth of what Great Expectations takes to import, for three of its expectations that compare distributions.
+# It takes a sixth of Great Expectations' import time, for three expectations that compare distributions.
 _import_when_used("scipy.stats")

@@ -1,4 +1,4 @@
-"""Bounds of what is usual, as expectations."""
+"""Usual bounds as expectations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEVERITIES = {"fail": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING
 
 
 def expectations_of_bounds(bounds: UsualBounds, rows: int) -> list[Expectation]:
-    """Return the expectations of a table with so many rows; of freshness only where there is a row."""
+    """Return the expectations of a table with `rows` rows; freshness is expected only if there are rows."""
     severity = _SEVERITIES[bounds.severity]
     found: list[Expectation] = []
     if bounds.rows is not None:
@@ -36,5 +36,5 @@ def expectations_of_bounds(bounds: UsualBounds, rows: int) -> list[Expectation]:
 
 
 def _as_spark_says(moment: datetime) -> datetime:
-    """Return a time without its zone, in UTC, as Spark hands out the greatest of a column."""
+    """Return a time in UTC without its zone, like the maximum of a column from Spark."""
     return moment.astimezone(UTC).replace(tzinfo=None)

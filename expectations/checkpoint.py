@@ -29,11 +29,11 @@ from include.ledger.intervals.findings import ExpectationKey, ExpectationResult,
 from include.pipelines.spec import IDENTITY, Pipeline
 
 _COUNTED = {"result_format": "SUMMARY", "partial_unexpected_count": 0}
-"""Values that do not meet an expectation are counted, not shown: to look for them reads the table once more for each
-expectation, and to the end where there is none."""
+"""Values that do not meet an expectation are counted, not shown: looking for them reads the table once more per
+expectation, to the end where there are none."""
 
 WhenPassed = Callable[[Sequence[ExpectationResult]], None]
-"""Called with what a checkpoint's expectations found, when it passed."""
+"""Called with the results of a checkpoint's expectations when it passed."""
 
 
 class OnResult(ValidationAction):
@@ -43,21 +43,20 @@ class OnResult(ValidationAction):
     _function: Callable[[CheckpointResult], None] = PrivateAttr(default=lambda _: None)
 
     def then(self, function: Callable[[CheckpointResult], None]) -> OnResult:
-        """Set the function; returns the action."""
+        """Set the function, and return the action."""
         self._function = function
         return self
 
     def run(self, checkpoint_result: CheckpointResult, action_context: ActionContext | None = None) -> dict[str, Any]:
-        """Called by the checkpoint after its validations."""
+        """Run the function; the checkpoint calls this after its validations."""
         self._function(checkpoint_result)
         return {}
 
 
 def checkpoint_passed(result: CheckpointResult, accepted: Collection[ExpectationKey] = (), table: str = "") -> bool:
-    """Whether everything passed: an empty result, a missing one or an exception is a failure.
+    """Return whether everything passed: an empty result, a missing one or an exception is a failure.
 
-    An expectation of severity `info` need not be met, nor one of severity `warn` that is accepted; both must have
-    been checked.
+    Expectations of severity `info` need not be met, nor accepted ones of severity `warn`; both must have been checked.
     """
     runs = list(result.run_results.values())
     return bool(runs) and all(_run_passed(each, accepted, table) for each in runs)
@@ -90,7 +89,7 @@ _SEVERITIES: Mapping[FailureSeverity, Severity] = {
 
 
 def _severity(result: Any) -> Severity:
-    """Return what follows; what raised an error has failed, and so has what is declared to be nothing else."""
+    """Return the severity: `fail` for an expectation that raised an error or declares no severity."""
     if _raised(result):
         return "fail"
     declared = getattr(result.expectation_config, "severity", None) or FailureSeverity.CRITICAL
@@ -107,10 +106,10 @@ def _raised(result: Any) -> bool:
 def expectations_of(
     pipeline: Pipeline, table: str, rows: int, usual: UsualBounds = UNKNOWN_BOUNDS
 ) -> list[Expectation]:
-    """The table's expectations: rows as the ledger counts them, identity once, then the pipeline's own.
+    """Return the table's expectations: the ledger's number of rows, unique identities, then the pipeline's own.
 
-    An empty frame or a column of nulls would pass most expectations, so the row count comes first. What is usual
-    comes last. Of an archive table without a row, which is judged only where rows are usual, nothing more is expected.
+    An empty frame or a column of nulls would pass most expectations, so the row count comes first. Usual bounds come
+    last. An archive table without rows, which is judged only where rows are usual, has none of the pipeline's own.
     """
     own = importlib.import_module(f"expectations.{pipeline.name}").SUITES
     shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows)]
@@ -132,7 +131,7 @@ def run_checkpoint(
 ) -> tuple[bool, list[ExpectationResult]]:
     """Validate a table's rows; `on_pass` runs inside the checkpoint's action when all passed.
 
-    Warnings that a person `accepted` need not be met. Rows that do not meet an expectation are shown by the columns
+    Warnings that a person `accepted` need not be met. Rows that do not meet an expectation are shown with the columns
     `named_by`.
     """
     found: list[ExpectationResult] = []
@@ -150,9 +149,9 @@ def run_checkpoint(
 def _with_examples(
     table: str, first: CheckpointResult, frame: DataFrame, named_by: Sequence[str]
 ) -> list[ExpectationResult]:
-    """Return the results with the first rows that do not meet them: asked once more, of what was missed only.
+    """Return the results with the first rows that do not meet them, by a second run of the missed expectations.
 
-    To name rows costs a job for each expectation, also for those that are met.
+    Naming rows costs a job per expectation, even for those that are met.
     """
     raw = [each for run in first.run_results.values() for each in run.results]
     missed = [each.expectation_config.to_domain_obj() for each in raw if not each.success and not _raised(each)]
@@ -176,7 +175,7 @@ def _run(
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     source = context.data_sources.add_or_update_spark("lake", persist=False)
     batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("revision")
-    # Copies: an expectation belongs to one suite only.
+    # Copied, because an expectation belongs to only one suite.
     suite = context.suites.add(gx.ExpectationSuite(name=table, expectations=[copy(each) for each in expectations]))
     validation = context.validation_definitions.add(gx.ValidationDefinition(name=table, data=batch, suite=suite))
     checkpoint = gx.Checkpoint(
@@ -208,7 +207,7 @@ def _result(table: str, result: Any) -> ExpectationResult:
 
 
 def _measured(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
-    """Return what an expectation measured, and the least and the greatest value with which it is met.
+    """Return the measured value of an expectation, and the smallest and the largest value with which it is met.
 
     An expectation over rows measures the share of them that met it.
     """
@@ -222,13 +221,13 @@ def _measured(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[float
 
 
 def _number(value: Any) -> float | None:
-    # The ledger's JSON knows no NaN.
+    # The ledger's JSON has no NaN.
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     return float(value) if is_number else None
 
 
 def in_words(kind: str, arguments: dict[str, Any]) -> str:
-    """An expectation as a sentence, e.g. `values of device_id are never null`."""
+    """Return an expectation as a sentence, e.g. `device_id is never null`."""
     column = arguments.get("column", "")
     columns = ", ".join(arguments.get("column_list", []))
     low, high = arguments.get("min_value"), arguments.get("max_value")

@@ -1,6 +1,6 @@
-"""What is usual of an archive table: rows and freshness of the registered intervals before one.
+"""What is usual for an archive table, by rows and freshness of earlier registered intervals.
 
-What lies outside is told, and holds nothing up: a quiet night is no error. Where it is to wait for a person, a suite
+Unusual values are reported and hold nothing up: a quiet night is not an error. To make them wait for a person, a suite
 file declares `USUAL`, e.g. `USUAL = Usual(at_least=24, factor=3, severity="warn")`, or `USUAL = None` for no bounds.
 """
 
@@ -20,17 +20,18 @@ from include.settings import settings
 from include.times import Interval
 
 _LEAST_LAG = timedelta(minutes=1)
-"""Where rows come until the very end, some are allowed to be missing there."""
+"""Least allowed gap between the newest row and the interval's end, where rows usually come until the very end."""
 
 
 @dataclass(frozen=True)
 class Usual:
-    """How far an interval may lie outside of what earlier ones had."""
+    """How far an interval may lie outside the range of earlier ones."""
 
     at_least: int = 48
-    """Earlier registered intervals below which nothing is called usual."""
+    """Earlier registered intervals that are needed before anything counts as usual."""
     factor: float = 2.0
-    """Rows may lie between the least divided by it and the most times it; the same of the age of the newest row."""
+    """Rows may lie between the minimum divided by it and the maximum times it; the newest row's age may reach its
+    maximum times it."""
     severity: Severity = "warn"
 
     def __post_init__(self) -> None:
@@ -44,12 +45,12 @@ class UsualBounds:
 
     severity: Severity = "warn"
     intervals: int = 0
-    """Earlier registered intervals that they come from."""
+    """Number of earlier registered intervals behind the bounds."""
     rows: tuple[int, int] | None = None
     newest_after: datetime | None = None
-    """The newest event time lies at or after it, UTC."""
+    """The newest event time must not be before it, UTC."""
     not_checked: tuple[str, ...] = ()
-    """What has no bounds, and why; a sentence each."""
+    """What has no bounds and why, a sentence each."""
 
     @property
     def expects_rows(self) -> bool:
@@ -61,7 +62,7 @@ UNKNOWN_BOUNDS = UsualBounds()
 
 
 def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
-    """Return what the ledger's registered intervals before one suggest of the archive table."""
+    """Return the bounds that earlier registered intervals suggest for the archive table."""
     told = Usual(severity=settings().unusual)
     usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", told)
     if usual is None:
