@@ -324,7 +324,7 @@ def test_replayed_records_are_told_beside_the_equation() -> None:
     verdict = published()
     verdict["records"]["replayed"] = 1_204
     text = Page(render_report(verdict, findings())).text
-    assert "1,204 records came out of quarantine by a replay" in text
+    assert "a replay delivered 1,204 records from quarantine" in text
     assert "The equation holds" in text
     assert "replay" not in Page(render_report(published(), findings())).text
 

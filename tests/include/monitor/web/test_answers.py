@@ -54,7 +54,7 @@ def test_page_of_a_key_tells_all_of_its_windows(client: httpx.Client) -> None:
     told = client.get(PAGE, params={"format": "json", "column": "zipcode", "key": "1"}).json()
     assert [(row["key"], row["start"]) for row in told["rows"]] == [(["1"], "2026-11-11T05:02:00Z")]
     nothing = client.get(PAGE, params={"column": "zipcode", "key": "' OR 1=1 --"})
-    assert "No window holds such a key" in nothing.text
+    assert "No window has this key" in nothing.text
 
 
 def test_page_of_a_total_tells_its_largest_keys_without_a_window(client: httpx.Client) -> None:
