@@ -8,21 +8,28 @@ from typing import Any
 
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from include import kafka
+from include import kafka, lake
+from include.airflow import drivers
 from include.airflow.api import AirflowApi
 from include.errors import ServiceUnreachable, TidemarkError
 from include.kafka.sources import describe_source, source_topic_partitions
+from include.lake import object_store
 from include.ledger import lineage
 from include.ledger.archive.micro_batches import positions
+from include.ledger.streams import launches
 from include.pipelines.spec import Avro, Pipeline
 from include.producing.generate import produce
 from include.services import airflow, supervisor
+from include.spark.jars import ensure_fetched
 
 EVENTS = 20_000
 BAD_FRACTION = 0.01
 
 PATIENCE = 1200
 """Seconds that the stream, and then the interval, may take on a slow machine; a run that fails is told at once."""
+
+_LOOKED_AT = 5
+"""Newest launches of the stream that are looked at for one that failed."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
 
     Raises ServiceUnreachable when a part does not come up, TidemarkError when a run fails.
     """
+    _prepare_lake(progress)
     supervisor.up(["kafka", "postgres", *needed_by(pipeline), "airflow"], progress)
     progress(f"producing {EVENTS} messages over the last three hours")
     produce(pipeline, events=EVENTS, bad_fraction=BAD_FRACTION)
@@ -50,15 +58,10 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     stream, interval = f"stream__{pipeline.name}", f"interval__{pipeline.name}"
     _wait("Airflow to read the DAGs", lambda: {stream, interval} <= api.dag_ids(), 120, _import_errors(api))
     before = {run["dag_run_id"] for run in api.runs(interval)}
-    old = {run["dag_run_id"] for run in api.runs(stream) if run["state"] == "failed"}
+    trouble = _trouble_of_stream(pipeline, api, stream, progress)
     progress(f"unpausing {stream} and {interval}: Airflow starts the Spark stream")
     api.set_paused(stream, False)
-    _wait(
-        "the stream to catch up with the topic",
-        lambda: _caught_up(pipeline),
-        PATIENCE,
-        lambda: _failed(api, stream, old),
-    )
+    _wait("the stream to catch up with the topic", lambda: _caught_up(pipeline), PATIENCE, trouble)
     # Unpausing schedules the last complete interval by itself, the first time.
     api.set_paused(interval, False)
     if before:
@@ -67,6 +70,17 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     run = _wait_for_run(api, interval, before, progress)
     verdict = lineage.verdict_of_run(f"airflow {run}")
     return DemoResult(address, airflow.USER, airflow.password(), run, verdict)
+
+
+def _prepare_lake(progress: Callable[[str], None]) -> None:
+    """Fetch what a lake in a bucket needs. Raises ServiceUnreachable when there is no such bucket, or it refuses."""
+    if not object_store.is_bucket_uri(lake.root()):
+        return
+    if not lake.root_is_available():
+        raise ServiceUnreachable(
+            f"the lake {lake.root()}: the bucket does not exist", remedy="make it, or correct TIDEMARK_LAKE"
+        )
+    ensure_fetched("s3", progress)
 
 
 def needed_by(pipeline: Pipeline) -> tuple[str, ...]:
@@ -97,11 +111,32 @@ def _caught_up(pipeline: Pipeline) -> bool:
     return all(positions(pipeline.name, query).get(tp, 0) >= end for query in queries for tp, (_, end) in ends.items())
 
 
-def _failed(api: AirflowApi, dag: str, old: set[str]) -> str:
-    """Return a text when the newest run failed, unless it is an `old` one: a stream is stopped by failing its run."""
-    newest = api.runs(dag)[:1]
-    failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
-    return f"run {failed[0]} of {dag} failed" if failed else ""
+def _trouble_of_stream(
+    pipeline: Pipeline, api: AirflowApi, dag: str, progress: Callable[[str], None]
+) -> Callable[[], str]:
+    """Return a function that says why drivers failed, and returns a text when the newest run failed.
+
+    What failed before this call is left out: also a stream that is stopped has a failed run.
+    """
+    old = {run["dag_run_id"] for run in api.runs(dag) if run["state"] == "failed"}
+    told = {launch.id for launch in launches.recent(pipeline.name, _LOOKED_AT)}
+
+    def look() -> str:
+        tell_failures(pipeline, told, progress)
+        newest = api.runs(dag)[:1]
+        failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
+        return f"run {failed[0]} of {dag} failed" if failed else ""
+
+    return look
+
+
+def tell_failures(pipeline: Pipeline, told: set[str], progress: Callable[[str], None]) -> None:
+    """Say why drivers of the stream failed that are not in `told`, and add them: Airflow starts the next one."""
+    for launch in reversed(launches.recent(pipeline.name, _LOOKED_AT)):
+        if launch.exit_code and launch.id not in told:
+            told.add(launch.id)
+            last = "".join(drivers.tail(launch)[-1:])
+            progress(f"  the stream's driver ended with exit code {launch.exit_code}: {last or launch.log}")
 
 
 def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callable[[str], None]) -> str:

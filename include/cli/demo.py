@@ -32,13 +32,13 @@ def demo(
         [[f"lake.{r['table']}", r["partition"], r["rows"], r["content_hash"]] for r in result.verdict["registered"]],
     )
     console.print()
-    report = result.verdict["report"]
+    pages = f"{result.airflow.rstrip('/')}/tidemark"
     archive = next((r for r in result.verdict["registered"] if r["table"] == declared.table), None)
     print_facts(
         {
             "Airflow": f"{result.airflow}  (user {result.user}, password {result.password})",
-            "Pages": f"{result.airflow.rstrip('/')}/tidemark/  (with the same login)",
-            "Report": report if "://" in report else f"file://{report}",
+            "Pages": f"{pages}/  (with the same login)",
+            "Report": _report(pages, declared.name, result.verdict["report"]),
             "Records": _sum_of_fates(result.verdict["records"]),
             "Reconciled": _key_counts(result.verdict["reconciliation"]),
             "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
@@ -47,6 +47,13 @@ def demo(
             "Stop it all": "./tidemark down",
         }
     )
+
+
+def _report(pages: str, pipeline: str, location: str) -> str:
+    """Return where a browser finds the interval's report: its file, or its page where the file lies in a bucket."""
+    if "://" not in location:
+        return f"file://{location}"
+    return f"{pages}/intervals/{pipeline}/{location.rsplit('/', 1)[-1].removesuffix('.html')}/report"
 
 
 def _sum_of_fates(records: dict[str, int]) -> str:

@@ -79,32 +79,64 @@ def binary() -> Path:
     return tool_environment("s3-server") / "weed"
 
 
+@dataclass
+class RunningServer:
+    """The program of a server on loopback, which may be killed and started again with its data, ports and users."""
+
+    folder: Path
+    server: S3Server
+    ports: dict[str, int]
+    knows_users: bool = True
+    _process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def below(cls, folder: Path, *, knows_users: bool = True) -> RunningServer:
+        """Return a server, not started yet, with its data in the folder."""
+        ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        return cls(folder, S3Server(f"http://127.0.0.1:{ports['s3']}"), ports, knows_users)
+
+    def start(self, secret_key: str = "") -> None:
+        """Start the program and wait until it serves the bucket; `secret_key`: the one it accepts in place of ours."""
+        accepted = replace(self.server, secret_key=secret_key or self.server.secret_key)
+        with (self.folder / "server.log").open("a") as log:
+            process = subprocess.Popen(self._command(accepted), stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+        self._process = process
+        wait_for("the S3 server", lambda: process.poll() is not None or _has_bucket(accepted), 60)
+        assert process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _command(self, accepted: S3Server) -> list[str]:
+        command = [str(binary()), "-logtostderr=true", "server", f"-dir={self.folder}", "-ip=127.0.0.1"]
+        # A bucket that does not exist is not made by writing to it, as in AWS.
+        command += ["-ip.bind=127.0.0.1", "-filer", "-s3", "-s3.ip.bind=127.0.0.1", "-s3.autoCreateBucket=false"]
+        if self.knows_users:
+            credentials = [{"accessKey": accepted.access_key, "secretKey": accepted.secret_key}]
+            identity = {"name": "lake", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List"]}
+            config = self.folder / "s3.json"
+            write_private(config, json.dumps({"identities": [identity]}))
+            command.append(f"-s3.config={config}")
+        command += ["-volume.max=100", "-master.volumeSizeLimitMB=64", "-master.electionTimeout=1s"]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        for name, port in self.ports.items():
+            part, _, grpc = name.partition(".")
+            command.append(f"-{part}.port{'.grpc' if grpc else ''}={port}")
+        return command
+
+
 @contextmanager
 def serving(folder: Path, *, knows_users: bool = True) -> Iterator[S3Server]:
     """A server on loopback with its data in the folder, until the end of the block; without users it serves anybody."""
-    ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
-    server = S3Server(f"http://127.0.0.1:{ports['s3']}")
-    command = [str(binary()), "-logtostderr=true", "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command += ["-filer", "-s3", "-s3.ip.bind=127.0.0.1", "-volume.max=100"]
-    if knows_users:
-        credentials = [{"accessKey": server.access_key, "secretKey": server.secret_key}]
-        identity = {"name": "lake", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List"]}
-        config = folder / "s3.json"
-        write_private(config, json.dumps({"identities": [identity]}))
-        command.append(f"-s3.config={config}")
-    command += ["-master.volumeSizeLimitMB=64", "-master.electionTimeout=1s", "-s3.port.iceberg=0", "-s3.port.lance=0"]
-    for name, port in ports.items():
-        part, _, grpc = name.partition(".")
-        command.append(f"-{part}.port{'.grpc' if grpc else ''}={port}")
-    with (folder / "server.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+    running = RunningServer.below(folder, knows_users=knows_users)
     try:
-        wait_for("the S3 server", lambda: process.poll() is not None or _has_bucket(server), 60)
-        assert process.poll() is None, (folder / "server.log").read_text()[-2000:]
-        yield server
+        running.start()
+        yield running.server
     finally:
-        process.kill()
-        process.wait()
+        running.kill()
 
 
 @contextmanager
