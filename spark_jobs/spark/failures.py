@@ -17,6 +17,7 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include import errors, lake
 from include.errors import (
@@ -83,6 +84,17 @@ def translate(error: Exception) -> TidemarkError | None:
     chain = list(_chain(error))
     known = (meaning(each) for meaning in _MEANINGS for each in chain)
     return next((each for each in known if each is not None), None)
+
+
+def end_of_query(query: StreamingQuery) -> Exception | None:
+    """Return what a query ended with, with the Java exceptions behind it; None while it runs or was stopped.
+
+    Of an exception that it has no class for, such as a store's in the query's own thread, PySpark keeps only the text.
+    """
+    failed = None if query.isActive else query.exception()
+    if failed is not None:
+        failed._origin = query._jsq.exception().get()  # type: ignore[attr-defined]
+    return failed
 
 
 def is_unresolved(error: Exception) -> bool:

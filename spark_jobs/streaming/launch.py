@@ -8,6 +8,7 @@ from collections.abc import Callable
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.streams import launches
 from include.spark import yarn
+from spark_jobs.spark.failures import translate
 from spark_jobs.spark.log import log_of
 
 
@@ -16,8 +17,10 @@ def noting_end(run: Callable[[], int]) -> int:
     _note_application()
     try:
         code = run()
-    except TidemarkError as error:
-        _note(error.exit_code)
+    except Exception as error:
+        # The edge of the process (`run_entry`): this is the exit code with which it is about to end.
+        meaning = error if isinstance(error, TidemarkError) else translate(error)
+        _note(meaning.exit_code if meaning else TidemarkError.exit_code)
         raise
     _note(code)
     return code

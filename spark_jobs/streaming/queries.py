@@ -25,7 +25,7 @@ from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
-from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
+from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause
 from spark_jobs.spark.log import log_of
 
 
@@ -185,7 +185,7 @@ class StreamQueries(ABC):
 
     def _failure(self, name: str, query: StreamingQuery) -> Exception | None:
         """Return the error that ended a query, with its original type; None while it runs or was stopped."""
-        failed = None if query.isActive else query.exception()
+        failed = end_of_query(query)
         return failed and self._thrown.get(name, failed)
 
     def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:

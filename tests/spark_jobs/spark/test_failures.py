@@ -102,6 +102,23 @@ def test_broker_that_does_not_answer_is_an_outage(spark: Any) -> None:
     assert isinstance(translate(failure_of(computed(topic))), ServiceUnreachable)
 
 
+def test_outage_in_the_thread_of_a_query_is_an_outage_when_the_query_has_ended(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    from spark_jobs.spark.failures import end_of_query, root_cause, translate
+
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000"}
+    options |= {"kafka.request.timeout.ms": "1000", "subscribe": "t", "fetchOffset.numRetries": "1"}
+    writer = spark.readStream.format("kafka").options(**options).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", tmp_path.as_uri()).start()
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(60)
+    failed = end_of_query(query)
+    assert failed is not None
+    assert isinstance(translate(failed), ServiceUnreachable)
+    assert root_cause(failed).startswith("TimeoutException: ")
+
+
 def test_brokers_name_that_nobody_knows_is_an_outage(spark: Any) -> None:
     from spark_jobs.spark.failures import translate
 

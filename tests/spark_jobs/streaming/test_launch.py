@@ -1,0 +1,38 @@
+"""Whoever launched a stream's driver is told how it ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.errors import OffsetsLost
+from include.ledger.streams import launches
+from spark_jobs.streaming.launch import noting_end
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+
+@pytest.mark.parametrize(
+    ("thrown", "code"),
+    [
+        (OffsetsLost("gone"), 4),
+        # Not of Tidemark's tree: what it means is told by its type, as by the exit code of the process.
+        (ConnectionRefusedError(111, "Connection refused"), 6),
+        (ValueError("a bug"), 1),
+    ],
+)
+def test_exit_code_is_noted_when_a_stream_fails(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, thrown: Exception, code: int
+) -> None:
+    launch = f"ends-with-{code}"
+    launches.note_intent(launch, "nest_cameras", "here", "log")
+    monkeypatch.setenv("TIDEMARK_LAUNCH", launch)
+
+    def run() -> int:
+        raise thrown
+
+    with pytest.raises(type(thrown)):
+        noting_end(run)
+    noted = launches.find(launch)
+    assert noted is not None
+    assert noted.exit_code == code
