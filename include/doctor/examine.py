@@ -21,7 +21,7 @@ from include.errors import TidemarkError
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
-from include.ledger.lineage import registered_partitions
+from include.ledger.lineage import registered_outside, registered_partitions
 from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import all_pipelines
@@ -187,6 +187,7 @@ def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
 
 def _tables(*, deep: bool) -> Iterator[Finding]:
     try:
+        yield from _elsewhere()
         for pipeline in all_pipelines():
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
@@ -199,6 +200,13 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
             yield from outputs_behind(pipeline)
     except TidemarkError as error:
         yield Finding(False, f"ledger and catalog cannot be read: {error.message}", error.remedy)
+
+
+def _elsewhere() -> Iterator[Finding]:
+    # Whoever has moved the lake may leave them where they are; whoever has not, sees all other files missing below.
+    if outside := registered_outside(lake.root()):
+        what = f"{len(outside)} registered revisions lie outside of the lake {lake.root()}, such as {outside[0]}"
+        yield Finding(True, what, "set TIDEMARK_LAKE to the lake in which they were built", notice=True)
 
 
 def unproved(pipeline: Pipeline) -> Iterator[Finding]:

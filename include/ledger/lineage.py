@@ -79,6 +79,14 @@ def registered_partitions(table: str) -> list[str]:
         return list(ledger.scalars(wanted.order_by(Revision.table_partition)))
 
 
+def registered_outside(lake: str) -> list[str]:
+    """Return the locations of registered revisions that do not lie below a lake's URI, in order."""
+    wanted = select(Revision.location).where(Revision.state == "registered")
+    wanted = wanted.where(~Revision.location.startswith(f"{lake}/", autoescape=True))
+    with session() as ledger:
+        return list(ledger.scalars(wanted.order_by(Revision.location)))
+
+
 def revisions_of_partition(table: str, partition: str) -> list[History]:
     """Return all revisions that a table partition ever had, newest first."""
     wanted = (
