@@ -159,7 +159,7 @@ def imports_between(units: tuple[str, ...], folder: str) -> Iterator[tuple[str, 
 
 
 @pytest.mark.parametrize(("folder", "units"), [("include", INCLUDE), ("spark_jobs", SPARK_JOBS)])
-def test_each_package_imports_only_packages_below_it(folder: str, units: tuple[str, ...]) -> None:
+def test_package_imports_only_packages_below_it_when_it_imports(folder: str, units: tuple[str, ...]) -> None:
     rank = {unit: number for number, unit in enumerate(units)}
     upward = [
         f"{module} imports {imported}"
@@ -170,14 +170,14 @@ def test_each_package_imports_only_packages_below_it(folder: str, units: tuple[s
 
 
 @pytest.mark.parametrize(("folder", "units"), [("include", INCLUDE), ("spark_jobs", SPARK_JOBS)])
-def test_every_unit_of_the_order_exists_and_every_package_has_its_place(folder: str, units: tuple[str, ...]) -> None:
+def test_unit_has_its_place_when_the_order_lists_it(folder: str, units: tuple[str, ...]) -> None:
     assert not set(units) - modules().keys()
     for module in modules():
         if module.startswith(f"{folder}.") and module.count(".") == 1:
             assert module in units or folder == "spark_jobs", f"{module} has no place in the order"
 
 
-def test_modules_import_each_other_in_one_direction_only() -> None:
+def test_modules_import_in_one_direction_only_when_they_import_each_other() -> None:
     # A package's own `__init__` only passes on what its modules define.
     graph = {
         module: {each for each in project_imports(module) if not module.startswith(f"{each}.")}
@@ -192,7 +192,7 @@ def test_modules_import_each_other_in_one_direction_only() -> None:
     assert cycle == ""
 
 
-def test_include_never_imports_the_spark_side() -> None:
+def test_include_never_imports_the_spark_side_when_it_imports() -> None:
     for module in modules():
         if module.startswith("include."):
             upward = [each for each in project_imports(module) if not each.startswith("include")]
@@ -200,12 +200,12 @@ def test_include_never_imports_the_spark_side() -> None:
 
 
 @pytest.mark.parametrize("folder", ["dags", "include"])
-def test_light_folder_never_imports_a_heavy_library(folder: str) -> None:
+def test_light_folder_imports_no_heavy_library_when_it_is_imported(folder: str) -> None:
     for path in (REPOSITORY / folder).rglob("*.py"):
         assert not libraries(path) & HEAVY, path
 
 
-def test_airflow_is_imported_by_dags_and_its_own_folder_only() -> None:
+def test_airflow_is_imported_only_by_dags_and_its_folder_when_it_is_used() -> None:
     for folder in ("include", "spark_jobs", "expectations"):
         for path in (REPOSITORY / folder).rglob("*.py"):
             if "airflow" in path.parts or path == REPOSITORY / MAIL:
@@ -224,7 +224,7 @@ def sql_names(path: Path) -> set[str]:
     return names
 
 
-def test_sql_stays_in_the_ledger_and_in_the_reader_of_the_metastore() -> None:
+def test_sql_stays_in_the_ledger_and_the_metastore_s_reader_when_it_is_written() -> None:
     # Others build addresses at most.
     addresses = {"make_url", "URL", "ArgumentError"}
     for module, path in modules().items():
@@ -233,14 +233,14 @@ def test_sql_stays_in_the_ledger_and_in_the_reader_of_the_metastore() -> None:
             assert not {each for each in project_imports(module) if each == "include.ledger.models"}, module
 
 
-def test_ledger_imports_neither_the_client_of_kafka_nor_the_lake() -> None:
+def test_ledger_imports_neither_kafka_s_client_nor_the_lake_when_it_is_imported() -> None:
     for module in modules():
         if module.startswith("include.ledger"):
             outside = {each for each in project_imports(module) if each.startswith(("include.kafka", "include.lake"))}
             assert not outside - {"include.kafka_security"}, (module, outside)
 
 
-def test_kafka_is_read_by_spark_in_one_module_only() -> None:
+def test_one_module_reads_kafka_when_spark_does() -> None:
     readers = [
         path.name
         for path in (REPOSITORY / "spark_jobs").rglob("*.py")
@@ -249,26 +249,26 @@ def test_kafka_is_read_by_spark_in_one_module_only() -> None:
     assert readers == ["kafka_source.py"]
 
 
-def test_no_spark_module_shadows_a_library() -> None:
+def test_spark_module_shadows_no_library_when_it_is_named() -> None:
     # spark-submit puts spark_jobs/ first on sys.path.
     names = {path.stem for path in (REPOSITORY / "spark_jobs").iterdir()}
     assert not names & (set(sys.stdlib_module_names) | {"delta", "avro", "kafka", "pyspark", "pyarrow", "py4j"})
 
 
-def test_importing_the_command_loads_no_heavy_library() -> None:
+def test_no_heavy_library_is_loaded_when_the_command_is_imported() -> None:
     code = f"import sys, include.cli.__main__; sys.exit(bool(set(sys.modules) & {HEAVY!r}))"
     result = subprocess.run([sys.executable, "-c", code], env=os.environ, cwd=REPOSITORY, check=False)
     assert result.returncode == 0
 
 
-def test_no_module_is_longer_than_a_reader_keeps_in_mind() -> None:
+def test_module_stays_short_when_it_grows() -> None:
     lengths = {
         path.relative_to(REPOSITORY).as_posix(): len(path.read_text().splitlines()) for path in modules().values()
     }
     assert not {path: lines for path, lines in lengths.items() if lines > MODULE_LINES and path not in LONG}
 
 
-def test_entries_only_parse_arguments_and_run() -> None:
+def test_entry_only_parses_arguments_and_runs_when_spark_submit_starts_it() -> None:
     entries = [path for path in (REPOSITORY / "spark_jobs").glob("*.py") if path.name != "__init__.py"]
     assert {path.name for path in entries} >= {"stream.py", "build_interval.py", "publish.py"}
     for path in entries:
@@ -276,7 +276,7 @@ def test_entries_only_parse_arguments_and_run() -> None:
         assert '__name__ == "__main__"' in path.read_text(), f"{path.name} is no entry"
 
 
-def test_no_folder_holds_more_modules_than_a_reader_takes_in() -> None:
+def test_folder_holds_few_modules_when_it_grows() -> None:
     folders = {path.parent for path in modules().values()}
     crowded = {
         folder.relative_to(REPOSITORY).as_posix(): count
@@ -288,7 +288,7 @@ def test_no_folder_holds_more_modules_than_a_reader_takes_in() -> None:
     assert not crowded
 
 
-def test_no_two_modules_are_named_by_the_same_words() -> None:
+def test_words_differ_when_two_modules_are_named() -> None:
     seen: dict[frozenset[str], Path] = {}
     for path in modules().values():
         words = frozenset(path.stem.split("_"))
@@ -297,7 +297,7 @@ def test_no_two_modules_are_named_by_the_same_words() -> None:
             assert other.stem == path.stem, f"{other} and {path} have the same words in another order"
 
 
-def test_tests_mirror_the_packages() -> None:
+def test_tests_mirror_the_packages_when_they_are_listed() -> None:
     tests = REPOSITORY / "tests"
     for side in ("include", "spark_jobs"):
         for folder in (path for path in (tests / side).iterdir() if path.is_dir() and path.name != "__pycache__"):

@@ -67,17 +67,17 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_each_pipeline_has_a_stream_an_interval_and_a_daily_dag(parsed: dict[str, Any]) -> None:
+def test_stream_interval_and_daily_dag_exist_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
     of_pipelines = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream", "daily")}
     assert set(parsed["dags"]) == {"housekeeping", "watch", "decide"} | of_pipelines
     assert all(dag["paused"] for dag in parsed["dags"].values())
 
 
-def test_parsing_loads_no_heavy_library_and_needs_no_service(parsed: dict[str, Any]) -> None:
+def test_no_heavy_library_and_no_service_is_needed_when_dags_are_parsed(parsed: dict[str, Any]) -> None:
     assert parsed["heavy"] == []
 
 
-def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) -> None:
+def test_interval_publishes_only_when_it_was_reconciled(parsed: dict[str, Any]) -> None:
     tasks = parsed["dags"]["interval__nest_cameras"]["tasks"]
     tables = {f"announce_tables.{table}" for table in ("nest_cameras", "nest_cameras_hourly_counts")}
     missing = {"find_missing", "build_missing"}
@@ -92,13 +92,13 @@ def test_interval_publishes_only_after_reconciliation(parsed: dict[str, Any]) ->
     assert (tasks["find_missing"], tasks["build_missing"]) == (["build_missing"], [])
 
 
-def test_spark_is_started_by_spark_submit_operators_only(parsed: dict[str, Any]) -> None:
+def test_spark_submit_operators_are_used_when_spark_is_started(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["interval__nest_cameras"]["spark"] == ["build_interval", "publish"]
     assert parsed["dags"]["stream__nest_cameras"]["spark"] == ["stream"]
     assert parsed["dags"]["housekeeping"]["spark"] == []
 
 
-def test_spark_drivers_of_intervals_share_a_pool_and_other_tasks_take_none_of_it(parsed: dict[str, Any]) -> None:
+def test_pool_is_shared_when_spark_drivers_of_intervals_run(parsed: dict[str, Any]) -> None:
     pools = parsed["dags"]["interval__nest_cameras"]["pools"]
     of_spark = {task for task, (pool, _) in pools.items() if pool == "tidemark_spark"}
     assert of_spark == {"build_interval", "publish"}
@@ -106,14 +106,14 @@ def test_spark_drivers_of_intervals_share_a_pool_and_other_tasks_take_none_of_it
     assert parsed["dags"]["stream__nest_cameras"]["pools"] == {"stream": ["default_pool", 1]}
 
 
-def test_form_asks_which_interval_and_how(parsed: dict[str, Any]) -> None:
+def test_form_asks_which_interval_and_how_when_a_run_is_triggered(parsed: dict[str, Any]) -> None:
     sections = parsed["dags"]["interval__nest_cameras"]["form"]
     which, how = "Which interval", "How"
     sought = {"from": which, "to": which, "source": how, "repin": how, "dry_run": how}
     assert sections == {**sought, "build_missing": "Missing intervals"}
 
 
-def test_tasks_link_to_the_pages_about_what_they_work_on(parsed: dict[str, Any]) -> None:
+def test_task_links_to_a_page_when_the_page_is_about_what_it_works_on(parsed: dict[str, Any]) -> None:
     links = parsed["dags"]["interval__nest_cameras"]["links"]
     steps = ("pin_ranges", "build_interval", "reconcile", "publish", "announce")
     assert {task: links[task] for task in steps} == {task: ["Interval page", "Stream page"] for task in steps}
@@ -139,7 +139,7 @@ print("RESULT" + json.dumps(seconds))
 """
 
 
-def test_each_dag_file_is_parsed_in_half_a_second(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_dag_file_is_read_in_half_a_second_when_it_is_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
     files = sorted(path.stem for path in (REPOSITORY / "dags").glob("*.py"))
     seconds = run_script(PARSE_TIMES, tmp_path_factory.mktemp("airflow"), *files)
     assert {name for name, each in seconds.items() if each > 0.5} == set(), seconds
@@ -157,25 +157,27 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def test_example_follows_a_table_by_both_kinds_of_event(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_example_follows_a_table_by_both_kinds_of_event_when_it_is_parsed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     assert run_script(EXAMPLE, tmp_path_factory.mktemp("airflow")) == {
         "each_interval_of_nest_cameras": "AssetTriggeredTimetable",
         "each_day_of_nest_cameras": "PartitionedAssetTimetable",
     }
 
 
-def test_housekeeping_has_one_task_per_pipeline_that_waits_for_no_other(parsed: dict[str, Any]) -> None:
+def test_housekeeping_has_a_task_that_waits_for_no_other_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["housekeeping"]["tasks"] == {name: [] for name in pipeline_names()}
     assert "| nest_cameras | landing 2d, revisions 7d |" in parsed["dags"]["housekeeping"]["doc"]
 
 
-def test_docs_tell_the_operator_what_a_failure_means(parsed: dict[str, Any]) -> None:
+def test_docs_explain_a_failure_when_the_operator_reads_them(parsed: dict[str, Any]) -> None:
     for dag in parsed["dags"].values():
         for word in ("**What**", "**When**", "**Reads**", "failure"):
             assert word in dag["doc"]
 
 
-def test_serialized_dags_hold_no_secret(parsed: dict[str, Any]) -> None:
+def test_no_secret_is_shown_when_dags_are_serialized(parsed: dict[str, Any]) -> None:
     for dag in parsed["dags"].values():
         assert "canary" not in dag["serialized"]
 
@@ -202,7 +204,7 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def test_run_takes_its_parameters_or_its_data_interval_or_the_last_complete_one(
+def test_run_takes_the_last_complete_interval_when_it_has_neither_parameters_nor_a_data_interval(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     # Airflow gives a run without a logical date no data interval at all.

@@ -37,7 +37,7 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return [each for each in json.loads(path.read_text())["cells"] if each["cell_type"] == "code"]
 
 
-def test_notebook_is_kept_without_outputs() -> None:
+def test_no_outputs_are_kept_when_the_notebook_is_committed() -> None:
     assert cells(NOTEBOOK)
     assert not [each for each in cells(NOTEBOOK) if each["outputs"] or each["execution_count"]]
 

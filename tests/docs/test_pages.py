@@ -210,7 +210,7 @@ def test_settings_equal_the_code_when_documented() -> None:
             assert table[f"TIDEMARK_{name.upper()}"] == f"`{default}`"
 
 
-def test_every_setting_is_documented_in_one_page() -> None:
+def test_one_page_documents_a_setting_when_it_is_declared() -> None:
     found = [row[0].strip("`") for text in PAGES.values() for row in rows(text) if row[0].startswith("`TIDEMARK_")]
     assert {name for name in found if found.count(name) > 1} == set()
 
@@ -278,7 +278,7 @@ def _literal(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def test_every_symptom_of_the_runbook_is_a_message_of_the_code() -> None:
+def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> None:
     messages = [text for node in _nodes("include", "spark_jobs") if (text := _literal(node))]
     parts = re.findall(r"^### Exit code .*?(?=^##)", docs("runbook"), re.MULTILINE | re.DOTALL)
     cells = [row[0] for part in parts for row in rows(part)]
@@ -312,7 +312,7 @@ def test_columns_of_the_quarantine_equal_the_code_when_documented() -> None:
     assert code_spans(columns) == written
 
 
-def test_every_field_of_the_verdict_is_documented() -> None:
+def test_field_is_documented_when_the_verdict_has_it() -> None:
     text = section(docs("interface"), "## Verdict")
     named = {*re.findall(r'"(\w+)"', text), *code_spans(text)}
     assert Verdict(pipeline="", interval={}, code_version="").as_json().keys() - named == set()
@@ -358,7 +358,7 @@ def _default(field: Field[Any]) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
-def test_declaration_of_the_readme_is_the_shipped_one_with_parts_left_out() -> None:
+def test_declaration_equals_the_shipped_one_when_the_readme_shortens_it() -> None:
     shown = _declared(README, NEST_LOG=nest_cameras.NEST_LOG, CAMERA=nest_cameras.CAMERA)
     assert is_part_of(shown, nest_cameras.PIPELINE)
 
@@ -367,7 +367,7 @@ def test_example_is_valid_when_copied() -> None:
     assert _declared(docs("declaring")).tables == ("door_bells",)
 
 
-def test_every_word_of_a_declaration_is_documented() -> None:
+def test_word_is_documented_when_declarations_may_use_it() -> None:
     words = {name for name in spec.__all__ if isinstance(getattr(spec, name), type)}
     # The format of the files adds it by itself.
     assert words - set(code_spans(docs("declaring"))) == {"Fits"}
@@ -399,7 +399,7 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
-def test_every_relative_link_leads_somewhere(page: str) -> None:
+def test_relative_link_leads_somewhere_when_a_page_has_it(page: str) -> None:
     text = PAGES.get(page, CHANGELOG)
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -412,7 +412,7 @@ def test_every_relative_link_leads_somewhere(page: str) -> None:
     assert broken == []
 
 
-def test_every_page_is_found_from_the_readme() -> None:
+def test_page_is_linked_from_the_readme_when_it_exists() -> None:
     linked = {target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", README)}
     assert PAGES.keys() - linked == {"README.md"}
 
@@ -432,19 +432,19 @@ def test_every_path_exists_when_a_page_cites_it(page: str) -> None:
     assert {path for path in cited if not is_there(path)} == set()
 
 
-def test_contract_that_is_not_shipped_is_not_cited() -> None:
+def test_contract_is_not_cited_when_it_is_not_shipped() -> None:
     assert [page for page, text in PAGES.items() if "CONTRACT" in text] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
-def test_no_path_of_a_machine_is_named(page: str) -> None:
+def test_path_of_a_machine_is_not_named_when_a_page_is_written(page: str) -> None:
     assert not re.search(r"(?<![\w.])/(?:home|root|work|Users)/", PAGES.get(page, CHANGELOG))
 
 
 # The README itself, and what lies beside it
 
 
-def test_readme_is_short() -> None:
+def test_readme_is_short_when_it_is_read() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert len(README.split()) <= MOST_WORDS
 
@@ -457,13 +457,13 @@ def test_picture_is_self_contained_when_shown() -> None:
     assert not re.search(r"<[^>]*(href|src)=|<script|@import", text.replace("xmlns:href", ""))
 
 
-def test_changelog_names_the_version_of_the_project() -> None:
+def test_changelog_names_the_version_when_the_project_has_it() -> None:
     version = re.search(r'^version = "(.+)"$', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     assert f"## [{version[1]}]" in CHANGELOG
 
 
-def test_license_is_the_unmodified_text() -> None:
+def test_text_is_unmodified_when_the_license_is_read() -> None:
     text = (REPOSITORY / "LICENSE").read_text(encoding="utf-8")
     assert text.lstrip().startswith("Apache License\n                           Version 2.0, January 2004")
     assert text.rstrip().endswith("limitations under the License.")

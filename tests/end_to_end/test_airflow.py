@@ -178,7 +178,7 @@ def check_rows(home: Home, expected: audit.Fates) -> None:
     assert set(audit.identities(table)) == expected.rows.keys()
 
 
-def test_stream_is_launched_though_as_many_intervals_as_task_slots_wait_and_the_interval_is_registered(
+def test_stream_is_launched_and_interval_registered_when_as_many_intervals_as_task_slots_wait(
     home: Home, launched: dict[str, Any]
 ) -> None:
     assert launched["state"] == "success", launched["tasks"]
@@ -235,7 +235,7 @@ def token_of_role(home: Home, role: str | None) -> str:
     return jwt.encode({**claims, "exp": time.time() + 600, "jti": uuid.uuid4().hex}, secret, algorithm="HS512")
 
 
-def test_pages_inside_airflow_are_shown_to_whom_airflow_lets_read_the_dag(
+def test_page_inside_airflow_is_shown_when_airflow_lets_the_visitor_read_the_dag(
     home: Home, airflow: AirflowApi, launched: dict[str, Any]
 ) -> None:
     password = str(psycopg2.extensions.parse_dsn(home.database)["password"])
@@ -265,7 +265,7 @@ def test_pages_inside_airflow_are_shown_to_whom_airflow_lets_read_the_dag(
 
 
 @pytest.mark.browser
-def test_person_logs_in_reads_the_pages_looks_at_the_grid_and_triggers_a_dry_run_by_the_form(
+def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
     home: Home, airflow: AirflowApi, launched: dict[str, Any], browser: Any
 ) -> None:
     ui = ui_of(home, browser)

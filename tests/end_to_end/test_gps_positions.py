@@ -84,7 +84,7 @@ def quarantined(home: Home) -> Counter[str]:
     return Counter(row["reason"] for row in rows)
 
 
-def test_three_versions_and_every_broken_form_through_stream_and_interval(
+def test_three_versions_and_every_broken_form_have_their_fates_when_stream_and_interval_ran(
     home: Home, registry: SchemaRegistry, published: dict[str, Any]
 ) -> None:
     verdict = published
@@ -136,7 +136,7 @@ def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, 
     ]
 
 
-def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(
+def test_stream_waits_and_quarantines_nothing_when_the_registry_is_away(
     home: Home, gate: Gate, published: dict[str, Any]
 ) -> None:
     """A version that is registered while the stream runs, then the registry away, then back."""
@@ -180,14 +180,14 @@ def test_stream_waits_for_the_registry_and_quarantines_nothing_meanwhile(
     assert "Failed to compile" not in log.read_text()
 
 
-def test_unknown_schema_is_decoded_by_a_replay_once_it_is_registered(home: Home, published: dict[str, Any]) -> None:
+def test_replay_decodes_a_record_when_its_schema_was_registered_since(home: Home, published: dict[str, Any]) -> None:
     """A record that was quarantined keeps its fate in its interval, whatever the registry knows by then."""
     counts = home.json("quarantine", "replay", "gps_positions", "--reason", "unknown_schema")
     assert counts["replayed"] == 0
     assert counts["still_failing"] == quarantined(home)["unknown_schema"]
 
 
-def test_values_of_the_wire_format_begin_as_the_registry_says(registry: SchemaRegistry) -> None:
+def test_value_begins_as_the_registry_says_when_it_is_in_wire_format(registry: SchemaRegistry) -> None:
     value = encode(
         258, 0, {"timestamp": 1, "deviceId": 2, "latitude": 0.0, "longitude": 0.0, "altitude": 0.0, "speed": 0.0}
     )

@@ -104,7 +104,7 @@ def verdict(streamed: Home) -> dict[str, Any]:
     return streamed.interval("isp_hits", START + timedelta(hours=1))
 
 
-def test_every_hit_has_one_fate_and_the_archive_lies_by_zip_code_and_date(
+def test_every_hit_has_one_fate_and_lies_by_date_and_zip_code_when_it_was_archived(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:
     assert verdict["reconciliation"]["unexplained"] == 0
@@ -137,7 +137,9 @@ def test_every_hit_has_one_fate_and_the_archive_lies_by_zip_code_and_date(
         assert Path(urlsplit(each["location"]).path).is_dir()
 
 
-def test_compacted_topics_hold_the_counts_of_all_windows(streamed: Home, verdict: dict[str, Any]) -> None:
+def test_compacted_topics_hold_the_counts_of_all_windows_when_the_stream_has_caught_up(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
     # By the ledger: beside what is committed lies what the killed driver wrote last.
     rows = archived(streamed, "isp_hits")
     counted = [{**row, "seconds": row["hittime"].replace(tzinfo=UTC).timestamp()} for row in rows]
@@ -160,7 +162,9 @@ def test_largest_zip_codes_are_shown_though_no_report_names_them(streamed: Home,
         assert [hits for _, hits in window["rows"]] == sorted(inside.values(), reverse=True)[:10]
 
 
-def test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed: Home, verdict: dict[str, Any]) -> None:
+def test_tables_in_postgresql_hold_each_key_once_when_a_driver_was_killed(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
     for table, topic, key in (
         ("isp_hits_by_zip", "isp-hits-by-zip", "zipcode"),
         ("isp_hits_by_isp", "isp-hits-by-isp", "isp"),
@@ -173,7 +177,9 @@ def test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed: Home, ve
     assert set(versions) == {f"isp_hits_{view}" for view in views}
 
 
-def test_totals_hold_all_hits_since_the_beginning(streamed: Home, verdict: dict[str, Any]) -> None:
+def test_totals_hold_all_hits_since_the_beginning_when_a_view_has_no_window(
+    streamed: Home, verdict: dict[str, Any]
+) -> None:
     rows = archived(streamed, "isp_hits")
     for view, key in (("zip_totals", "zipcode"), ("isp_totals", "isp")):
         expected = Counter(row[key] for row in rows)
@@ -188,9 +194,7 @@ def test_totals_hold_all_hits_since_the_beginning(streamed: Home, verdict: dict[
         assert 0 < audit.read_parquet([built["location"]])["hits"].to_pandas().sum() < sum(expected.values())
 
 
-def test_topics_of_the_regions_are_named_by_the_rows_and_a_declared_topic_goes_before(
-    streamed: Home, verdict: dict[str, Any]
-) -> None:
+def test_declared_topic_is_used_when_a_row_also_names_one(streamed: Home, verdict: dict[str, Any]) -> None:
     final = told_by_topic(streamed.kafka, "isp-hits-by-zip", "zipcode")
     told: dict[Window, int] = {}
     for region, first_digits in (("isp-hits-east", "01234"), ("isp-hits-west", "56789")):
@@ -235,7 +239,7 @@ def test_shell_shows_views_in_memory_the_live_archive_and_the_registered_table(
     assert 0 < registered < live
 
 
-def test_one_answer_from_both_layers_tells_windows_of_the_interval_as_proved(
+def test_window_is_proved_in_both_layers_answer_when_an_interval_covers_it(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:
     answers = streamed.json(
@@ -296,8 +300,8 @@ def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_conve
     assert "PostgreSQL" in said
     streamed.run("up")
     streamed.run("stream", "isp_hits", "--until-caught-up")
-    test_tables_in_postgresql_hold_each_key_once_after_a_kill(streamed, verdict)
-    test_compacted_topics_hold_the_counts_of_all_windows(streamed, verdict)
+    test_tables_in_postgresql_hold_each_key_once_when_a_driver_was_killed(streamed, verdict)
+    test_compacted_topics_hold_the_counts_of_all_windows_when_the_stream_has_caught_up(streamed, verdict)
 
 
 def _driver_that_stopped_itself(process: subprocess.Popen[str]) -> psutil.Process:

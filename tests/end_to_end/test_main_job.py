@@ -61,13 +61,15 @@ def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-def test_build_notes_the_columns_of_each_table(landed: Home, verdict: dict[str, Any]) -> None:
+def test_columns_of_each_table_are_noted_when_an_interval_is_built(landed: Home, verdict: dict[str, Any]) -> None:
     [(columns,)] = ledger(landed, "SELECT columns FROM builds ORDER BY id LIMIT 1")
     assert set(columns) == {each["table"] for each in verdict["registered"]}
     assert columns["nest_cameras_hourly_counts"]["count"] == "bigint"
 
 
-def test_every_offset_has_one_fate_per_topic_partition(landed: Home, verdict: dict[str, Any]) -> None:
+def test_every_offset_of_a_topic_partition_has_one_fate_when_it_was_archived(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
     assert verdict["reconciliation"]["unexplained"] == 0
     assert verdict["reconciliation"]["matched"] > 0
     records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), verdict["ranges"])
@@ -108,7 +110,7 @@ def iso_ms(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
-def test_quarantine_keeps_bad_records_whole_with_their_reason(landed: Home) -> None:
+def test_bad_record_is_kept_whole_with_its_reason_when_it_is_quarantined(landed: Home) -> None:
     records = audit.read_topic(landed.kafka, "nest-logs")
     table = audit.read_parquet([str(landed.lake / "quarantine" / "nest_cameras")])
     assert audit.coordinates_of(table) == Counter(audit.expected(records).bad)
@@ -128,7 +130,9 @@ def test_quarantine_keeps_bad_records_whole_with_their_reason(landed: Home) -> N
     }
 
 
-def test_pinned_intervals_tile_and_hold_the_records_of_their_hour(landed: Home, verdict: dict[str, Any]) -> None:
+def test_pinned_intervals_tile_and_hold_their_hour_when_they_are_consecutive(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
     rows = landed.json("ranges", "nest_cameras", "--json")
     by_interval: dict[str, dict[int, tuple[int, int]]] = {}
     for row in rows:
@@ -143,7 +147,9 @@ def test_pinned_intervals_tile_and_hold_the_records_of_their_hour(landed: Home, 
     assert all(low <= record.timestamp < low + 3_600_000 for record in records.values())
 
 
-def test_lineage_tells_the_ranges_and_what_was_registered(landed: Home, verdict: dict[str, Any]) -> None:
+def test_lineage_names_ranges_and_registered_partitions_when_an_interval_ended(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
     events = [json.loads(line) for line in (landed.path / "lineage.ndjson").read_text().splitlines()]
     _, complete, _, judged = events
     assert [(each["job"]["name"], each["eventType"]) for each in (complete, judged)] == [
@@ -167,7 +173,7 @@ def test_lineage_tells_the_ranges_and_what_was_registered(landed: Home, verdict:
     assert len(judged["inputs"]) == 2
 
 
-def test_compacted_topic_equals_batch_view(landed: Home, verdict: dict[str, Any]) -> None:
+def test_compacted_topic_equals_the_batch_view_when_both_have_read_all(landed: Home, verdict: dict[str, Any]) -> None:
     locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras_hourly_counts"]
     batch = {
         json.dumps(
@@ -185,7 +191,7 @@ def test_compacted_topic_equals_batch_view(landed: Home, verdict: dict[str, Any]
     assert all(set(value) == {"count", "version"} for value in speed.values())
 
 
-def test_speed_topic_is_compacted(landed: Home) -> None:
+def test_speed_topic_is_compacted_when_the_stream_creates_it(landed: Home) -> None:
     from confluent_kafka.admin import AdminClient, ConfigResource
 
     client = AdminClient({"bootstrap.servers": landed.kafka})
@@ -193,7 +199,9 @@ def test_speed_topic_is_compacted(landed: Home) -> None:
     assert client.describe_configs([resource])[resource].result(15)["cleanup.policy"].value == "compact"
 
 
-def test_sql_and_explain_agree_with_the_verdict(landed: Home, verdict: dict[str, Any]) -> None:
+def test_sql_and_explain_agree_with_the_verdict_when_an_interval_is_registered(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
     archive = next(r for r in verdict["registered"] if r["table"] == "nest_cameras")
     counted = landed.json("sql", "SELECT interval, count(*) AS n FROM lake.nest_cameras GROUP BY interval", "--json")
     assert counted == [{"interval": archive["partition"].split("interval=")[1], "n": archive["rows"]}]
@@ -206,12 +214,12 @@ def test_sql_and_explain_agree_with_the_verdict(landed: Home, verdict: dict[str,
     assert f"{verdict['reconciliation']['matched']:,} matched" in shown
 
 
-def test_wrong_query_is_one_line(landed: Home, verdict: dict[str, Any]) -> None:
+def test_error_is_one_line_when_a_query_is_wrong(landed: Home, verdict: dict[str, Any]) -> None:
     (line,) = landed.run("sql", "SELECT nonsense FROM nothing", expect=64).stderr.splitlines()
     assert line.startswith("tidemark: [TABLE_OR_VIEW_NOT_FOUND]")
 
 
-def test_report_is_written_and_names_the_busy_zip_code(landed: Home, verdict: dict[str, Any]) -> None:
+def test_report_names_the_busy_zip_code_when_it_was_written(landed: Home, verdict: dict[str, Any]) -> None:
     page = Path(verdict["report"]).read_text()
     assert "94103" in page
     assert "Busy hours" in page
@@ -219,9 +227,7 @@ def test_report_is_written_and_names_the_busy_zip_code(landed: Home, verdict: di
     assert not re.search(r"""(src|href)=["']https?:""", page)
 
 
-def test_proof_holds_against_files_and_kafka_and_names_a_file_that_was_changed(
-    landed: Home, verdict: dict[str, Any]
-) -> None:
+def test_verify_names_a_changed_file_when_it_checks_a_proof(landed: Home, verdict: dict[str, Any]) -> None:
     [proof] = {each["proof"] for each in verdict["registered"]}
     checked = landed.json("verify", proof, "--kafka", landed.kafka, "--json")
     assert checked["differences"] == []
@@ -242,7 +248,7 @@ def test_proof_holds_against_files_and_kafka_and_names_a_file_that_was_changed(
     assert f"file changed: tables/nest_cameras/{archive['partition']}" in broken.stdout
 
 
-def test_second_run_keeps_hash_revision_and_registration(landed: Home, verdict: dict[str, Any]) -> None:
+def test_hash_revision_and_registration_stay_when_an_interval_runs_again(landed: Home, verdict: dict[str, Any]) -> None:
     before = ledger(landed, "SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
     again = landed.interval("nest_cameras", START + timedelta(hours=1))
     assert again["registered"] == verdict["registered"]
@@ -279,7 +285,7 @@ def test_nothing_is_registered_when_a_landed_row_is_missing(landed: Home) -> Non
                           f"WHERE r.state = 'registered' AND i.from_time = '{iso(start)}'") == [(0,)]  # fmt: skip
 
 
-def test_failed_suite_leaves_the_catalog_untouched_and_the_report_says_so(
+def test_catalog_stays_and_the_report_shows_it_when_a_suite_fails(
     landed: Home, verdict: dict[str, Any], tmp_path: Path
 ) -> None:
     # The suite is code: break it in a copy of the checkout that shares the services.
@@ -337,7 +343,7 @@ def test_second_driver_is_refused_with_exit_code_5_while_the_first_runs(landed: 
         end_of(first)
 
 
-def test_cut_ranges_end_with_exit_code_4_and_rebuild_from_the_archive_gives_the_same_hash(
+def test_exit_code_is_4_and_a_rebuild_from_the_archive_equal_when_ranges_were_cut(
     landed: Home, verdict: dict[str, Any]
 ) -> None:
     from confluent_kafka import TopicPartition
@@ -355,7 +361,7 @@ def test_cut_ranges_end_with_exit_code_4_and_rebuild_from_the_archive_gives_the_
     assert rebuilt["rebuilt_hash"] == archive["content_hash"]
 
 
-def test_stream_refuses_a_recreated_topic_with_exit_code_4(landed: Home) -> None:
+def test_stream_ends_with_exit_code_4_when_the_topic_was_recreated(landed: Home) -> None:
     from confluent_kafka.admin import AdminClient
 
     client = AdminClient({"bootstrap.servers": landed.kafka})

@@ -68,7 +68,7 @@ def made(copy: Path, home: Home, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.services
-def test_what_new_wrote_is_as_clean_as_the_rest_and_is_not_overwritten(made: Path, home: Home, tmp_path: Path) -> None:
+def test_files_are_clean_and_not_overwritten_when_new_wrote_them(made: Path, home: Home, tmp_path: Path) -> None:
     run(made, home, "ruff", "check", ".")
     run(made, home, "ruff", "format", "--check", ".")
     again = ["include.cli", "new", "door_events", "--sample", str(write(tmp_path / "s.jsonl", SAMPLE))]
@@ -131,14 +131,14 @@ def test_it_streams_and_publishes_and_a_topic_of_its_pattern_joins(made: Path, h
         ('{"": 1}', "cannot be a column"),
     ],
 )
-def test_sample_that_gives_no_schema_is_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+def test_sample_is_refused_with_the_place_when_it_gives_no_schema(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "sample.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         read_sample(path)
 
 
-def test_schema_is_that_of_all_messages_together(tmp_path: Path) -> None:
+def test_schema_covers_all_messages_when_they_differ(tmp_path: Path) -> None:
     sample = read_sample(write(tmp_path / "sample.jsonl", SAMPLE))
     assert {field.column: field.ddl for field in sample.fields} == {
         "id": "BIGINT",
@@ -153,7 +153,7 @@ def test_schema_is_that_of_all_messages_together(tmp_path: Path) -> None:
     assert (sample.times(), sample.keys()) == (["at"], ["door"])
 
 
-def test_time_inside_an_object_is_found_and_text_like_a_time_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_time_is_found_when_it_lies_inside_an_object_and_text_like_a_time_is_not(tmp_path: Path) -> None:
     messages = [
         {"meta": {"dt": "2026-11-20T05:00:00+00:00"}, "year": "2026", "day": "2026-11-20", "n": n} for n in (1, 2)
     ]

@@ -109,7 +109,7 @@ def rows_of(verdict: dict[str, Any], records: dict[audit.Coordinates, audit.Reco
     return set(audit.expected(audit.in_ranges(records, verdict["ranges"])).rows)
 
 
-def test_every_record_is_shown_whole_and_its_bytes_are_written_as_they_are(
+def test_record_is_shown_whole_and_its_bytes_are_written_unchanged_when_it_is_named(
     landed: Home, records: dict[audit.Coordinates, audit.Record], tmp_path: Any
 ) -> None:
     shown = listed(landed)
@@ -127,7 +127,9 @@ def test_every_record_is_shown_whole_and_its_bytes_are_written_as_they_are(
         assert value is None or target.read_bytes() == value
 
 
-def test_discarded_record_says_who_and_why_and_is_discarded_once(landed: Home, discarded: dict[str, Any]) -> None:
+def test_record_is_discarded_once_with_who_and_why_when_discard_is_repeated(
+    landed: Home, discarded: dict[str, Any]
+) -> None:
     assert discarded["said"] == {"selected": 1, "discarded": 1, "already_discarded": 0, "already_replayed": 0}
     victim = at(discarded["record"])
     assert "--all" in landed.run("quarantine", "discard", "nest_cameras", "--reason", "no", expect=64).stderr
@@ -142,7 +144,7 @@ def test_discarded_record_says_who_and_why_and_is_discarded_once(landed: Home, d
     assert refused.stderr.count("is not in quarantine") == 1
 
 
-def test_replay_takes_what_newer_code_can_read_and_takes_it_once(
+def test_replay_takes_a_record_once_when_newer_code_can_read_it(
     wider: Checkout,
     replayed: dict[str, int],
     records: dict[audit.Coordinates, audit.Record],
@@ -222,7 +224,7 @@ def test_interval_with_replayed_rows_is_rebuilt_to_the_same_hash(
     assert found["rows"] > 0
 
 
-def test_replay_and_discard_leave_a_replayed_record_alone(
+def test_replay_and_discard_leave_a_record_alone_when_it_was_replayed(
     landed: Home, second: dict[str, Any], far_ahead: dict[audit.Coordinates, list[dict[str, Any]]]
 ) -> None:
     record = named(next(iter(far_ahead)))
@@ -258,7 +260,7 @@ def page(landed: Home) -> Iterator[TestClient]:
         yield client
 
 
-def test_records_are_counted_by_reason_as_they_land(landed: Home, page: TestClient) -> None:
+def test_records_are_counted_by_reason_when_they_land(landed: Home, page: TestClient) -> None:
     totals = page.get("/quarantine/nest_cameras?format=json").json()["totals"]
     assert {each["reason"]: each["records"] for each in totals} == Counter(row["reason"] for row in listed(landed))
 

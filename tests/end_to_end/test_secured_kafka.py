@@ -38,7 +38,9 @@ def lines_of(failed: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in failed.stderr.splitlines() if line.startswith("tidemark: ")]
 
 
-def test_wrong_password_is_exit_code_6_and_one_clear_line(home: Home, options: Path, tmp_path: Path) -> None:
+def test_exit_code_is_6_with_one_clear_line_when_the_password_is_wrong(
+    home: Home, options: Path, tmp_path: Path
+) -> None:
     wrong = changed(options, tmp_path, sasl_password="wr0ng-c4nary")
     failed = home.run("produce", "gps_positions", "--events", "10", expect=6, TIDEMARK_KAFKA_PROPERTIES=wrong)
     (line,) = lines_of(failed)
@@ -48,7 +50,7 @@ def test_wrong_password_is_exit_code_6_and_one_clear_line(home: Home, options: P
     assert "Traceback" not in failed.stderr
 
 
-def test_listener_lets_nobody_in_without_a_password_or_a_known_certificate(
+def test_listener_lets_nobody_in_when_password_or_certificate_is_unknown(
     home: Home, options: Path, tmp_path: Path
 ) -> None:
     state = json.loads((home.path / "services" / "kafka.json").read_text())
@@ -59,7 +61,7 @@ def test_listener_lets_nobody_in_without_a_password_or_a_known_certificate(
     assert "TIDEMARK_KAFKA_PROPERTIES" in line
 
 
-def test_file_that_others_may_read_is_refused(home: Home, options: Path, tmp_path: Path) -> None:
+def test_file_is_refused_when_others_may_read_it(home: Home, options: Path, tmp_path: Path) -> None:
     opened = Path(changed(options, tmp_path))
     opened.chmod(0o644)
     failed = home.run("produce", "gps_positions", "--events", "10", expect=64, TIDEMARK_KAFKA_PROPERTIES=str(opened))

@@ -53,7 +53,7 @@ def check(rows: Any, *expectations: Any, accepted: Any = ()) -> tuple[bool, list
 
 
 @pytest.mark.spark
-def test_warning_keeps_a_revision_back_until_it_is_accepted_and_a_failure_always(rows: Any) -> None:
+def test_revision_is_kept_back_when_a_warning_is_not_accepted_or_an_expectation_failed(rows: Any) -> None:
     from great_expectations import expectations as gxe
 
     warned = gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["a"], severity="warning")
@@ -77,7 +77,7 @@ def test_warning_keeps_a_revision_back_until_it_is_accepted_and_a_failure_always
 
 
 @pytest.mark.spark
-def test_note_is_told_and_keeps_nothing_back(rows: Any) -> None:
+def test_nothing_is_kept_back_when_only_a_note_is_not_met(rows: Any) -> None:
     from great_expectations import expectations as gxe
 
     noted = gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["a"], severity="info")
@@ -110,7 +110,7 @@ def test_first_rows_that_do_not_meet_it_are_told_by_coordinates_and_safe_to_prin
 
 @pytest.mark.spark
 @pytest.mark.parametrize("severity", ["warning", "info"])
-def test_check_that_raises_is_a_failure_whatever_was_declared(rows: Any, severity: Any) -> None:
+def test_check_fails_whatever_was_declared_when_it_raises(rows: Any, severity: Any) -> None:
     from great_expectations import expectations as gxe
 
     broken = gxe.ExpectColumnValuesToNotBeNull(column="no_such_column", severity=severity)
@@ -149,7 +149,7 @@ def test_empty_table_warns_and_its_own_suite_is_left_out_when_rows_are_usual(spa
     assert suite[-1].severity == "warning"
 
 
-def test_bounds_are_half_the_least_and_twice_the_most_and_twice_the_greatest_age() -> None:
+def test_bounds_are_half_the_smallest_and_twice_the_largest_when_earlier_intervals_suggest_them() -> None:
     bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
     assert bounds.rows == (50, 294)
     assert bounds.newest_after == INTERVAL.to_time - timedelta(seconds=94)
@@ -161,12 +161,12 @@ def test_bounds_are_half_the_least_and_twice_the_most_and_twice_the_greatest_age
     assert {each.severity for each in expected(noted, 30)} == {"info"}
 
 
-def test_a_minute_may_be_missing_where_rows_come_until_the_very_end() -> None:
+def test_a_minute_may_be_missing_when_rows_come_until_the_very_end() -> None:
     past = [PastInterval(10, timedelta(seconds=-3))] * 48
     assert bounds_of(Usual(), "t", past, INTERVAL).newest_after == INTERVAL.to_time - timedelta(minutes=1)
 
 
-def test_nothing_is_usual_and_it_is_said_before_enough_intervals_are_registered() -> None:
+def test_nothing_is_usual_and_reported_so_when_too_few_intervals_are_registered() -> None:
     bounds = bounds_of(Usual(), "t", PAST[:47], INTERVAL)
     assert expected(bounds, 30) == []
     assert not bounds.expects_rows
@@ -185,12 +185,12 @@ def test_freshness_alone_is_not_checked_and_it_is_said_when_too_few_intervals_ha
     )
 
 
-def test_freshness_is_not_expected_of_an_interval_without_a_row() -> None:
+def test_freshness_is_not_expected_when_an_interval_has_no_row() -> None:
     bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
     assert [each.expectation_type for each in expected(bounds, 0)] == ["expect_table_row_count_to_be_between"]
 
 
-def test_empty_interval_is_usual_where_there_were_empty_ones() -> None:
+def test_empty_interval_is_usual_when_earlier_ones_were_empty() -> None:
     assert not bounds_of(Usual(), "t", [*PAST, PastInterval(0, None)], INTERVAL).expects_rows
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_usual_is_refused_when_it_is_declared(declared: Any) -> N
 
 
 @pytest.mark.parametrize(("setting", "severity"), [(None, "info"), ("warn", "warn")])
-def test_unusual_interval_is_only_told_unless_the_setting_asks_for_more(
+def test_unusual_interval_is_only_reported_when_the_setting_asks_for_no_more(
     monkeypatch: pytest.MonkeyPatch, setting: str | None, severity: str
 ) -> None:
     monkeypatch.setattr("expectations.usual.past_intervals", lambda *_: PAST)

@@ -64,7 +64,7 @@ def archived(spark: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: Any, name: str) -> None:
+def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: Any, name: str) -> None:
     from great_expectations.expectations.expectation import ColumnMapExpectation
 
     from expectations.checkpoint import expectations_of, run_checkpoint
@@ -94,7 +94,7 @@ def test_whatever_message_is_archived_meets_every_expectation_of_a_row(spark: An
     rows.unpersist()
 
 
-def test_statistics_are_not_imported_until_an_expectation_compares_distributions(tmp_path: Path) -> None:
+def test_statistics_are_imported_only_when_an_expectation_compares_distributions(tmp_path: Path) -> None:
     # Of a file: Spark Connect, at import, ends a process whose main module has none.
     program = tmp_path / "program.py"
     program.write_text(

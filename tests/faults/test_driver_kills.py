@@ -23,7 +23,7 @@ MOMENTS = (
 )
 
 
-def test_next_job_removes_what_a_killed_driver_left_in_its_temporary_folder(home: Home) -> None:
+def test_next_job_removes_a_temporary_folder_when_its_driver_was_killed(home: Home) -> None:
     folders = home.path / "tmp"
     start = last_hours(4)
     home.run("produce", "nest_cameras", "--events", "10", "--start", iso(start), "--span", "1m")

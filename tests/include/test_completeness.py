@@ -80,7 +80,7 @@ def snapshots_of(table: Table) -> int:
     return len(table.snapshots())
 
 
-def test_property_follows_registrations_out_of_order(archive: OpenTable) -> None:
+def test_property_follows_registrations_when_they_are_out_of_order(archive: OpenTable) -> None:
     run(archive, 0)
     assert said(archive) == {
         UNTIL: HOURS[1],
@@ -94,7 +94,7 @@ def test_property_follows_registrations_out_of_order(archive: OpenTable) -> None
     assert snapshots_of(archive.load()) == 3
 
 
-def test_property_is_gone_where_the_first_interval_is_open(archive: OpenTable) -> None:
+def test_property_is_missing_when_the_first_interval_is_open(archive: OpenTable) -> None:
     archive.build(0, {})
     run(archive, 1)
     assert said(archive) == {}
@@ -119,7 +119,7 @@ def test_property_steps_back_when_an_interval_is_pinned_again(archive: OpenTable
     assert until(archive) == HOURS[2]
 
 
-def test_rerun_that_changes_nothing_tells_the_same(archive: OpenTable) -> None:
+def test_property_stays_when_a_rerun_changes_nothing(archive: OpenTable) -> None:
     run(archive, 0)
     before = said(archive)
     run(archive, 0)
@@ -142,7 +142,7 @@ def test_killed_before_its_end_a_registration_tells_the_same_when_it_is_finished
     assert until(archive) == HOURS[2]
 
 
-def test_doctor_names_and_repairs_what_somebody_else_told(archive: OpenTable) -> None:
+def test_doctor_repairs_a_property_when_somebody_changed_it(archive: OpenTable) -> None:
     run(archive, 0)
     name = archive.pipeline.table
     put_properties({name: {UNTIL: HOURS[5]}}, KEYS)
@@ -157,7 +157,7 @@ def test_doctor_names_and_repairs_what_somebody_else_told(archive: OpenTable) ->
     assert until(archive) == HOURS[1]
 
 
-def test_table_whose_metadata_is_gone_is_named_and_all_others_tell(archive: OpenTable) -> None:
+def test_other_tables_get_their_property_when_one_s_metadata_is_gone(archive: OpenTable) -> None:
     run(archive, 0)
     name = archive.pipeline.table
     put_properties({name: {}}, KEYS)
@@ -173,6 +173,6 @@ def test_table_whose_metadata_is_gone_is_named_and_all_others_tell(archive: Open
     assert until(archive) == HOURS[1]
 
 
-def test_table_that_is_not_in_the_catalog_is_left_out(archive: OpenTable) -> None:
+def test_table_is_left_out_when_it_is_not_in_the_catalog(archive: OpenTable) -> None:
     assert put_properties({"no_table": {UNTIL: HOURS[0]}}, KEYS) == []
     assert properties(["no_table"], KEYS) == {}

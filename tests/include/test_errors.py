@@ -23,17 +23,17 @@ from include.errors import TidemarkError, error_class
         (137, "TidemarkError", True),
     ],
 )
-def test_exit_code_names_its_class_and_whether_a_retry_may_help(exit_code: int, name: str, retryable: bool) -> None:
+def test_class_and_retry_are_named_when_an_exit_code_is_known(exit_code: int, name: str, retryable: bool) -> None:
     assert error_class(exit_code).__name__ == name
     assert error_class(exit_code).retryable is retryable
 
 
-def test_every_exit_code_has_a_meaning_of_its_own() -> None:
+def test_meaning_is_its_own_when_an_exit_code_exists() -> None:
     classes = {c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, TidemarkError)}
     meanings = {c.exit_code: error_class(c.exit_code).meaning for c in classes}
     assert len(set(meanings.values())) == len(meanings)
 
 
-def test_error_below_another_is_retried_like_it() -> None:
+def test_error_is_retried_like_its_parent_when_it_is_below_one() -> None:
     assert errors.TopicRecreated.retryable is errors.OffsetsLost.retryable
     assert errors.TopicRecreated.meaning == errors.OffsetsLost.meaning

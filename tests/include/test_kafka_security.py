@@ -25,28 +25,28 @@ JAVA = {
 
 
 @pytest.mark.parametrize("written", [LIBRDKAFKA, JAVA])
-def test_file_for_either_client_serves_both(written: dict[str, str]) -> None:
+def test_both_clients_are_served_when_a_file_is_written_for_one(written: dict[str, str]) -> None:
     assert for_java(written) == JAVA
     assert for_librdkafka(written) == LIBRDKAFKA
 
 
-def test_options_of_an_open_cluster_stay_as_they_are() -> None:
+def test_options_stay_when_the_cluster_is_open() -> None:
     assert for_java({"client.id": "x"}) == for_librdkafka({"client.id": "x"}) == {"client.id": "x"}
 
 
 @pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
-def test_scram_has_its_own_module(name: str) -> None:
+def test_own_module_is_used_when_the_mechanism_is_scram(name: str) -> None:
     found = for_java({name: "SCRAM-SHA-512", "sasl.username": "u", "sasl.password": "p"})
     assert "scram.ScramLoginModule required" in found["sasl.jaas.config"]
     assert found["sasl.mechanism"] == "SCRAM-SHA-512"
     assert "sasl.mechanisms" not in found
 
 
-def test_mechanism_that_is_missing_is_said() -> None:
+def test_mechanism_is_named_when_it_is_missing() -> None:
     with pytest.raises(UsageError, match=r"sasl\.mechanism is not set"):
         for_java({"sasl.username": "u", "sasl.password": "canary"})
 
 
-def test_trust_store_for_java_alone_is_refused() -> None:
+def test_trust_store_is_refused_when_only_java_can_read_it() -> None:
     with pytest.raises(UsageError, match=r"ssl\.ca\.location"):
         for_librdkafka({"ssl.truststore.location": "/etc/kafka/trust.jks"})

@@ -24,12 +24,12 @@ def test_range_is_refused_when_it_runs_backwards() -> None:
         OffsetRange(A0, 5, 4)
 
 
-def test_range_counts_its_offsets_half_open() -> None:
+def test_end_is_not_counted_when_a_range_counts_its_offsets() -> None:
     assert len(OffsetRange(A0, 5, 9)) == 4
     assert len(OffsetRange(A0, 5, 5)) == 0
 
 
-def test_offsets_survive_the_way_through_spark_json() -> None:
+def test_offsets_stay_when_they_pass_through_spark_s_json() -> None:
     offsets = {A0: 3, A1: 0, B0: 2**40}
     assert parse_offsets_json(offsets_json(offsets)) == offsets
     assert json.loads(assignment_json([OffsetRange(tp, 0, 1) for tp in offsets])) == {"a": [0, 1], "b": [0]}
@@ -49,7 +49,7 @@ def test_ranges_join_when_they_touch_and_are_cut_when_they_overlap() -> None:
     assert intersection(span(0, 5), OffsetRange(A1, 0, 5)) is None
 
 
-def test_what_others_do_not_hold_is_left_in_each_incarnation_of_the_topic() -> None:
+def test_rest_is_kept_by_incarnation_when_others_do_not_hold_it() -> None:
     def span(begin: int, until: int, topic_id: str = "now") -> OffsetRange:
         return OffsetRange(A0, begin, until, topic_id)
 

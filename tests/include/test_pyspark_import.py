@@ -42,7 +42,7 @@ def test_pyspark_is_imported_from_its_folder_when_its_archive_comes_first() -> N
     assert origin_of_pyspark("import include", ARCHIVE, REPOSITORY) == str(pyspark_home() / "version.py")
 
 
-def test_archive_stays_where_pyspark_is_not_installed_otherwise(tmp_path: Path) -> None:
+def test_archive_stays_when_pyspark_is_installed_otherwise(tmp_path: Path) -> None:
     package = tmp_path / "include"
     package.mkdir()
     shutil.copy(REPOSITORY / "include" / "__init__.py", package)
@@ -52,7 +52,7 @@ def test_archive_stays_where_pyspark_is_not_installed_otherwise(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda path: path.stem)
-def test_no_entry_imports_pyspark_before_the_package_that_finds_its_folder(entry: Path) -> None:
+def test_package_finds_pyspark_s_folder_first_when_an_entry_imports_it(entry: Path) -> None:
     ours = [root for root in imported(entry) if root in ("include", "spark_jobs", "pyspark")]
     assert ours[0] != "pyspark"
     assert imported(REPOSITORY / "spark_jobs" / "__init__.py") == ["include"]

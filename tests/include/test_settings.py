@@ -50,7 +50,7 @@ def test_properties_name_the_line_when_one_is_malformed(tmp_path: Path) -> None:
         read_properties(path)
 
 
-def test_private_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_private_file_is_readable_only_by_its_owner_when_it_is_written(tmp_path: Path) -> None:
     write_private(tmp_path / "deep" / "secret", "x")
     assert (tmp_path / "deep" / "secret").stat().st_mode & 0o777 == 0o600
 
@@ -109,7 +109,7 @@ def test_values_have_their_kinds_when_they_are_set(monkeypatch: pytest.MonkeyPat
     assert (found.unusual, found.lake_uri) == ("info", (Path.home() / "home" / "lake").as_uri())
 
 
-def test_every_secret_setting_is_told_to_be_one_and_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_setting_shows_nothing_when_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     urls = {
         "database_url": "postgresql://u:hunter2@h",
         "registry_url": "https://u:hunter2@h",

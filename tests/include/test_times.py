@@ -106,7 +106,7 @@ def test_schedule_is_refused_when_cron_cannot_say_it(duration: str) -> None:
 
 
 @pytest.mark.parametrize("length", [timedelta(minutes=-15), timedelta(minutes=7, seconds=30), timedelta(hours=1.5)])
-def test_schedule_is_refused_however_it_is_made(length: timedelta) -> None:
+def test_schedule_is_refused_when_it_is_wrong_however_it_is_made(length: timedelta) -> None:
     with pytest.raises(UsageError, match="cron cannot say"):
         Schedule(length)
 
@@ -126,7 +126,7 @@ def test_schedule_is_refused_however_it_is_made(length: timedelta) -> None:
         ("30d", "30 days"),
     ],
 )
-def test_duration_is_told_to_spark_in_its_largest_whole_unit(text: str, words: str) -> None:
+def test_largest_whole_unit_is_used_when_spark_gets_a_duration(text: str, words: str) -> None:
     assert in_words(text) == words
 
 
@@ -139,5 +139,5 @@ def test_duration_is_told_to_spark_in_its_largest_whole_unit(text: str, words: s
         (2 * 86400 + 3 * 3600 + 5, "2 days 3 hours"),
     ],
 )
-def test_duration_is_described_in_its_two_largest_units(seconds: float, words: str) -> None:
+def test_two_largest_units_are_used_when_a_duration_is_described(seconds: float, words: str) -> None:
     assert describe_duration(timedelta(seconds=seconds)) == words

@@ -40,7 +40,7 @@ def check(folder: Path, *definitions: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("part", "least"), [("STREAM", 50_000), ("INTERVAL", 1_000_000)])
-def test_every_promise_holds_in_every_state(tmp_path: Path, part: str, least: int) -> None:
+def test_every_promise_holds_when_every_state_is_reached(tmp_path: Path, part: str, least: int) -> None:
     states, violated = check(tmp_path, part)
     assert violated == ""
     # A model that got stuck early would hold everything.

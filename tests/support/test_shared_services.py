@@ -189,7 +189,7 @@ def test_other_services_are_started_when_a_module_has_failed(lend: Callable[...,
     assert found["pid"] != before
 
 
-def test_second_home_is_refused_while_a_module_has_the_services(
+def test_second_home_is_refused_when_a_module_has_the_services(
     lend: Callable[..., Home], services: SharedServices, tmp_path: Path
 ) -> None:
     lend("first")

@@ -47,7 +47,7 @@ def test_both_events_tell_until_when_tables_are_complete(postgres: Home) -> None
     assert unkeyed.extra == extra
 
 
-def test_event_of_a_run_by_earlier_code_tells_no_time() -> None:
+def test_event_has_no_time_when_earlier_code_ran() -> None:
     events, asset = OutletEventAccessors(), table_asset(PIPELINE)
     emit(events, asset, told_of(0), [])
     assert events[asset].extra["complete_until"] is None

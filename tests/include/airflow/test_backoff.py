@@ -13,7 +13,7 @@ from include.monitor.lag import Lag
 MINUTE = 60.0
 
 
-def test_delay_doubles_from_five_seconds_and_ends_at_five_minutes() -> None:
+def test_delay_doubles_up_to_five_minutes_when_failures_follow_each_other() -> None:
     assert [delay_after(n).total_seconds() for n in (0, 1, 2, 3, 6, 7, 100)] == [5, 5, 10, 20, 160, 300, 300]
 
 
@@ -30,7 +30,9 @@ def test_delay_doubles_from_five_seconds_and_ends_at_five_minutes() -> None:
         ([6] * 20, False),
     ],
 )
-def test_restarting_is_given_up_after_three_final_failures_in_a_row(failures: list[int | None], hopeless: bool) -> None:
+def test_restarting_is_given_up_when_three_final_failures_follow_each_other(
+    failures: list[int | None], hopeless: bool
+) -> None:
     assert is_hopeless(failures) is hopeless
 
 

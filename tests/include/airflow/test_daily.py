@@ -48,7 +48,7 @@ def change(home: Home, statement: str) -> None:
         cursor.execute(statement)
 
 
-def test_day_is_summed_up_from_what_is_registered_now(day: Home) -> None:
+def test_day_is_summed_up_from_current_registrations_when_it_runs(day: Home) -> None:
     summary = roll_up(load_pipeline("nest_cameras"), DAY)
     file = day.lake / "reports" / "nest_cameras" / "2026-11-20.json"
     assert summary == {**json.loads(file.read_text()), "file": str(file)}

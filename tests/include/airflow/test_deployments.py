@@ -26,7 +26,7 @@ def lease(postgres: Home) -> Iterator[Lease]:
     writers.release(taken)
 
 
-def test_driver_is_replaced_once_and_again_only_after_one_has_run_what_is_deployed(lease: Lease) -> None:
+def test_driver_is_replaced_again_only_when_one_has_run_the_deployed_code(lease: Lease) -> None:
     writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
     looks = Deployments(DECLARED)
     assert looks.event() is None, "the deployment may go on"
@@ -42,7 +42,7 @@ def test_driver_is_replaced_once_and_again_only_after_one_has_run_what_is_deploy
     assert [again.event() for _ in range(2)][-1] == {"event": "replaced", "changed": [MODULE]}
 
 
-def test_deployment_that_goes_on_is_waited_for(lease: Lease) -> None:
+def test_replacement_waits_when_a_deployment_is_going_on(lease: Lease) -> None:
     looks = Deployments(DECLARED)
     writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
     assert looks.event() is None

@@ -68,7 +68,7 @@ def holds_lease() -> bool:
     return writers.live_writer(NAME) is not None
 
 
-def test_failures_are_counted_back_to_the_last_stop_or_the_last_driver_that_lived_long(in_process: Home) -> None:
+def test_failures_are_counted_back_to_a_stop_or_long_life_when_they_are_in_a_row(in_process: Home) -> None:
     # Minutes ago; the one that told no end was over when the next was launched, two hours later.
     lives = [(360, 359, 6), (300, 299, 0), (240, 239, 6), (200, None, None), (30, 29, 4), (20, 19, 4), (10, 9, 4)]
     for began, ended, code in lives:
@@ -112,9 +112,7 @@ def test_driver_of_another_host_is_asked_once_it_holds_its_lease_when_stopped_wh
     assert not driver.was_shut_out
 
 
-def test_driver_of_another_host_is_adopted_with_its_launch_though_its_process_cannot_be_seen(
-    in_process: Home, elsewhere: str
-) -> None:
+def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_process: Home, elsewhere: str) -> None:
     change(
         in_process,
         "INSERT INTO writers (pipeline, token, holder, expires_at, stop_requested, application_id) "
@@ -131,7 +129,7 @@ def test_driver_of_another_host_is_adopted_with_its_launch_though_its_process_ca
 
 
 @pytest.mark.parametrize(("namespace", "is_its_driver"), [("22", True), ("33", False)])
-def test_driver_of_another_container_of_the_same_host_name_is_not_taken_for_the_launch_s(
+def test_driver_is_not_taken_for_the_launched_one_when_its_container_differs(
     in_process: Home, namespace: str, is_its_driver: bool
 ) -> None:
     launches.note_intent("contained", NAME, "shared/boot/22", "/nowhere/stream.log")
@@ -167,7 +165,7 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     assert driver.was_asked
 
 
-def test_log_of_a_live_driver_is_told_in_whole_new_lines_and_bounded(tmp_path: Path) -> None:
+def test_log_is_returned_in_whole_new_lines_and_bounded_when_its_driver_lives(tmp_path: Path) -> None:
     file = tmp_path / "driver.log"
     log = drivers.DriverLog(str(file))
     assert log.new_lines() == []

@@ -37,7 +37,9 @@ def publish(attempt: int) -> None:
     assert links["_link_IntervalLink"].endswith("isp_hits/2026-11-20T05.html")
 
 
-def test_log_shows_the_driver_s_own_lines_and_what_was_found(driver: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_shows_the_driver_s_lines_and_findings_when_a_job_ran(
+    driver: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     attempt = begin_attempt(NAME)
     register(attempt, note_build(attempt))
     driver.write_text("0")

@@ -67,7 +67,7 @@ def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
         assert hook._env["TIDEMARK_LAKE"] == "file:///srv/lake"
 
 
-def test_log_of_a_job_shows_the_driver_s_own_lines_and_the_rest_for_debugging_only() -> None:
+def test_foreign_lines_are_logged_for_debugging_only_when_a_job_runs() -> None:
     from include.airflow.spark import JobOperator
 
     hook = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")._get_hook()

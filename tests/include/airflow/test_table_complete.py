@@ -79,6 +79,6 @@ def test_table_that_nobody_declares_is_refused_when_the_dag_is_read() -> None:
         TableComplete(task_id="wait", table="lake.nest_camera")
 
 
-def test_time_that_is_none_fails_without_a_retry(first_hour: Home) -> None:
+def test_sensor_fails_without_a_retry_when_its_time_is_not_a_time(first_hour: Home) -> None:
     with pytest.raises(AirflowFailException, match="not a time"):
         sensor(until="yesterday").execute({})

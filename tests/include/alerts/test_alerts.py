@@ -89,7 +89,7 @@ def test_alert_says_what_where_since_when_and_what_to_do_on_every_channel_and_on
     assert cells_of(mail) == said
 
 
-def test_end_is_told_once_and_only_of_what_was_told(receivers: Received) -> None:
+def test_end_is_sent_once_when_the_alert_was_sent(receivers: Received) -> None:
     alerts.tell(alert("second"))
     assert alerts.recover("test/second")
     assert not alerts.recover("test/second")
@@ -103,7 +103,7 @@ def test_end_is_told_once_and_only_of_what_was_told(receivers: Received) -> None
     alerts.recover("test/second")
 
 
-def test_receiver_that_refuses_is_told_later_and_no_other_is_told_twice(
+def test_receiver_gets_an_alert_later_and_no_other_twice_when_it_refused(
     receivers: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
     receivers.refuses = True
@@ -118,7 +118,7 @@ def test_receiver_that_refuses_is_told_later_and_no_other_is_told_twice(
     alerts.recover("test/third")
 
 
-def test_line_ends_of_an_error_add_no_header_to_a_mail(receivers: Received) -> None:
+def test_mail_gets_no_header_when_an_error_has_line_ends(receivers: Received) -> None:
     alerts.tell(alert("fourth", "broken\r\nBcc: everybody@example.org"))
     [mail] = receivers.mails
     assert mail["Bcc"] is None
@@ -126,7 +126,7 @@ def test_line_ends_of_an_error_add_no_header_to_a_mail(receivers: Received) -> N
     alerts.recover("test/fourth")
 
 
-def test_markup_of_an_error_stays_text_in_a_mail(receivers: Received) -> None:
+def test_markup_stays_text_in_a_mail_when_an_error_has_it(receivers: Received) -> None:
     what = "<img src=x onerror=alert(1)> Größe \N{SNOWMAN}"
     alerts.tell(alert("fifth", what))
     [mail] = receivers.mails
@@ -136,7 +136,7 @@ def test_markup_of_an_error_stays_text_in_a_mail(receivers: Received) -> None:
     alerts.recover("test/fifth")
 
 
-def test_intervals_that_are_not_registered_by_their_deadline_are_told_once_and_so_is_their_end(
+def test_overdue_intervals_and_their_end_are_reported_once_when_a_deadline_passes(
     receivers: Received,
 ) -> None:
     pipeline = load_pipeline("isp_hits")
@@ -195,9 +195,7 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     assert open_alerts("overdue/isp_overdue") == []
 
 
-def test_interval_whose_alert_was_dismissed_is_not_told_again_but_the_next_one_is(
-    receivers: Received, postgres: Home
-) -> None:
+def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: Received, postgres: Home) -> None:
     pipeline = replace(load_pipeline("isp_hits"), name="isp_given_up")
     first = begin_attempt("isp_given_up", hour(0))
     register(first, note_build(first))
@@ -302,7 +300,7 @@ def failed_task(run: str, **more: Any) -> Any:
     return {"ti": SimpleNamespace(dag_id="interval__x", run_id=run, task_id="publish", **more), "exception": "broken"}
 
 
-def test_task_that_succeeded_while_the_ledger_was_away_is_told_of_later(
+def test_success_of_a_task_is_reported_later_when_the_ledger_was_away(
     receivers: Received, postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for context in (failed_task("a"), failed_task("b"), failed_task("c", map_index=3)):
@@ -333,7 +331,7 @@ def test_stream_whose_run_ended_has_recovered_when_another_driver_works(receiver
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
 
 
-def test_stream_has_recovered_whatever_the_clock_of_the_host_was_that_told_of_it(receivers: Received) -> None:
+def test_stream_has_recovered_when_the_reporting_host_has_another_clock(receivers: Received) -> None:
     pipeline, ahead = load_pipeline("isp_hits"), datetime.now(UTC) + timedelta(hours=1)
     alerts.tell(Alert("stream/isp_hits", "isp_hits", "3 failures in a row", "stream__isp_hits", ahead, "wait"))
     lease = writers.acquire("isp_hits")

@@ -44,7 +44,7 @@ def with_password(url: str, host: str = "127.0.0.1") -> str:
     return url.replace("//127.0.0.1", f"//eve:{CANARY}@{host}")
 
 
-def test_password_goes_by_tls_to_a_server_whose_certificate_is_trusted(
+def test_password_is_sent_by_tls_when_the_server_s_certificate_is_trusted(
     postgres: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -93,7 +93,7 @@ def test_mail_is_sent_once_when_a_server_that_was_away_is_back(
     assert [mail["Subject"] for mail in received.mails] == ["[tidemark] away raised: the archive is behind"]
 
 
-def test_connection_that_airflow_keeps_is_named_by_its_name_alone(
+def test_connection_is_found_by_its_name_when_airflow_keeps_it(
     postgres: Home, received: Received, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tell(postgres, "airflow://operators_mail", "kept")
@@ -136,7 +136,7 @@ def test_dag_watch_mails_by_the_connection_in_airflows_database_what_a_command_c
     assert CANARY not in log + dump_of(postgres, "airflow")
 
 
-def test_command_imports_no_airflow_until_it_sends_a_mail(tmp_path: Path) -> None:
+def test_command_imports_airflow_only_when_it_sends_a_mail(tmp_path: Path) -> None:
     code = (
         "import sys; from include import alerts; from include.alerts.mail import connection_of; "
         "before = 'airflow' in sys.modules; "

@@ -30,7 +30,7 @@ def test_form_is_refused_when_it_lacks_what_its_choice_needs(form: dict[str, Any
         Request.of_form({**FORM, **form})
 
 
-def test_form_names_what_the_choice_is_about() -> None:
+def test_form_names_the_subject_when_a_choice_is_made() -> None:
     discard = Request.of_form({**FORM, "decision": "discard from quarantine", "topic_partition": 0, "offset": 7})
     assert discard.selection == Selection("nest-logs", 0, 7)
     bounds = {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}
@@ -40,7 +40,7 @@ def test_form_names_what_the_choice_is_about() -> None:
 
 
 @pytest.mark.services
-def test_plan_of_pinning_again_names_ranges_and_revisions_and_needs_a_reason(postgres: Any) -> None:
+def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(postgres: Any) -> None:
     attempt = begin_attempt("isp_hits")
     register(attempt, note_build(attempt))
     times = {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}

@@ -71,7 +71,7 @@ def test_change_is_refused_when_files_of_before_cannot_be_read_by_it(before: str
     assert [str(each) for each in changes(columns(before), columns(now)).refused] == [said]
 
 
-def test_change_of_partition_columns_is_refused() -> None:
+def test_change_is_refused_when_partition_columns_differ() -> None:
     (refused,) = changes(columns("a INT", "date", "interval"), columns("a INT", "date", "zip", "interval")).refused
     assert "(date, interval) in the catalog, declared is (date, zip, interval)" in str(refused)
 
@@ -86,12 +86,14 @@ def test_change_of_partition_columns_is_refused() -> None:
         ("b INT, a INT", "columns", 0, 1),
     ],
 )
-def test_files_of_other_formats_allow_less(now: str, keep: str, followed: int, refused: int) -> None:
+def test_fewer_changes_are_allowed_when_files_have_another_format(
+    now: str, keep: str, followed: int, refused: int
+) -> None:
     found = changes(columns("a INT, b INT"), columns(now), keep)  # type: ignore[arg-type]
     assert (len(found.followed), len(found.refused)) == (followed, refused)
 
 
-def test_columns_from_sparks_json_are_the_declared_ones() -> None:
+def test_columns_are_the_declared_ones_when_read_from_spark_s_json() -> None:
     nested = {
         "type": "struct",
         "fields": [
@@ -145,7 +147,7 @@ def test_tables_do_not_lag_when_they_were_created_as_declared(spark: Any, pipeli
         assert check_columns(pipeline, table, stored).lag == ""
 
 
-def test_error_names_table_column_both_types_and_the_way_on() -> None:
+def test_error_names_table_column_types_and_remedy_when_a_change_is_refused() -> None:
     narrower = replace(PIPELINE.archive, columns=PIPELINE.archive.columns.replace("is_online BOOLEAN", "is_online INT"))
     stored = declared_columns(PIPELINE, PIPELINE.table)
     assert check_columns(PIPELINE, PIPELINE.table, stored).lag == ""
@@ -158,7 +160,7 @@ def test_error_names_table_column_both_types_and_the_way_on() -> None:
     assert "declare a pipeline of another name" in str(raised.value)
 
 
-def test_column_of_unknown_fields_is_a_new_one_and_cannot_be_taken_back() -> None:
+def test_column_of_unknown_fields_is_added_but_not_removed_when_they_are_kept() -> None:
     keeping = replace(PIPELINE, decoder=replace(PIPELINE.decoder, unknown="keep"))  # type: ignore[call-arg]
     before, now = (declared_columns(each, PIPELINE.table) for each in (PIPELINE, keeping))
     assert changes(before, now).lag == "unknown_fields string is new"

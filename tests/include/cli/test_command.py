@@ -43,7 +43,9 @@ def run(home: Path, *arguments: str, **extra: str) -> subprocess.CompletedProces
         (["explain", "no_such", "x"], "unknown table"),
     ],
 )
-def test_usage_error_is_one_line_and_exit_code_64(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_error_is_one_line_with_exit_code_64_when_usage_is_wrong(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
     result = run(tmp_path, *arguments)
     assert result.returncode == 64, result.stderr
     assert words in result.stderr
@@ -51,14 +53,14 @@ def test_usage_error_is_one_line_and_exit_code_64(tmp_path: Path, arguments: lis
     assert result.stdout == ""
 
 
-def test_missing_service_is_one_line_and_exit_code_6(tmp_path: Path) -> None:
+def test_error_is_one_line_with_exit_code_6_when_a_service_is_missing(tmp_path: Path) -> None:
     result = run(tmp_path, "produce", "nest_cameras", "--events", "1")
     assert result.returncode == 6
     assert "tidemark up kafka" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_home_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_error_is_one_line_when_the_home_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run(tmp_path / "file" / "home", "up")
     assert result.returncode == 1
@@ -66,19 +68,19 @@ def test_home_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_unreachable_broker_is_named_with_exit_code_6(tmp_path: Path) -> None:
+def test_broker_is_named_with_exit_code_6_when_it_is_unreachable(tmp_path: Path) -> None:
     result = run(tmp_path, "produce", "nest_cameras", "--events", "1", TIDEMARK_KAFKA_BOOTSTRAP="127.0.0.1:1")
     assert result.returncode == 6
     assert "127.0.0.1:1" in result.stderr
 
 
-def test_wrong_setting_is_exit_code_64(tmp_path: Path) -> None:
+def test_exit_code_is_64_when_a_setting_is_wrong(tmp_path: Path) -> None:
     result = run(tmp_path, "status", TIDEMARK_LEASE_SECONDS="soon")
     assert result.returncode == 64
     assert "TIDEMARK_LEASE_SECONDS" in result.stderr
 
 
-def test_help_documents_every_verb(tmp_path: Path) -> None:
+def test_help_documents_a_verb_when_it_exists(tmp_path: Path) -> None:
     listing = run(tmp_path, "--help").stdout
     for verb in ("demo", "test", "up", "down", "status", "pipelines", "produce", "stream", "interval", "ranges"):
         assert f" {verb} " in listing

@@ -96,7 +96,7 @@ def test_only_the_verbs_own_module_is_imported_when_it_runs(home: Home) -> None:
     assert modules == {"include.cli.data", "include.cli.output"}
 
 
-def test_list_of_verbs_equals_their_modules() -> None:
+def test_list_of_verbs_equals_their_modules_when_both_are_read() -> None:
     group = typer.main.get_command(app)
     context = typer.Context(group)
     for name, verb in VERBS.items():

@@ -82,14 +82,14 @@ def piped(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_bar_moves_and_next_command_is_named_at_a_terminal(tmp_path: Path) -> None:
+def test_bar_moves_and_next_command_is_named_when_output_is_a_terminal(tmp_path: Path) -> None:
     shown = plain(at_terminal(tmp_path, "-c", WORK.format(as_json=False)))
     assert "writing 10 messages" in shown
     assert "━" in shown
     assert "next: ./tidemark next" in shown
 
 
-def test_log_gets_no_bar_and_no_suggestion(tmp_path: Path) -> None:
+def test_no_bar_and_no_suggestion_is_written_when_output_is_a_log(tmp_path: Path) -> None:
     result = piped(tmp_path, "-c", WORK.format(as_json=False))
     assert (result.stdout, result.stderr) == ("", "")
 
@@ -98,14 +98,14 @@ def test_terminal_gets_no_bar_when_json_is_asked_for(tmp_path: Path) -> None:
     assert "━" not in at_terminal(tmp_path, "-c", WORK.format(as_json=True))
 
 
-def test_pipelines_are_a_table_that_fits_100_columns(tmp_path: Path) -> None:
+def test_table_fits_100_columns_when_pipelines_are_listed(tmp_path: Path) -> None:
     shown = plain(at_terminal(tmp_path, "-m", "include.cli", "pipelines"))
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= COLUMNS
     for cell in ("nest_cameras_hourly_counts", "auction-category-hours", "next: ./tidemark demo"):
         assert cell in shown
 
 
-def test_verdict_is_words_at_a_terminal_and_json_elsewhere(tmp_path: Path) -> None:
+def test_verdict_is_words_when_output_is_a_terminal_and_json_elsewhere(tmp_path: Path) -> None:
     words = Verdict(
         "p", {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}, "v", report="page.html"
     ).in_words()
@@ -120,13 +120,13 @@ def test_verdict_is_words_at_a_terminal_and_json_elsewhere(tmp_path: Path) -> No
     assert result.stderr == f"tidemark: {words}\n"
 
 
-def test_markup_in_names_and_data_is_printed_as_it_is(tmp_path: Path) -> None:
+def test_markup_is_printed_unchanged_when_names_or_data_have_it(tmp_path: Path) -> None:
     assert "a file [red]x[/red] and [/nothing] — look at [b]" in piped(tmp_path, "-c", DOCTOR).stdout
     table = piped(tmp_path, "-c", TABLE).stdout
     assert [line.strip() for line in table.splitlines()] == ["[bold]title", "[red]column", "[/cell]"]
 
 
-def test_set_up_counts_its_seconds_at_a_terminal_only_and_ends_as_its_step(tmp_path: Path) -> None:
+def test_set_up_counts_its_seconds_only_when_output_is_a_terminal(tmp_path: Path) -> None:
     launcher = (REPOSITORY / "tidemark").read_text()
     ticking = re.search(r"^ticking\(\) \{$.*?^\}$", launcher, re.MULTILINE | re.DOTALL)
     assert ticking

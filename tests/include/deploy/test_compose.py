@@ -76,7 +76,7 @@ def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, s
     assert "generate_env.py" in result.stderr
 
 
-def test_lake_in_a_bucket_reaches_all_who_read_or_write_it(environment: dict[str, str | None]) -> None:
+def test_bucket_reaches_all_readers_and_writers_when_the_lake_is_in_one(environment: dict[str, str | None]) -> None:
     bucket = {
         "TIDEMARK_LAKE": "s3a://lake/tidemark",
         "AWS_ENDPOINT_URL": "http://s3:8333",
@@ -218,7 +218,9 @@ def test_containers_have_few_rights_when_started(services: dict[str, Any]) -> No
     assert "USER tidemark" in DOCKERFILE
 
 
-def test_secrets_come_from_the_environment_alone(model: dict[str, Any], environment: dict[str, str | None]) -> None:
+def test_secrets_come_only_from_the_environment_when_compose_starts(
+    model: dict[str, Any], environment: dict[str, str | None]
+) -> None:
     text = COMPOSE.read_text()
     used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {s["environment"] for s in model["secrets"].values()}
     assert used == {*environment, "TIDEMARK_LAKE"}

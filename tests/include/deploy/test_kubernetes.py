@@ -46,7 +46,7 @@ def containers() -> list[dict[str, Any]]:
     return [each for pod in pods() for each in (*pod["containers"], *pod.get("initContainers", ()))]
 
 
-def test_every_object_is_one_of_the_api() -> None:
+def test_object_is_known_to_the_api_when_a_manifest_has_it() -> None:
     assert OBJECTS
     for each in OBJECTS:
         whole = copy.deepcopy(each)
@@ -64,7 +64,9 @@ def test_every_object_is_one_of_the_api() -> None:
         ("StatefulSet", ("spec", "template", "spec"), {"terminationGracePeriodSeconds": "soon"}),
     ],
 )
-def test_misspelt_field_is_refused(kind: str, path: tuple[str | int, ...], wrong: dict[str, Any]) -> None:
+def test_manifest_is_refused_when_a_field_is_misspelt(
+    kind: str, path: tuple[str | int, ...], wrong: dict[str, Any]
+) -> None:
     whole = copy.deepcopy(next(each for each in OBJECTS if each["kind"] == kind))
     at: Any = whole
     for step in path:
@@ -74,7 +76,7 @@ def test_misspelt_field_is_refused(kind: str, path: tuple[str | int, ...], wrong
         kubernetes_validate.validate(whole, SCHEMA, strict=True)
 
 
-def test_kustomization_names_every_file_but_the_optional_stream_and_spark_s_templates() -> None:
+def test_kustomization_names_a_file_when_it_is_not_optional() -> None:
     listed = {DEPLOY / each for each in KUSTOMIZATION["resources"]}
     assert set(FILES) - listed == {
         DEPLOY / "kubernetes" / each for each in ("stream.yaml", "pods/driver.yaml", "pods/executor.yaml")
@@ -88,7 +90,7 @@ def test_kustomization_names_every_file_but_the_optional_stream_and_spark_s_temp
     assert {each["image"] for each in containers() if "image" in each} == {image["name"], "prom/prometheus:v3.7.3"}
 
 
-def test_settings_are_known_and_no_secret_is_among_them() -> None:
+def test_setting_is_known_and_not_secret_when_the_manifest_has_it() -> None:
     data = named("ConfigMap")["tidemark-settings"]["data"]
     known = {f"TIDEMARK_{name.upper()}" for name in Settings.declared()}
     assert data.keys() <= known - secret_variables()
@@ -101,7 +103,7 @@ def test_settings_are_known_and_no_secret_is_among_them() -> None:
             assert re.fullmatch(r"cat /run/secrets/airflow/[a-z-]+", value), name
 
 
-def test_airflow_is_set_up_as_in_the_compose_file() -> None:
+def test_airflow_is_set_up_as_in_the_compose_file_when_on_kubernetes() -> None:
     compose = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["x-airflow-settings"]
     shipped = named("ConfigMap")["airflow-settings"]["data"]
     own = {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__API__BASE_URL", "AIRFLOW_CONN_SPARK_DEFAULT"}
@@ -115,7 +117,7 @@ def test_airflow_is_set_up_as_in_the_compose_file() -> None:
     assert connection["host"] == named("ConfigMap")["tidemark-settings"]["data"]["TIDEMARK_SPARK_MASTER"]
 
 
-def test_pods_are_hardened_bounded_and_probed() -> None:
+def test_pods_are_hardened_bounded_and_probed_when_they_start() -> None:
     for pod in pods():
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -132,7 +134,7 @@ def test_pods_are_hardened_bounded_and_probed() -> None:
     }
 
 
-def test_service_accounts_are_those_that_the_code_names() -> None:
+def test_service_account_is_known_to_the_code_when_a_manifest_creates_it() -> None:
     accounts = named("ServiceAccount")
     assert {kubernetes.DRIVER_ACCOUNT, kubernetes.EXECUTOR_ACCOUNT} <= accounts.keys()
     assert accounts[kubernetes.EXECUTOR_ACCOUNT]["automountServiceAccountToken"] is False
@@ -181,7 +183,7 @@ def test_secrets_are_private_files_and_variables_of_the_process_when_a_container
     assert stat.S_IMODE((own / "settings").stat().st_mode) == 0o600
 
 
-def test_driver_and_executor_are_what_spark_asks_for(tmp_path: Path) -> None:
+def test_driver_and_executor_meet_spark_s_requests_when_it_starts_them(tmp_path: Path) -> None:
     said = entrypoint(tmp_path, "driver", "--properties-file", "a b", SPARK_DRIVER_BIND_ADDRESS="10.1.2.3")
     wanted = ["--conf", "spark.driver.bindAddress=10.1.2.3", "--deploy-mode", "client", "--properties-file", "a b"]
     assert said.splitlines() == ["spark-submit", *wanted]
@@ -198,7 +200,7 @@ def test_driver_and_executor_are_what_spark_asks_for(tmp_path: Path) -> None:
     assert said.splitlines()[-4:] == ["--resourceProfileId", "resource_profile_id", "--podName", "pod_name"]
 
 
-def test_entrypoint_is_the_image_s_and_can_be_run() -> None:
+def test_entrypoint_is_the_image_s_when_a_pod_runs_it() -> None:
     assert f'ENTRYPOINT ["/opt/tidemark/{ENTRYPOINT.relative_to(REPOSITORY)}"]' in (DEPLOY / "Dockerfile").read_text()
     assert os.access(ENTRYPOINT, os.X_OK)
 
@@ -215,5 +217,5 @@ def test_entrypoint_is_the_image_s_and_can_be_run() -> None:
         ("python -m include.cli monitor", None),
     ],
 )
-def test_stream_of_a_command_line_is_known(command: str, pipeline: str | None) -> None:
+def test_command_line_is_known_when_a_manifest_starts_a_stream(command: str, pipeline: str | None) -> None:
     assert check_driver.streamed_pipeline(command.split()) == pipeline

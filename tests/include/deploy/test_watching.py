@@ -82,7 +82,7 @@ def selectors(expression: str) -> Iterator[tuple[str, str]]:
             yield name, label
 
 
-def test_every_metric_of_dashboard_and_alerts_exists_with_its_labels(exported: dict[str, set[str]]) -> None:
+def test_metric_exists_with_its_labels_when_dashboard_or_alert_uses_it(exported: dict[str, set[str]]) -> None:
     assert len(EXPRESSIONS) >= 25
     for expression in EXPRESSIONS:
         assert names_in(expression) <= exported.keys(), expression
@@ -90,7 +90,7 @@ def test_every_metric_of_dashboard_and_alerts_exists_with_its_labels(exported: d
             assert label in exported[name], f"{name} has no label {label}: {expression}"
 
 
-def test_every_label_that_a_text_quotes_exists(exported: dict[str, set[str]]) -> None:
+def test_label_exists_when_a_text_quotes_it(exported: dict[str, set[str]]) -> None:
     for rule in RULES:
         labels = set.intersection(*(exported[name] for name in names_in(rule["expr"])))
         assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= labels, rule["alert"]
@@ -101,7 +101,7 @@ def test_every_label_that_a_text_quotes_exists(exported: dict[str, set[str]]) ->
             assert wanted <= set.union(*(exported[name] for name in names_in(target["expr"]))), panel["title"]
 
 
-def test_every_gauge_of_a_stream_is_on_the_dashboard_or_in_an_alert(exported: dict[str, set[str]]) -> None:
+def test_gauge_is_on_the_dashboard_or_in_an_alert_when_a_stream_exports_it(exported: dict[str, set[str]]) -> None:
     used = set().union(*map(names_in, EXPRESSIONS))
     beside = {
         "tidemark_committed_offset", "tidemark_end_offset", "tidemark_missing_offsets", "tidemark_stream_state",
@@ -111,14 +111,14 @@ def test_every_gauge_of_a_stream_is_on_the_dashboard_or_in_an_alert(exported: di
     assert exported.keys() - used - {name for name in exported if name.endswith("_created")} == beside
 
 
-def test_every_metric_is_documented(exported: dict[str, set[str]]) -> None:
+def test_metric_is_documented_when_it_is_exported(exported: dict[str, set[str]]) -> None:
     page = (DEPLOY.parent / "docs" / "monitor.md").read_text()
     rows = re.findall(r"^\| `(tidemark_\w+)` \| ([\w, ]*) ?\|", page, re.MULTILINE)
     documented = {name: set(labels.replace(",", " ").split()) for name, labels in rows}
     assert documented == {name: labels for name, labels in exported.items() if not name.endswith("_created")}
 
 
-def test_prometheus_asks_where_the_pages_listen() -> None:
+def test_prometheus_asks_the_right_address_when_the_pages_listen() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     compose = yaml.safe_load((DEPLOY.parents[1] / "docker-compose.yml").read_text())["services"]
     command = compose["monitor"]["command"]
@@ -129,7 +129,7 @@ def test_prometheus_asks_where_the_pages_listen() -> None:
     assert monitor.__defaults__ is None or str(port) == str(monitor.__defaults__[0])
 
 
-def test_ledger_that_is_away_is_told_by_one_sample() -> None:
+def test_one_sample_reports_it_when_the_ledger_is_away() -> None:
     samples = [
         s for f in text_string_to_metric_families(as_text(Scrape(is_ledger_up=False)).decode()) for s in f.samples
     ]

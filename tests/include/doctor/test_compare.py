@@ -20,7 +20,7 @@ pytestmark = pytest.mark.services
 NAME = "isp_hits"
 
 
-def test_interval_that_is_registered_between_two_readings_is_no_disagreement(
+def test_no_disagreement_is_found_when_an_interval_is_registered_between_two_readings(
     postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(load_pipeline(NAME), last_hours(8))
@@ -44,7 +44,7 @@ def test_interval_that_is_registered_between_two_readings_is_no_disagreement(
     assert {(each.table, each.interval) for each in missing} == {("isp_hits", world.interval(0))}
 
 
-def test_changed_content_is_told_by_a_deep_look_alone(postgres: Home) -> None:
+def test_changed_content_is_found_only_when_the_look_is_deep(postgres: Home) -> None:
     world = World(load_pipeline("auction_bids"), last_hours(8))
     world.stream()
     world.run(0)

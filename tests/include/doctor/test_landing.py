@@ -67,7 +67,7 @@ def lease(postgres: Home) -> Iterator[Lease]:
     writers.release(held)
 
 
-def test_files_of_a_replay_stay_while_it_is_under_way(postgres: Home) -> None:
+def test_files_stay_when_their_replay_is_under_way(postgres: Home) -> None:
     path = landed("replay-000000007-0a1b2c3d")
     with quarantine.deciding(PIPELINE):
         assert unknown() == []
@@ -81,7 +81,7 @@ def test_files_of_a_replay_stay_while_it_is_under_way(postgres: Home) -> None:
     assert not path.exists()
 
 
-def test_files_of_a_micro_batch_stay_while_its_driver_lives(postgres: Home, lease: Lease) -> None:
+def test_files_of_a_micro_batch_stay_when_their_driver_lives(postgres: Home, lease: Lease) -> None:
     mine, orphan = landed(f"0a1b2c3d-000000003-{lease.token}"), landed(f"0a1b2c3d-000000003-{lease.token - 1}")
     assert unknown() == [orphan.parent.parent.name]
     said = repaired()
@@ -114,7 +114,7 @@ def test_files_stay_when_they_are_committed_after_the_examination(postgres: Home
     assert path.exists()
 
 
-def test_files_stay_while_housekeeping_may_be_compacting_them(postgres: Home) -> None:
+def test_files_stay_when_housekeeping_may_be_compacting_them(postgres: Home) -> None:
     path = written("landing", PIPELINE, "compacted", "empty", "2026-11-18-0123456789abcdef.parquet")
     with alone(PIPELINE):
         said = repaired()
@@ -151,7 +151,7 @@ def created_again(postgres: Home) -> Iterator[None]:
             ledger.execute(delete(model).where(model.pipeline == PIPELINE))
 
 
-def test_rows_of_a_lost_file_are_read_from_revisions(postgres: Home) -> None:
+def test_rows_are_read_from_revisions_when_a_landing_file_was_lost(postgres: Home) -> None:
     register_hour(0)
     path = lost_file(0)
     [found] = [each for each in check_landing(load_pipeline(PIPELINE)) if each.location == path]

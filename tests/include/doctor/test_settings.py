@@ -27,7 +27,7 @@ def test_settings_without_a_service_are_none_when_nobody_set_them() -> None:
         "https://someone:canary@registry:8081",
     ],
 )
-def test_password_in_an_address_is_masked_and_all_else_stays(address: str) -> None:
+def test_only_the_password_is_masked_when_an_address_has_one(address: str) -> None:
     shown = masked(address)
 
     assert "canary" not in shown

@@ -18,7 +18,7 @@ FOUND = Look((Found("wrong size", "part-0", "readers fail", "run it again", Fals
              datetime.now(UTC))  # fmt: skip
 
 
-def test_page_does_not_wait_for_a_look_that_takes_long_and_one_at_a_time_is_taken() -> None:
+def test_page_does_not_wait_and_one_look_is_taken_at_a_time_when_it_takes_long() -> None:
     taken, go_on, ended = [], threading.Event(), threading.Event()
 
     def slow(pipeline: Pipeline) -> Look:
@@ -54,12 +54,12 @@ def test_what_was_found_stays_with_the_reason_when_it_cannot_look_again() -> Non
     assert (again.found, again.looked_at) == (FOUND.found, FOUND.looked_at)
 
 
-def test_look_about_an_interval_holds_what_is_about_it_alone() -> None:
+def test_look_holds_only_the_interval_s_findings_when_it_is_about_one() -> None:
     assert FOUND.about("2026-11-20T05").found == FOUND.found
     assert FOUND.about("2026-11-20T06").found == ()
     assert FOUND.about("2026-11-20T06").looked_at == FOUND.looked_at
 
 
-def test_each_kind_says_what_it_means() -> None:
+def test_meaning_is_given_when_a_kind_is_found() -> None:
     kinds = {each for part in Kind.__args__ for each in (getattr(part, "__args__", None) or (part,))}
     assert set(MEANINGS) == kinds

@@ -87,7 +87,7 @@ def note_fates(pipeline: str, batch: int, archived: int, quarantined: int) -> No
         row.archived, row.quarantined = archived, quarantined
 
 
-def test_records_move_from_their_fates_to_erased_in_every_count(pipeline: str) -> None:
+def test_records_move_from_their_fates_to_erased_in_every_count_when_they_are_erased(pipeline: str) -> None:
     batch = commit(pipeline, 0, 0, 10, archived=7, quarantined=3)
     note_fates(pipeline, batch, 7, 3)
     interval = register(pipeline, 0, 0, 8)
@@ -120,7 +120,7 @@ def test_records_move_from_their_fates_to_erased_in_every_count(pipeline: str) -
     assert erased_within(pipeline, [OffsetRange(TP, 0, 10, "another id")]) == []
 
 
-def test_files_are_written_without_the_records_and_again_after_a_kill_nothing_is_left_to_write(pipeline: str) -> None:
+def test_nothing_is_left_to_write_when_files_are_written_again_after_a_kill(pipeline: str) -> None:
     first = commit(pipeline, 0, 0, 10, archived=5)
     second = commit(pipeline, 1, 10, 20, archived=5)
     compacted = f"landing/{pipeline}/both/fate=archived/part.parquet"
@@ -193,7 +193,7 @@ def test_row_of_a_replay_goes_whichever_replay_is_left_when_its_file_is_written_
     assert in_file({at(1, "old")}, {"events": "id"}) == frozenset()
 
 
-def test_second_erasure_waits_for_the_first_and_takes_each_record_once(pipeline: str) -> None:
+def test_second_erasure_waits_and_takes_each_record_once_when_a_first_one_runs(pipeline: str) -> None:
     note_fates(pipeline, commit(pipeline, 0, 0, 10, archived=10), 10, 0)
     erasure = begin(pipeline, {at(1)}, set())
     with pytest.raises(UsageError, match="unfinished"):
@@ -213,7 +213,7 @@ def test_erasure_is_refused_when_the_lease_was_lost(pipeline: str) -> None:
     assert last_erasure(pipeline) == 0
 
 
-def test_replayed_record_goes_from_the_interval_that_delivers_it(pipeline: str) -> None:
+def test_replayed_record_leaves_the_delivering_interval_when_it_is_erased(pipeline: str) -> None:
     landed = commit(pipeline, 0, 0, 10, quarantined=2)
     note_fates(pipeline, landed, 0, 2)
     register(pipeline, 0, 0, 10)
@@ -253,7 +253,7 @@ def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) 
     assert attempts.load_attempt(attempt).build is None
 
 
-def test_build_of_before_is_not_registered_and_one_of_after_is(pipeline: str) -> None:
+def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: str) -> None:
     attempt = made.begin_attempt(pipeline)
     built = made.note_build(attempt)
     erase_from(pipeline, attempt)
@@ -268,7 +268,7 @@ def test_build_of_before_is_not_registered_and_one_of_after_is(pipeline: str) ->
     assert unfinished.attempts_to_announce(begun) == [again]
 
 
-def test_registered_interval_is_to_be_built_until_a_build_of_after_is_registered(pipeline: str) -> None:
+def test_interval_stays_to_be_built_when_no_later_build_is_registered(pipeline: str) -> None:
     attempt = made.begin_attempt(pipeline)
     built = made.note_build(attempt)
     made.register(attempt, built)

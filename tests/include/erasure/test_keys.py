@@ -24,7 +24,7 @@ from include.errors import UsageError
         (None, False),
     ],
 )
-def test_key_occurs_alone_and_not_as_the_beginning_of_another(value: bytes | None, occurs: bool) -> None:
+def test_key_is_not_found_when_it_only_begins_another_word(value: bytes | None, occurs: bool) -> None:
     assert Keys(["cam-1"]).named_in_bytes(value) is occurs
 
 
@@ -45,7 +45,7 @@ def test_key_occurs_when_json_escapes_it(key: str) -> None:
     assert not keys.named_in_bytes(b'{"user": "nobody"}')
 
 
-def test_texts_that_name_a_key_are_replaced_and_the_rest_is_as_it_was() -> None:
+def test_only_the_key_is_replaced_when_a_text_names_it() -> None:
     told = {"rows": [["cam-1", 3], ["cam-10", 1]], "note": "of cam-1", "cam-1": None, "ok": True, "share": 0.5}
     assert Keys(["cam-1"]).without(told) == {
         "rows": [[FORGOTTEN, 3], ["cam-10", 1]],
@@ -57,21 +57,21 @@ def test_texts_that_name_a_key_are_replaced_and_the_rest_is_as_it_was() -> None:
     assert Keys(["17"]).without({"id": 17, "other": 170}) == {"id": FORGOTTEN, "other": 170}
 
 
-def test_keys_of_a_file_and_of_the_command_line_count_once(tmp_path: Path) -> None:
+def test_key_counts_once_when_file_and_command_line_name_it(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("a b\n\nc\na b\n", encoding="utf-8")
     assert read_keys(["c", "d"], file) == ("c", "d", "a b")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe"])
-def test_file_without_keys_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_is_refused_when_it_has_no_keys(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "keys"
     file.write_bytes(content)
     with pytest.raises(UsageError):
         read_keys([], file)
 
 
-def test_hashes_tell_the_same_keys_and_no_others() -> None:
+def test_hash_is_the_same_only_when_the_key_is() -> None:
     salt = "00ff" * 8
     assert hashes_of(["b", "a"], salt) == hashes_of(["a", "b"], salt)
     assert hashes_of(["a"], salt) != hashes_of(["a"], "11ff" * 8)

@@ -26,7 +26,7 @@ from tests.support.committed import register
 pytestmark = pytest.mark.services
 
 
-def test_second_housekeeping_is_refused_while_one_runs(pipeline: str) -> None:
+def test_second_housekeeping_is_refused_when_one_runs(pipeline: str) -> None:
     with alone(pipeline), pytest.raises(AnotherWriter, match="another housekeeping"), alone(pipeline):
         pass
     with alone(pipeline):
@@ -93,7 +93,7 @@ def catalogue(partition: str, location: str) -> None:
     engine.dispose()
 
 
-def test_old_revisions_go_and_those_in_use_stay(postgres: Home, attempt: tuple[int, int]) -> None:
+def test_old_revisions_are_removed_when_they_are_not_in_use(postgres: Home, attempt: tuple[int, int]) -> None:
     pipeline = load_pipeline("nest_cameras")
     registered = revise(attempt, "r1", "registered", 30)
     old = [revise(attempt, f"r{n}", s, 8) for n, s in enumerate(("superseded", "rejected", "discarded", "built"), 2)]
@@ -184,7 +184,7 @@ def test_checkpoints_of_older_generations_and_logs_of_earlier_drivers_go_when_th
     assert keep_house(pipeline, dry_run=False)["deleted"] == {"files": 0, "bytes": 0}
 
 
-def test_checkpoints_of_an_older_generation_stay_while_they_are_new(postgres: Home) -> None:
+def test_checkpoints_of_an_older_generation_stay_when_they_are_new(postgres: Home) -> None:
     lease = writers.acquire("auction_bids")
     for reason in ("first", "second"):
         generations.open_generation(lease, started_by="test", reason=reason)

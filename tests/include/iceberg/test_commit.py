@@ -36,7 +36,7 @@ def registered_files(archive: OpenTable) -> set[str]:
     return {f"{each.location}/{name}" for each in every for name in each.files}
 
 
-def test_interval_becomes_one_snapshot_over_its_own_files(archive: OpenTable) -> None:
+def test_one_snapshot_over_its_own_files_is_made_when_an_interval_is_registered(archive: OpenTable) -> None:
     put = archive.run(0, {"2026-11-18": rows_of(0, 9), "2026-11-17": rows_of(0, 3, 500)})
     table = archive.load()
     (snapshot,) = table.snapshots()
@@ -58,7 +58,7 @@ def test_interval_becomes_one_snapshot_over_its_own_files(archive: OpenTable) ->
     assert table.refs()[put.tag].snapshot_id == snapshot.snapshot_id == put.snapshot_id
 
 
-def test_rerun_swaps_files_and_drops_partitions_in_one_commit(archive: OpenTable) -> None:
+def test_files_are_swapped_and_partitions_dropped_in_one_commit_when_a_rerun_differs(archive: OpenTable) -> None:
     first = archive.run(0, {"2026-11-18": rows_of(0, 9), "2026-11-17": rows_of(0, 3, 500)})
     archive.run(1, {"2026-11-18": rows_of(1, 4)})
     before = files_of(archive.load())
@@ -76,7 +76,7 @@ def test_rerun_swaps_files_and_drops_partitions_in_one_commit(archive: OpenTable
     assert len(before - files_of(table)) == 2
 
 
-def test_rerun_with_the_same_rows_only_tags_what_is_there(archive: OpenTable) -> None:
+def test_existing_snapshot_is_only_tagged_when_a_rerun_has_the_same_rows(archive: OpenTable) -> None:
     first = archive.run(0, {"2026-11-18": rows_of(0, 9)})
     again = archive.run(0, {"2026-11-18": rows_of(0, 9)})
     assert first.tag != again.tag
@@ -84,7 +84,7 @@ def test_rerun_with_the_same_rows_only_tags_what_is_there(archive: OpenTable) ->
     assert len(archive.load().snapshots()) == 1
 
 
-def test_interval_without_rows_has_a_snapshot_too(archive: OpenTable) -> None:
+def test_snapshot_is_made_when_an_interval_has_no_rows(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     put = archive.run(1, {})
     again = archive.publish(*archive.build(1, {}))
@@ -97,7 +97,7 @@ def test_interval_without_rows_has_a_snapshot_too(archive: OpenTable) -> None:
     assert table.scan().to_arrow().num_rows == 9
 
 
-def test_committing_again_after_a_crash_is_once(archive: OpenTable) -> None:
+def test_second_commit_changes_nothing_when_it_follows_a_crash(archive: OpenTable) -> None:
     spec, built = archive.build(0, {"2026-11-18": rows_of(0, 9)})
     tables.prepare(archive.pipeline)
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
@@ -135,7 +135,7 @@ def test_merging_small_manifests_writes_none_again_that_is_full(archive: OpenTab
     assert len(files_of(archive.load())) == 1_421
 
 
-def test_table_of_earlier_code_gets_the_properties_that_a_new_one_has(archive: OpenTable) -> None:
+def test_table_gets_the_properties_of_a_new_one_when_earlier_code_made_it(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 2)})
     size = "commit.manifest.target-size-bytes"
     with archive.load().transaction() as transaction:
@@ -144,14 +144,14 @@ def test_table_of_earlier_code_gets_the_properties_that_a_new_one_has(archive: O
     assert archive.load().properties[size] == str(256 * 1024)
 
 
-def test_filter_on_the_interval_reads_that_intervals_files_alone(archive: OpenTable) -> None:
+def test_only_that_interval_s_files_are_read_when_a_filter_names_it(archive: OpenTable) -> None:
     for hour in range(3):
         archive.run(hour, {"2026-11-18": rows_of(hour, 5)})
     tasks = list(archive.load().scan(row_filter=EqualTo("interval", "2026-11-18T06")).plan_files())
     assert ["interval=2026-11-18T06" in task.file.file_path for task in tasks] == [True]
 
 
-def test_foreign_commit_is_left_behind_by_the_next_interval(archive: OpenTable) -> None:
+def test_next_interval_leaves_a_foreign_commit_behind_when_one_was_made(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     table = archive.load()
     foreign = table.scan().to_arrow()
@@ -162,7 +162,7 @@ def test_foreign_commit_is_left_behind_by_the_next_interval(archive: OpenTable) 
     assert files_of(archive.load()) == registered_files(archive)
 
 
-def test_foreign_commit_before_the_first_is_left_behind(archive: OpenTable) -> None:
+def test_foreign_commit_is_left_behind_when_it_came_before_the_first(archive: OpenTable) -> None:
     tables.prepare(archive.pipeline)
     with iceberg_catalog.opened() as catalog:
         empty = catalog.load_table(("lake", archive.pipeline.table))
@@ -172,7 +172,7 @@ def test_foreign_commit_before_the_first_is_left_behind(archive: OpenTable) -> N
     assert files_of(archive.load()) == registered_files(archive)
 
 
-def test_added_and_widened_columns_are_followed_and_old_files_read(archive: OpenTable) -> None:
+def test_old_files_are_read_when_columns_were_added_or_widened(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     wider = COLUMNS.replace("speed INT", "speed BIGINT") + ", heading DOUBLE"
     newer = OpenTable(pipeline_named(archive.pipeline.name, wider), archive.intervals)
@@ -185,7 +185,7 @@ def test_added_and_widened_columns_are_followed_and_old_files_read(archive: Open
     assert sorted(each for each in found["speed"].to_pylist() if each is not None) == [0, 0, 1, 1, 3, 3, 4, 6, 7]
 
 
-def test_type_that_iceberg_cannot_widen_is_refused_before_anything_is_registered(archive: OpenTable) -> None:
+def test_type_is_refused_before_registration_when_iceberg_cannot_widen_it(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     changed = pipeline_named(archive.pipeline.name, COLUMNS.replace("DECIMAL(10,2)", "DECIMAL(12,4)"))
     with pytest.raises(UsageError, match="cannot follow its declaration"):
@@ -193,7 +193,7 @@ def test_type_that_iceberg_cannot_widen_is_refused_before_anything_is_registered
     assert archive.load().schema().find_type("price").__repr__() == "DecimalType(precision=10, scale=2)"
 
 
-def test_table_of_another_is_refused_and_left_alone(archive: OpenTable) -> None:
+def test_table_is_refused_and_left_alone_when_it_is_somebody_else_s(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         other = catalog.create_table(("lake", archive.pipeline.table), pa.schema({"a": pa.int64()}))
     with pytest.raises(UsageError, match="not one that Tidemark made"):
@@ -201,7 +201,7 @@ def test_table_of_another_is_refused_and_left_alone(archive: OpenTable) -> None:
     assert archive.load().metadata_location == other.metadata_location
 
 
-def test_catalog_that_does_not_answer_is_unreachable(archive: OpenTable, postgres: Home) -> None:
+def test_catalog_counts_as_unreachable_when_it_does_not_answer(archive: OpenTable, postgres: Home) -> None:
     with (
         settings_of(postgres, TIDEMARK_DATABASE_URL="postgresql://a:b@127.0.0.1:9"),
         pytest.raises(ServiceUnreachable, match="PostgreSQL") as refused,
@@ -223,7 +223,7 @@ def test_other_file_formats_are_refused_when_declared() -> None:
         replace(pipeline_named("p", "at TIMESTAMP").archive, file_format="orc")
 
 
-def test_verdict_keeps_the_snapshot(archive: OpenTable) -> None:
+def test_verdict_keeps_the_snapshot_when_it_was_committed(archive: OpenTable) -> None:
     spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
     put = archive.publish(spec, built)
     assert attempts.load_attempt(spec.id).findings.iceberg == (put,)

@@ -91,7 +91,7 @@ def assert_forgotten(archive: OpenTable) -> None:
     assert on_disk == {each.rsplit("/", 1)[-1] for each in named}
 
 
-def test_no_value_of_an_erased_row_is_left_in_any_file_and_all_readers_find_the_registered(erased: OpenTable) -> None:
+def test_no_value_is_left_in_any_file_when_its_row_was_erased(erased: OpenTable) -> None:
     before = erased.load()
     tags = sorted(name for name in before.refs() if name != "main")
     assert forget(erased) == 3
@@ -116,7 +116,9 @@ def test_no_value_of_an_erased_row_is_left_in_any_file_and_all_readers_find_the_
 
 
 @pytest.mark.parametrize("moment", ["erased_head_said_again", "erased_snapshots_expired", "erased_metadata_dropped"])
-def test_forgetting_ends_as_without_a_kill(erased: OpenTable, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_forgetting_ends_as_usual_when_it_was_killed_before(
+    erased: OpenTable, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     def killed(passed: str) -> None:
         if passed == moment:
             raise KeyboardInterrupt
@@ -131,7 +133,7 @@ def test_forgetting_ends_as_without_a_kill(erased: OpenTable, monkeypatch: pytes
     assert_forgotten(erased)
 
 
-def test_tag_of_somebody_else_on_erased_rows_is_named_and_left(erased: OpenTable) -> None:
+def test_tag_is_named_and_left_when_somebody_else_put_it_on_erased_rows(erased: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", erased.pipeline.table))
         oldest, second = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)[:2]
@@ -147,7 +149,7 @@ def test_tag_of_somebody_else_on_erased_rows_is_named_and_left(erased: OpenTable
     assert "before" in erased.load().refs()
 
 
-def test_what_others_committed_goes_and_their_files_are_told(erased: OpenTable) -> None:
+def test_foreign_commits_are_removed_and_their_files_reported_when_rows_are_erased(erased: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", erased.pipeline.table))
         table.append(table.scan().to_arrow())
@@ -156,7 +158,7 @@ def test_what_others_committed_goes_and_their_files_are_told(erased: OpenTable) 
     assert open_tables.files_of_others(erased.pipeline) > 0
 
 
-def test_table_that_is_not_declared_any_more_forgets_too(archive: OpenTable) -> None:
+def test_table_forgets_too_when_it_is_no_longer_declared(archive: OpenTable) -> None:
     archive.run(0, {DAY: rows_of(0, 9)})
     archive.run(1, {DAY: of_person(rows_of(1, 5))})
     with session() as ledger:
@@ -169,6 +171,6 @@ def test_table_that_is_not_declared_any_more_forgets_too(archive: OpenTable) -> 
     assert archive.load().scan().to_arrow().num_rows == 9
 
 
-def test_pipeline_without_iceberg_tables_has_nothing_to_forget(archive: OpenTable) -> None:
+def test_nothing_is_forgotten_when_a_pipeline_has_no_iceberg_tables(archive: OpenTable) -> None:
     assert open_tables.forget(archive.pipeline, []) == 0
     assert open_tables.files_of_others(archive.pipeline) == 0

@@ -41,12 +41,12 @@ def assert_mended(archive: OpenTable) -> None:
     assert restore(archive.pipeline) == []
 
 
-def test_nothing_is_found_where_the_tables_follow(archive: OpenTable) -> None:
+def test_nothing_is_found_when_the_tables_follow_the_ledger(archive: OpenTable) -> None:
     assert kinds(archive) == []
     assert list(check_open_tables(archive.pipeline)) == []
 
 
-def test_foreign_append_is_named_and_rolled_back(archive: OpenTable) -> None:
+def test_append_is_named_and_rolled_back_when_it_is_foreign(archive: OpenTable) -> None:
     table = archive.load()
     with iceberg_catalog.opened() as catalog:
         catalog.load_table(("lake", archive.pipeline.table)).append(table.scan().to_arrow())
@@ -57,14 +57,14 @@ def test_foreign_append_is_named_and_rolled_back(archive: OpenTable) -> None:
     assert_mended(archive)
 
 
-def test_foreign_delete_is_named_and_rolled_back(archive: OpenTable) -> None:
+def test_delete_is_named_and_rolled_back_when_it_is_foreign(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         catalog.load_table(("lake", archive.pipeline.table)).delete(EqualTo("interval", "2026-11-18T05"))
     assert kinds(archive) == ["foreign commit", "other files"]
     assert_mended(archive)
 
 
-def test_table_that_somebody_dropped_is_filled_again_with_a_snapshot_an_interval(archive: OpenTable) -> None:
+def test_table_is_filled_with_a_snapshot_per_interval_when_somebody_dropped_it(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         catalog.drop_table(("lake", archive.pipeline.table))
     assert kinds(archive) == ["missing table"]
@@ -72,21 +72,21 @@ def test_table_that_somebody_dropped_is_filled_again_with_a_snapshot_an_interval
     assert len(archive.load().snapshots()) == 2
 
 
-def test_table_whose_metadata_is_gone_is_made_anew(archive: OpenTable) -> None:
+def test_table_is_recreated_when_its_metadata_is_gone(archive: OpenTable) -> None:
     for file in Path(lake.filesystem(lake.uri("iceberg", archive.pipeline.table))[1]).rglob("*.metadata.json"):
         file.unlink()
     assert kinds(archive) == ["missing metadata"]
     assert_mended(archive)
 
 
-def test_manifest_that_is_gone_is_found_and_the_table_made_anew(archive: OpenTable) -> None:
+def test_table_is_recreated_when_a_manifest_is_gone(archive: OpenTable) -> None:
     for file in Path(lake.filesystem(lake.uri("iceberg", archive.pipeline.table))[1]).rglob("*-m0.avro"):
         file.unlink()
     assert kinds(archive) == ["missing metadata"]
     assert_mended(archive)
 
 
-def test_intervals_registered_before_it_was_declared_are_found_and_committed(archive: OpenTable) -> None:
+def test_intervals_are_committed_when_they_were_registered_before_the_declaration(archive: OpenTable) -> None:
     spec, built = archive.build(2, {"2026-11-18": rows_of(2, 3)})
     builds.finish_registration(builds.begin_registration(spec, PASSED, archive.changes(spec, built)))
     (found,) = deviations(archive.pipeline)
@@ -94,7 +94,7 @@ def test_intervals_registered_before_it_was_declared_are_found_and_committed(arc
     assert_mended(archive)
 
 
-def test_interval_that_is_being_registered_is_left_alone(archive: OpenTable) -> None:
+def test_interval_is_left_alone_when_it_is_being_registered(archive: OpenTable) -> None:
     spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
     from include.iceberg import tables
@@ -106,7 +106,7 @@ def test_interval_that_is_being_registered_is_left_alone(archive: OpenTable) -> 
     assert kinds(archive) == []
 
 
-def test_table_of_another_is_named_and_not_touched(archive: OpenTable) -> None:
+def test_table_is_named_and_not_touched_when_it_is_somebody_else_s(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         catalog.load_table(("lake", archive.pipeline.table)).transaction().set_properties(
             {iceberg_catalog.OWNER: "somebody"}

@@ -130,7 +130,7 @@ def test_spark_reads_a_renamed_column_as_null_when_its_session_does_not_go_by_nu
         spark.conf.unset(setting)
 
 
-def test_file_tells_the_tables_number_of_every_field(mixed: Mixed) -> None:
+def test_file_holds_the_table_s_number_of_every_field_when_it_is_written(mixed: Mixed) -> None:
     schema = mixed.archive.load().schema()
     own = [name for name in schema.column_names if name not in ("date", "interval")]
     assert numbers_in(file_of(mixed.numbered)) == {name: schema.find_field(name).field_id for name in own}
@@ -159,7 +159,7 @@ def test_data_stay_byte_for_byte_when_the_footer_gets_numbers(
     assert pq.read_metadata(file_of(built)).metadata == pq.read_metadata(pa.BufferReader(before)).metadata
 
 
-def test_deeply_nested_fields_have_their_numbers_too(postgres: Home, spark: Any) -> None:
+def test_field_has_its_number_when_it_is_deeply_nested(postgres: Home, spark: Any) -> None:
     archive = WrittenBySpark(pipeline_named("deeply_numbered", f"at TIMESTAMP, {DEEP}"), spark=spark)
     plain = ["at", "kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_element"]
     rows = rows_of(0, 2).select(plain).to_pylist()
@@ -245,7 +245,7 @@ def test_table_made_anew_has_the_same_numbers_when_columns_were_added_meanwhile(
     assert found["speed"].to_pylist() == [0, 1, None, 3, 4, 0, 1, None, 3]
 
 
-def test_table_of_earlier_code_keeps_its_numbers_and_new_columns_get_others(postgres: Home, spark: Any) -> None:
+def test_numbers_stay_and_new_columns_get_others_when_earlier_code_made_the_table(postgres: Home, spark: Any) -> None:
     pipeline = pipeline_named("counted_by_pyiceberg")
     columns = declared_columns(pipeline, pipeline.table)
     by_name = {path: 100 + n for n, path in enumerate(numbers_of(pipeline_named("as_they_are"), "as_they_are"))}
@@ -269,7 +269,7 @@ def test_table_of_earlier_code_keeps_its_numbers_and_new_columns_get_others(post
     assert comparable(archive.load().scan().to_arrow(), NAMES) == comparable(archive.registered_rows(), NAMES)
 
 
-def test_table_with_other_numbers_than_the_ledgers_is_refused_and_made_anew(postgres: Home, spark: Any) -> None:
+def test_table_is_refused_and_recreated_when_its_numbers_are_not_the_ledger_s(postgres: Home, spark: Any) -> None:
     archive = WrittenBySpark(pipeline_named("others_numbers"), spark=spark)
     archive.run(0, {"2026-11-18": rows_of(0, 4)})
     with session() as ledger:
@@ -285,7 +285,7 @@ def test_table_with_other_numbers_than_the_ledgers_is_refused_and_made_anew(post
     assert comparable(archive.load().scan().to_arrow(), NAMES) == comparable(archive.registered_rows(), NAMES)
 
 
-def test_numbers_are_given_once_and_never_again(postgres: Home) -> None:
+def test_number_is_not_given_again_when_it_was_given_once(postgres: Home) -> None:
     assert field_numbers.give("given_once", ["a", "b"], {}) == {"a": 1, "b": 2}
     assert field_numbers.give("given_once", ["c", "b"], {}) == {"a": 1, "b": 2, "c": 3}
     # One of them is in use for another, the last is larger than what is declared.
@@ -295,7 +295,7 @@ def test_numbers_are_given_once_and_never_again(postgres: Home) -> None:
     assert field_numbers.numbers("given_once") == {"a": 1, "b": 2, "c": 3, "e": 7, "d": 10}
 
 
-def test_schema_has_no_other_fields_than_paths_have_numbers(postgres: Home) -> None:
+def test_every_field_has_a_number_when_paths_are_counted(postgres: Home) -> None:
     pipeline = pipeline_named("paths", f"at TIMESTAMP, {DEEP}")
     numbers = numbers_of(pipeline, pipeline.table)
     schema = schema_of(declared_columns(pipeline, pipeline.table), numbers)

@@ -63,7 +63,7 @@ def assert_whole(archive: OpenTable) -> None:
     assert list(deviations(archive.pipeline)) == []
 
 
-def test_only_what_no_kept_snapshot_needs_goes(archive: OpenTable) -> None:
+def test_file_is_removed_only_when_no_kept_snapshot_needs_it(archive: OpenTable) -> None:
     # Of commits that failed, and of somebody who keeps a note there.
     (folder(archive) / "00099-0.metadata.json").write_text("{}")
     (folder(archive) / "0-m0.avro").write_bytes(b"")
@@ -82,7 +82,7 @@ def test_only_what_no_kept_snapshot_needs_goes(archive: OpenTable) -> None:
     assert_whole(archive)
 
 
-def test_nothing_goes_before_its_age(archive: OpenTable) -> None:
+def test_nothing_is_removed_when_it_is_too_new(archive: OpenTable) -> None:
     assert sweep(archive, age=timedelta(hours=1)) == set()
     for path in folder(archive).iterdir():
         os.utime(path, (0, 0))
@@ -90,7 +90,7 @@ def test_nothing_goes_before_its_age(archive: OpenTable) -> None:
     assert_whole(archive)
 
 
-def test_what_a_killed_run_has_left_the_next_one_deletes(archive: OpenTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_deletes_leftovers_when_a_run_was_killed(archive: OpenTable, monkeypatch: pytest.MonkeyPatch) -> None:
     due, deleted = sweep(archive, dry_run=True), 0
     assert len(due) > 1
     real: Callable[[str], None] = lake.delete
@@ -111,7 +111,7 @@ def test_what_a_killed_run_has_left_the_next_one_deletes(archive: OpenTable, mon
     assert_whole(archive)
 
 
-def test_what_somebody_elses_tag_needs_stays(archive: OpenTable) -> None:
+def test_file_stays_when_somebody_else_s_tag_needs_it(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
         head = table.current_snapshot()
@@ -124,7 +124,7 @@ def test_what_somebody_elses_tag_needs_stays(archive: OpenTable) -> None:
     assert_whole(archive)
 
 
-def test_housekeeping_names_and_counts_them(archive: OpenTable) -> None:
+def test_housekeeping_names_and_counts_files_when_it_removes_them(archive: OpenTable) -> None:
     def keep(*, dry_run: bool) -> list[str]:
         done = keep_house(archive.pipeline, dry_run=dry_run, older_than="0s", progress=lambda line: None)
         found: list[str] = done["metadata"]
@@ -139,7 +139,7 @@ def test_housekeeping_names_and_counts_them(archive: OpenTable) -> None:
     assert_whole(archive)
 
 
-def test_table_without_its_metadata_is_left_as_it_is(archive: OpenTable) -> None:
+def test_table_is_left_alone_when_its_metadata_is_gone(archive: OpenTable) -> None:
     table = archive.load()
     Path(lake.filesystem(table.metadata_location)[1]).unlink()
     at = Path(lake.filesystem(table.metadata_location)[1]).parent

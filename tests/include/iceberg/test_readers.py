@@ -43,12 +43,12 @@ def world(postgres: Home) -> World:
     return World(archive, first, built, archive.run(0, {"2026-11-18": rows_of(0, 7)}))
 
 
-def test_pyiceberg_reads_what_is_registered_with_partition_values(world: World) -> None:
+def test_pyiceberg_reads_partition_values_when_rows_are_registered(world: World) -> None:
     found = world.archive.load().scan().to_arrow()
     assert comparable(found, NAMES) == comparable(world.archive.registered_rows(), NAMES)
 
 
-def test_pyiceberg_prunes_to_the_partition(world: World) -> None:
+def test_pyiceberg_prunes_to_the_partition_when_a_filter_names_it(world: World) -> None:
     wanted = And(EqualTo("date", "2026-11-18"), EqualTo("interval", "2026-11-18T06"))
     scan = world.archive.load().scan(row_filter=wanted)
     (registered,) = revisions.registered(world.archive.pipeline.table, "date=2026-11-18/interval=2026-11-18T06")
@@ -60,12 +60,12 @@ def test_pyiceberg_prunes_to_the_partition(world: World) -> None:
     assert comparable(found, NAMES) == comparable(rows_in([registered]), NAMES)
 
 
-def test_metadata_alone_is_enough_without_the_catalog(world: World) -> None:
+def test_metadata_is_enough_when_the_catalog_is_not_used(world: World) -> None:
     found = StaticTable.from_metadata(world.last.metadata).scan().to_arrow()
     assert comparable(found, NAMES) == comparable(world.archive.registered_rows(), NAMES)
 
 
-def test_time_travel_to_a_verdict_by_its_tag(world: World) -> None:
+def test_earlier_rows_are_read_when_a_verdict_s_tag_is_named(world: World) -> None:
     table = world.archive.load()
     earlier = table.scan(snapshot_id=table.refs()[world.first.tag].snapshot_id).to_arrow()
     assert earlier.num_rows == sum(each.rows for each in world.built_first) == 12
@@ -73,14 +73,14 @@ def test_time_travel_to_a_verdict_by_its_tag(world: World) -> None:
     assert comparable(earlier, NAMES) != comparable(world.archive.registered_rows(), NAMES)
 
 
-def test_polars_reads_what_is_registered(world: World) -> None:
+def test_polars_reads_the_registered_rows_when_it_scans_the_table(world: World) -> None:
     found = pl.scan_iceberg(world.last.metadata, reader_override="pyiceberg").collect().to_arrow()
     assert found.num_rows == 12
     plain = [name for name in NAMES if name not in ("facts",)]
     assert comparable(found, plain) == comparable(world.archive.registered_rows(), plain)
 
 
-def test_pyarrow_reads_the_planned_files(world: World) -> None:
+def test_pyarrow_reads_the_planned_files_when_it_scans_the_table(world: World) -> None:
     paths = [task.file.file_path.removeprefix("file://") for task in world.archive.load().scan().plan_files()]
     found = ds.dataset(paths).to_table()
     assert found.num_rows == 12

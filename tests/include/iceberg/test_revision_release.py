@@ -42,7 +42,7 @@ def keep(archive: OpenTable) -> dict:
     return keep_house(archive.pipeline, dry_run=False, older_than="0s", progress=lambda line: None)
 
 
-def test_only_snapshots_that_need_the_replaced_files_expire(archive: OpenTable) -> None:
+def test_snapshot_expires_only_when_it_needs_the_replaced_files(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     second = archive.run(1, {"2026-11-18": rows_of(1, 4)})
     archive.run(2, {"2026-11-18": rows_of(2, 2)})
@@ -58,7 +58,7 @@ def test_only_snapshots_that_need_the_replaced_files_expire(archive: OpenTable) 
     assert keep(archive)["snapshots"] == {"expired": 0}
 
 
-def test_nothing_expires_without_replaced_files(archive: OpenTable) -> None:
+def test_nothing_expires_when_no_files_were_replaced(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     archive.run(1, {"2026-11-18": rows_of(1, 4)})
@@ -66,7 +66,7 @@ def test_nothing_expires_without_replaced_files(archive: OpenTable) -> None:
     assert every_snapshot_reads(archive) == [9, 13]
 
 
-def test_later_rerun_of_an_interval_whose_first_swap_expired_is_known(archive: OpenTable) -> None:
+def test_later_rerun_is_recognised_when_the_interval_s_first_swap_expired(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     archive.run(1, {"2026-11-18": rows_of(1, 4)})
     archive.run(0, {"2026-11-18": rows_of(0, 8)})
@@ -80,7 +80,7 @@ def test_later_rerun_of_an_interval_whose_first_swap_expired_is_known(archive: O
     assert every_snapshot_reads(archive) == [11]
 
 
-def test_tag_of_somebody_else_keeps_its_snapshot_and_the_files(archive: OpenTable) -> None:
+def test_snapshot_and_files_stay_when_somebody_else_tagged_it(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
@@ -94,7 +94,7 @@ def test_tag_of_somebody_else_keeps_its_snapshot_and_the_files(archive: OpenTabl
     assert every_snapshot_reads(archive) == [9, 8]
 
 
-def test_files_that_the_head_still_needs_are_left(archive: OpenTable) -> None:
+def test_files_are_left_when_the_head_still_needs_them(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     (revision,) = inventory.revisions_of(archive.pipeline.table)
     assert release(archive.pipeline, [revision], dry_run=False).held == {revision.location}

@@ -51,7 +51,7 @@ def forget(archive: OpenTable, put: IcebergSnapshot, *, snapshot: bool) -> None:
             table.maintenance.expire_snapshots().by_id(put.snapshot_id).commit()
 
 
-def test_oldest_snapshots_and_their_tags_go_and_all_rows_stay(archive: OpenTable) -> None:
+def test_oldest_snapshots_and_tags_are_removed_and_rows_stay_when_too_many_are_kept(archive: OpenTable) -> None:
     for hour in range(5):
         archive.run(hour, {"2026-11-18": rows_of(hour, 2)})
     assert intervals_told(archive) == ["07", "08", "09"]
@@ -63,7 +63,7 @@ def test_oldest_snapshots_and_their_tags_go_and_all_rows_stay(archive: OpenTable
     assert restore(archive.pipeline) == []
 
 
-def test_manifest_list_that_is_gone_already_is_no_matter(archive: OpenTable) -> None:
+def test_expiry_goes_on_when_a_manifest_list_is_already_gone(archive: OpenTable) -> None:
     for hour in range(3):
         archive.run(hour, {"2026-11-18": rows_of(hour, 2)})
     table = archive.load()
@@ -73,7 +73,7 @@ def test_manifest_list_that_is_gone_already_is_no_matter(archive: OpenTable) -> 
     assert intervals_told(archive) == ["06", "07", "08"]
 
 
-def test_snapshot_with_somebody_elses_tag_stays_with_what_tells_of_its_files(archive: OpenTable) -> None:
+def test_snapshot_stays_with_the_entries_of_its_files_when_somebody_else_tagged_it(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
@@ -109,14 +109,14 @@ def assert_told_again(archive: OpenTable, *, snapshot: bool) -> None:
     assert table.scan().to_arrow().num_rows == 13
 
 
-def test_tag_that_somebody_removed_is_named_and_goes_back_to_its_snapshot(archive: OpenTable) -> None:
+def test_tag_is_named_and_restored_when_somebody_removed_it(archive: OpenTable) -> None:
     assert_told_again(archive, snapshot=False)
 
 
-def test_verdict_whose_snapshot_somebody_expired_is_named_and_told_at_the_head(archive: OpenTable) -> None:
+def test_verdict_is_named_and_repeated_at_the_head_when_somebody_expired_its_snapshot(archive: OpenTable) -> None:
     assert_told_again(archive, snapshot=True)
 
 
-def test_table_keeps_at_least_one_snapshot() -> None:
+def test_table_keeps_one_snapshot_when_fewer_are_declared() -> None:
     with pytest.raises(UsageError, match="at least one snapshot"):
         Retention(snapshots=0)

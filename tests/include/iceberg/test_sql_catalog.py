@@ -79,7 +79,7 @@ def updates_of(table: Table) -> dict[str, tuple[TableUpdate, ...]]:
     }
 
 
-def test_commits_leave_what_pyiceberg_would(archive: OpenTable) -> None:
+def test_result_equals_pyiceberg_s_when_a_commit_is_made(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
         before = table.metadata.model_dump_json()
@@ -89,7 +89,7 @@ def test_commits_leave_what_pyiceberg_would(archive: OpenTable) -> None:
             assert table.metadata.model_dump_json() == before, what
 
 
-def test_what_is_read_once_is_what_lies_there(archive: OpenTable) -> None:
+def test_cached_metadata_equals_the_file_when_it_is_read_once(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         first, second = (catalog.load_table(("lake", archive.pipeline.table)) for _ in range(2))
         assert first.metadata is second.metadata
@@ -99,7 +99,7 @@ def test_what_is_read_once_is_what_lies_there(archive: OpenTable) -> None:
         assert third.metadata == FromInputFile.table_metadata(third.io.new_input(third.metadata_location))
 
 
-def test_commit_on_top_of_an_older_head_is_refused(archive: OpenTable) -> None:
+def test_commit_is_refused_when_its_head_is_older(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
         expected = AssertRefSnapshotId(ref="main", snapshot_id=table.snapshots()[0].snapshot_id)

@@ -44,7 +44,7 @@ def states(question: Question) -> list[RevisionState]:
     return [each.state for each in revisions_of(NAME) if each.attempt == question.attempt]
 
 
-def test_refusal_is_kept_with_who_and_why_and_what_is_registered_stays(postgres: Home) -> None:
+def test_refusal_is_kept_with_who_and_why_when_a_build_is_refused(postgres: Home) -> None:
     before = begin_attempt(NAME, hour(0))
     built = note_build(before)
     register(before, built)
@@ -75,7 +75,7 @@ def test_refusal_is_kept_with_who_and_why_and_what_is_registered_stays(postgres:
     ],
     ids=["nothing is asked", "unknown pipeline", "not an interval", "no reason"],
 )
-def test_wrong_usage_is_exit_code_64(postgres: Home, arguments: tuple[str, ...], words: str) -> None:
+def test_exit_code_is_64_when_approve_is_used_wrongly(postgres: Home, arguments: tuple[str, ...], words: str) -> None:
     assert words in postgres.run(*arguments, expect=64).stderr
 
 
@@ -100,7 +100,7 @@ def test_refusal_is_too_late_when_the_build_is_published(postgres: Home) -> None
     assert states(question) == [RevisionState.REGISTERED]
 
 
-def test_lines_say_what_is_decided_and_by_whom(postgres: Home) -> None:
+def test_lines_name_decision_and_person_when_one_has_decided(postgres: Home) -> None:
     question = ask(hour(4))
     decided = approving.approve(question, by="airflow ada", reason="a holiday")
     first, warning, last = approving.lines_of(decided)

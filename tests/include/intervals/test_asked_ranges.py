@@ -19,7 +19,7 @@ from tests.conftest import Home, settings_of
 from tests.support.topic_log import Log
 
 
-def test_ranges_are_read_in_order_and_written_back() -> None:
+def test_ranges_are_read_in_order_and_written_back_when_they_are_valid() -> None:
     found = parse_ranges("b:1:5-9, a.b_c-d:0:110-220,b:1:2-5,b:1:20-21", "p")
     b = TopicPartition("b", 1)
     assert found == [
@@ -81,7 +81,7 @@ def refusal(log: Log, source: Source, partition: int, begin: int, until: int) ->
 
 
 @pytest.mark.services
-def test_each_side_takes_what_it_holds_and_refuses_the_rest_with_its_bounds(log: Log) -> None:
+def test_side_refuses_ranges_with_its_bounds_when_it_does_not_hold_them(log: Log) -> None:
     tp = TopicPartition(log.topic, 0)
     check_ranges(log.pipeline, [OffsetRange(tp, 2, 6)], Source.KAFKA)
     check_ranges(log.pipeline, [OffsetRange(tp, 0, 3), OffsetRange(tp, 3, 5)], Source.ARCHIVE)

@@ -77,7 +77,7 @@ def test_approval_is_asked_for_once_by_mail_and_webhook_and_told_when_it_is_deci
     assert len(receivers.mails) == 2
 
 
-def test_other_warnings_of_the_interval_are_another_alert_and_refusing_ends_it(receivers: Received) -> None:
+def test_another_alert_is_raised_when_the_interval_has_other_warnings(receivers: Received) -> None:
     build_that_is_warned(hour(21), FEW)
     question = build_that_is_warned(hour(21), FEW, LATE)
     assert states(receivers) == ["raised", "recovered", "raised"]

@@ -78,7 +78,7 @@ def events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_registered_interval_is_told_with_ranges_fates_revision_subset_and_expectations(lineage: Path) -> None:
+def test_event_holds_ranges_fates_revision_and_expectations_when_an_interval_is_registered(lineage: Path) -> None:
     attempt, verdict = ended(0, MET)
     assert send_lineage(PIPELINE, attempt, verdict) == 4
     start, complete, judging, judged = events(lineage)
@@ -114,7 +114,7 @@ def test_registered_interval_is_told_with_ranges_fates_revision_subset_and_expec
     assert events(lineage)[4:] == [start, complete, judging, judged]
 
 
-def test_failed_interval_is_told_as_failed_and_writes_nothing(lineage: Path) -> None:
+def test_event_is_failed_and_has_no_outputs_when_an_interval_failed(lineage: Path) -> None:
     attempt, verdict = ended(1, MET, MISSED)
     send_lineage(PIPELINE, attempt, verdict)
     _, failed, _, judged = events(lineage)
@@ -128,7 +128,9 @@ def test_failed_interval_is_told_as_failed_and_writes_nothing(lineage: Path) -> 
     ]
 
 
-def test_key_of_the_receiver_is_sent_and_never_told(postgres: Home, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_is_sent_and_never_shown_when_the_receiver_needs_one(
+    postgres: Home, caplog: pytest.LogCaptureFixture
+) -> None:
     attempt, verdict = ended(2, MET)
     with listening("/api/v1/lineage") as received:
         address = received.webhook.replace("http://", "http://:canary-key@").removesuffix("/api/v1/lineage")
@@ -142,12 +144,12 @@ def test_key_of_the_receiver_is_sent_and_never_told(postgres: Home, caplog: pyte
     assert "canary-key" not in caplog.text + json.dumps(received.posts)
 
 
-def test_nothing_is_sent_where_no_receiver_is_set(postgres: Home) -> None:
+def test_nothing_is_sent_when_no_receiver_is_set(postgres: Home) -> None:
     verdict = Verdict("nest_cameras", {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}, "1a2b3c")
     assert send_lineage(PIPELINE, 1, verdict) == 0
 
 
-def test_schema_check_finds_what_is_wrong() -> None:
+def test_schema_check_reports_it_when_an_event_is_wrong() -> None:
     wrong = {
         "schemaURL": f"{PUBLISHED}2-0-2/OpenLineage.json#/$defs/RunEvent",
         "eventTime": datetime.now(UTC).isoformat(),

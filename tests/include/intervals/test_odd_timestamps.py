@@ -100,7 +100,7 @@ def test_next_hour_keeps_its_records_when_one_timestamp_lies_in_2099(log: Log) -
 
 
 @pytest.mark.parametrize("ahead", [FAR, 3.0], ids=["2099", "3 hours"])
-def test_runs_of_odd_timestamps_first_between_and_last_end_no_interval(log: Log, ahead: float) -> None:
+def test_no_interval_ends_when_odd_timestamps_come_first_between_or_last(log: Log, ahead: float) -> None:
     for partition in (0, 1):
         log.send(partition, *[ahead] * 5, *spread(0, 60), *[ahead] * 3, *spread(1, 60), ahead + 1, *spread(2, 60))
     log.archive()
@@ -144,7 +144,7 @@ def test_late_record_is_found_and_odd_ones_stay_counted_when_pinned_again(log: L
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_offset_is_in_one_interval_whatever_the_timestamps_and_the_order_of_pinning(log: Log, seed: int) -> None:
+def test_offset_is_in_one_interval_when_timestamps_and_order_of_pinning_vary(log: Log, seed: int) -> None:
     chosen = random.Random(seed)
     ends = []
     for partition in (0, 1):
@@ -167,7 +167,7 @@ def test_every_offset_is_in_one_interval_whatever_the_timestamps_and_the_order_o
     assert all(sum(map(len, each.ranges)) > 0 for each in log.pinned() if hour(0) <= each.interval <= hour(5))
 
 
-def test_long_span_is_bisected_and_ends_where_reading_it_whole_does(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bisection_ends_where_a_full_read_does_when_the_span_is_long(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.send(0, FAR, *spread(0, 3000), *spread(1, 3000), *spread(2, 3000))
     log.archive()
     reads: list[int] = []
@@ -202,7 +202,7 @@ def kafka_now() -> datetime:
     return datetime.now(START.tzinfo)
 
 
-def test_transactions_of_the_past_end_no_interval_beside_an_odd_timestamp(log: Log, home: Home) -> None:
+def test_no_interval_ends_when_old_transactions_lie_beside_an_odd_timestamp(log: Log, home: Home) -> None:
     producer = transactional_producer(home.kafka, f"tx-{log.topic}")
     for hours in (spread(0, 20), [FAR], spread(1, 20)):
         producer.begin_transaction()

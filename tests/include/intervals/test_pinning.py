@@ -308,7 +308,7 @@ def test_repin_is_refused_when_a_later_interval_is_pinned(log: Log) -> None:
         assert ledger.scalars(wanted.where(IntervalRow.pipeline == log.pipeline.name)).all() == []
 
 
-def test_interval_that_does_not_tile_is_not_written(log: Log) -> None:
+def test_interval_is_not_written_when_it_does_not_tile(log: Log) -> None:
     log.send(0, 0.5, 0.6, 1.5)
     log.archive()
     log.pin(0)
@@ -445,7 +445,7 @@ def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_
     assert rows[1] == f"loss-{accepted.id}-{log.pipeline.name}"
 
 
-def test_topic_that_joins_a_pattern_without_its_beginning_is_a_loss_that_can_be_accepted(log: Log) -> None:
+def test_loss_can_be_accepted_when_a_topic_joins_a_pattern_without_its_beginning(log: Log) -> None:
     second = f"{log.topic}2"
     pipeline = replace(log.pipeline, source=KafkaTopics(pattern=f"{log.topic}2?"))
     log.send(0, 0.5)

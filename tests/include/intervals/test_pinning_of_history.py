@@ -98,7 +98,7 @@ def test_hour_is_pinned_alone_when_the_topic_s_first_records_are_of_2015(log: Lo
 
 
 @pytest.mark.parametrize("first", [1, 1_700_000_000], ids=["1 ms", "seconds for ms"])
-def test_first_timestamp_that_is_none_costs_nothing_and_its_record_is_in_the_first_interval(
+def test_record_is_in_the_first_interval_when_the_first_timestamp_is_not_a_time(
     log: Log, cost: Cost, first: int
 ) -> None:
     for partition in (0, 1):
@@ -111,9 +111,7 @@ def test_first_timestamp_that_is_none_costs_nothing_and_its_record_is_in_the_fir
     assert cost.searches <= 4
 
 
-def test_what_a_killed_pinning_has_written_stays_and_the_next_goes_on_from_there(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_pinning_goes_on_when_an_earlier_one_was_killed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.send(0, *(each + 0.5 for each in range(-40, 8)))
     log.archive()
     offsets_at, asked = kafka.offsets_at, []
@@ -160,7 +158,7 @@ def test_every_offset_is_in_one_interval_when_far_intervals_are_pinned_in_any_or
         assert spans[-1][1] == end
 
 
-def test_intervals_that_were_never_built_are_missing(log: Log) -> None:
+def test_intervals_are_missing_when_they_were_never_built(log: Log) -> None:
     log.send(0, *(YEARS + 10 * each for each in range(10)), 0.1, 2.1, 3.1)
     log.archive()
     pin(log, 0)
@@ -177,7 +175,7 @@ def test_intervals_that_were_never_built_are_missing(log: Log) -> None:
     ]
 
 
-def test_first_records_of_an_added_topic_partition_are_missing_until_the_hour_between_is_built(log: Log) -> None:
+def test_first_records_are_missing_when_a_topic_partition_was_added_before_an_unbuilt_hour(log: Log) -> None:
     begin = -(NEAR + 24)
     log.send(0, begin + 0.1)
     log.archive()
@@ -198,7 +196,7 @@ def test_first_records_of_an_added_topic_partition_are_missing_until_the_hour_be
     assert [each for each in missing_intervals(log.pipeline.name) if each.pinned is None] == []
 
 
-def test_replayed_rows_go_to_the_interval_that_was_asked_for_and_not_to_those_on_the_way(log: Log) -> None:
+def test_replayed_rows_go_to_the_asked_interval_when_others_are_pinned_on_the_way(log: Log) -> None:
     log.send(0, 0.5, 1.5, 2.5)
     log.archive()
     name = log.pipeline.name
@@ -210,7 +208,7 @@ def test_replayed_rows_go_to_the_interval_that_was_asked_for_and_not_to_those_on
     assert [quarantine.replayed_into(each.id).records for each in log.pinned()] == [0, 0, 1]
 
 
-def test_rest_of_a_deleted_topic_has_what_was_left_between_intervals(log: Log) -> None:
+def test_rest_of_a_deleted_topic_covers_the_gaps_when_intervals_left_some(log: Log) -> None:
     log.send(0, *(YEARS + 10 * each for each in range(10)), 0.1, 0.2, 1.1)
     log.archive()
     pin(log, 0)

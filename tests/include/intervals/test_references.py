@@ -118,7 +118,7 @@ def test_build_is_refused_with_the_reason_when_the_content_of_then_is_gone_or_al
     assert "--new-references" in str(refused.value)
 
 
-def test_versions_are_those_of_the_content_that_is_used() -> None:
+def test_versions_are_those_of_the_used_content_when_an_interval_is_built() -> None:
     digest = hashlib.sha256(NEST.references[NAME].path.read_bytes()).hexdigest()
     versions = (
         lambda *used: code_version(NEST.name, *used),

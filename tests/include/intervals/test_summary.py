@@ -28,7 +28,7 @@ MET = ExpectationResult("t", "expect_rows", "", "as many rows as counted", True,
 MISSED = ExpectationResult("t", "expect_set", "kind", "kind is one of a, b", False, "3 % unexpected", 6)
 
 
-def test_pinning_names_each_range_and_where_the_page_is(pipeline: str) -> None:
+def test_summary_names_ranges_and_page_when_an_interval_is_pinned(pipeline: str) -> None:
     attempt = begin_attempt(pipeline)
     first, given, *ranges, page = summarize("pin_ranges", attempt)
     assert first == f"{pipeline} {INTERVAL}: pinned to 200 offsets"
@@ -45,7 +45,7 @@ def test_ranges_are_counted_and_not_listed_when_there_are_hundreds(pipeline: str
     assert "range: 290 more topic partitions, 29,000 offsets" in lines
 
 
-def test_build_says_fates_classes_with_an_example_revisions_and_seconds(pipeline: str) -> None:
+def test_summary_has_fates_classes_revisions_and_seconds_when_an_interval_is_built(pipeline: str) -> None:
     attempt = begin_attempt(pipeline)
     late = Difference(DifferenceClass.LATE, "batch view against speed view", "zip 10115", "2 counted, 1 live")
     note_build(attempt, differences=(late,))
@@ -76,7 +76,7 @@ def test_unexplained_differences_stand_first_and_last_when_a_build_left_some(pip
         ]
 
 
-def test_publication_says_what_is_registered_and_what_a_rerun_left_as_it_was(pipeline: str) -> None:
+def test_summary_names_registered_and_unchanged_partitions_when_it_is_published(pipeline: str) -> None:
     attempt = begin_attempt(pipeline)
     built = note_build(attempt)
     register(attempt, built, Validation(True, pipeline, (MET,), {"t": 1.25}))
@@ -145,7 +145,9 @@ def test_who_decided_and_why_is_told_when_a_person_has_decided(pipeline: str, sa
         assert not [line for line in told if line.startswith("decide: ")]
 
 
-def test_announcement_names_tables_report_and_page(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_names_tables_report_and_page_when_it_is_announced(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The declaration is another's; the ledger's rows are this test's.
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
@@ -157,7 +159,7 @@ def test_announcement_names_tables_report_and_page(pipeline: str, monkeypatch: p
     assert lines[-1] == f"page: http://127.0.0.1:8080/tidemark/intervals/{pipeline}/2026-11-20T05"
 
 
-def test_late_announcement_of_an_older_attempt_leaves_the_newer_ones_report(
+def test_newer_report_stays_when_an_older_attempt_is_announced_late(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
@@ -178,7 +180,7 @@ def test_late_announcement_of_an_older_attempt_leaves_the_newer_ones_report(
     assert open_attempts(pipeline) == []
 
 
-def test_failure_of_an_older_attempt_that_comes_late_leaves_the_registered_verdict(
+def test_registered_verdict_stays_when_an_older_attempt_fails_late(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())

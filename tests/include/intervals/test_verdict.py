@@ -30,7 +30,7 @@ def test_verdict_is_a_success_only_when_a_checkpoint_passed(findings: Findings, 
     assert Verdict("p", {}, "1", findings=findings).exit_code == code
 
 
-def test_words_say_that_a_person_is_waited_for_or_has_refused() -> None:
+def test_words_say_so_when_a_person_is_awaited_or_has_refused() -> None:
     warned = ExpectationResult("t", "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
     waiting = Validation(False, "suite", (warned,))
     said = Verdict("p", {}, "1", findings=Findings(build(0), waiting)).in_words()

@@ -131,7 +131,7 @@ def test_driver_gives_up_with_exit_code_5_when_a_stranger_holds_its_id_for_ever(
     assert {value["of"] for value in audit.last_values(in_process.kafka, topic).values()} == {"stranger"}
 
 
-def test_every_chunk_is_committed_by_a_transaction_of_its_own_after_the_lease_was_checked(
+def test_lease_is_checked_before_each_commit_when_chunks_are_written(
     in_process: Home, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fenced_producer, "MESSAGES", 8)
@@ -149,7 +149,7 @@ def test_every_chunk_is_committed_by_a_transaction_of_its_own_after_the_lease_wa
     assert len(audit.read_topic(in_process.kafka, topic)) == 16
 
 
-def test_messages_can_be_read_as_soon_as_they_count_as_written(in_process: Home, topic: str) -> None:
+def test_messages_are_readable_when_write_has_returned(in_process: Home, topic: str) -> None:
     producer = FencedProducer(topic, "view", lambda: None)
     partitions = kafka.topic_partitions_of(kafka.describe_topics([topic]).values())
     for _ in range(20):
@@ -158,9 +158,7 @@ def test_messages_can_be_read_as_soon_as_they_count_as_written(in_process: Home,
         assert kafka.offset_bounds(partitions) == kafka.offset_bounds(partitions, "read_uncommitted")
 
 
-def test_message_that_is_too_large_is_refused_with_the_broker_s_words_and_holds_back_no_reader(
-    in_process: Home, topic: str
-) -> None:
+def test_message_is_refused_and_blocks_no_reader_when_it_is_too_large(in_process: Home, topic: str) -> None:
     producer = FencedProducer(topic, "view", lambda: None)
     with pytest.raises(TidemarkError, match=r"Kafka refuses what view writes .*too large"):
         producer.write([(topic, b"a", b"{}"), (topic, b"b", b"x" * 2_000_000)])
@@ -173,7 +171,7 @@ def test_message_that_is_too_large_is_refused_with_the_broker_s_words_and_holds_
     # Of Kafka's own tests (UtilsTest.testMurmur2).
     [("21", -973932308), ("foobar", -790332482), ("a-little-bit-long-string", -985981536)],
 )
-def test_key_goes_to_the_topic_partition_that_java_s_producers_choose(
+def test_topic_partition_is_that_of_java_s_producers_when_a_message_has_a_key(
     in_process: Home, topic: str, key: str, hashed: int
 ) -> None:
     FencedProducer(topic, "view", lambda: None).write(messages(topic, "one", [key]))

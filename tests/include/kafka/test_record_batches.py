@@ -31,7 +31,7 @@ def write(home: Home, topic: str, records: int, per_batch: int, size: int = 1000
     return OffsetRange(TopicPartition(topic, 0), 0, records)
 
 
-def test_batch_is_the_one_that_the_producer_made(in_process: Home) -> None:
+def test_batch_is_the_producer_s_when_it_is_sampled(in_process: Home) -> None:
     found = sample_batch(write(in_process, "seven", 70, 7))
     assert found is not None
     assert found.records == 7

@@ -34,7 +34,7 @@ def test_first_record_at_or_after_the_time_ends_the_interval_when_records_are_mi
 
 @pytest.mark.parametrize("run", [1, 2, NEIGHBOURS // 4])
 @pytest.mark.parametrize("ahead", [2, 24, 90], ids=["hours", "a day", "days"])
-def test_run_of_records_ahead_of_those_that_follow_ends_no_interval(run: int, ahead: int) -> None:
+def test_no_interval_ends_when_a_run_of_records_is_ahead_of_those_that_follow(run: int, ahead: int) -> None:
     hours = [number / 100 for number in range(50)] + [0.5 + ahead] * run + [number / 100 for number in range(50, 200)]
     assert boundary(hours, 1) == Boundary(100 + run, run, times(*hours)[50])
 
@@ -59,7 +59,7 @@ def test_records_of_now_end_their_intervals_when_most_records_are_refilled_histo
     assert 0 <= at.offset - first < 100
 
 
-def test_timestamps_before_1971_judge_nothing() -> None:
+def test_nothing_is_judged_when_timestamps_are_before_1971() -> None:
     hours = [0.5, 1.5, *[-BEGIN / HOUR] * 100, 1.6]
     assert boundary(hours, 1) == Boundary(1)
 
@@ -77,7 +77,7 @@ def test_log_begins_with_its_earliest_record_when_its_first_are_out_of_order() -
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_intervals_tile_and_end_where_they_would_without_odd_timestamps(seed: int) -> None:
+def test_intervals_end_as_without_them_when_there_are_odd_timestamps(seed: int) -> None:
     chosen = random.Random(seed)
     true_hours = [number / 40 + chosen.uniform(-0.05, 0.05) for number in range(chosen.randrange(60, 300))]
     hours, true_offset = [], []

@@ -47,7 +47,7 @@ def commit(kind: str, said: str, **more: Any) -> list[dict[str, Any]]:
     return [{"commitInfo": info}, {kind: {"path": "a.parquet", "stats": STATS, **more}}]
 
 
-def test_values_leave_commits_up_to_the_version_and_all_else_stays(log: Path) -> None:
+def test_values_leave_commits_up_to_the_version_when_the_log_is_cleaned(log: Path) -> None:
     write(log, 0, *commit("add", "tidemark"), {"txn": {"appId": "q1", "version": 7}})
     write(log, 1, *commit("remove", SAID, size=3))
     write(log, 2, *commit("add", "by hand"))
@@ -71,7 +71,7 @@ def test_values_leave_commits_up_to_the_version_and_all_else_stays(log: Path) ->
             assert path.stat().st_mtime == 1000 + version
 
 
-def test_commit_without_values_is_left_as_it_is(log: Path) -> None:
+def test_commit_is_left_unchanged_when_it_has_no_values(log: Path) -> None:
     path = log / f"{0:020}.json"
     path.write_text('{"txn":{"appId":"q1","version":7}}\n')
     before = path.stat()
@@ -79,7 +79,7 @@ def test_commit_without_values_is_left_as_it_is(log: Path) -> None:
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_own_commits_are_told_from_those_of_others() -> None:
+def test_own_commit_is_recognised_when_others_commit_too() -> None:
     assert is_own("tidemark")
     assert is_own(SAID)
     assert not is_own("tidemark?")

@@ -167,13 +167,13 @@ def test_lake_is_blamed_when_its_store_does_not_answer(text: str) -> None:
     assert object_store.unreachable_error("file:///srv/lake", text) is None
 
 
-def test_damaged_file_is_no_fault_of_the_store() -> None:
+def test_store_is_not_blamed_when_a_file_is_damaged() -> None:
     text = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file s3a://b/lake/x.parquet."
     assert object_store.unreachable_error("s3a://b/lake", text) is None
 
 
 @pytest.mark.parametrize("lake_uri", ["s3://bucket/lake/", "s3a://bucket/lake"])
-def test_bucket_has_one_name_for_spark_and_everybody(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
+def test_bucket_has_one_name_when_spark_and_others_use_it(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
     monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
     assert settings().lake_uri == "s3a://bucket/lake"
 
@@ -181,7 +181,7 @@ def test_bucket_has_one_name_for_spark_and_everybody(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "lake_uri", ["s3a://key:hunter2@bucket/lake", "s3a:///lake", "s3a://bucket/a//b", "s3a://b/.x"]
 )
-def test_place_that_is_not_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
+def test_location_is_refused_when_it_is_not_in_a_bucket(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
     monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
     settings.cache_clear()
     with pytest.raises(UsageError, match="TIDEMARK_LAKE") as raised:
@@ -190,7 +190,7 @@ def test_place_that_is_not_in_a_bucket_is_refused(monkeypatch: pytest.MonkeyPatc
     assert "hunter2" not in str(raised.value)
 
 
-def test_spark_reaches_the_store_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_reaches_the_store_when_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     assert not any("endpoint" in name for name in object_store.spark_properties())

@@ -67,7 +67,7 @@ def test_nothing_is_complete_when_nothing_is_registered(pipeline: str) -> None:
     assert of_partitions(pipeline) == [(0, None, 0), (1, None, 0)]
 
 
-def test_consecutive_registered_intervals_are_complete(pipeline: str) -> None:
+def test_intervals_are_complete_when_they_are_consecutive_and_registered(pipeline: str) -> None:
     run(pipeline, 0)
     run(pipeline, 1)
     found = completeness(pipeline)
@@ -78,7 +78,7 @@ def test_consecutive_registered_intervals_are_complete(pipeline: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pinned", "failed"])
-def test_open_interval_holds_up_all_that_follow(pipeline: str, kind: str) -> None:
+def test_later_intervals_are_held_up_when_one_is_open(pipeline: str, kind: str) -> None:
     run(pipeline, 0)
     attempt = begin_attempt(pipeline, hour(1))
     if kind == "failed":
@@ -106,7 +106,7 @@ def test_time_that_nobody_pinned_holds_up_when_offsets_lie_in_it(pipeline: str) 
     assert of_partitions(pipeline) == [(0, hour(0).to_time, 100), (1, hour(0).to_time, 100)]
 
 
-def test_quiet_hours_that_nobody_pinned_hold_nothing_up(pipeline: str) -> None:
+def test_nothing_is_held_up_when_unpinned_hours_were_quiet(pipeline: str) -> None:
     run(pipeline, 0)
     attempt = pin(pipeline, 3, (100, 150), (100, 100))
     assert until(pipeline) == hour(0).to_time
@@ -114,14 +114,14 @@ def test_quiet_hours_that_nobody_pinned_hold_nothing_up(pipeline: str) -> None:
     assert until(pipeline) == hour(3).to_time
 
 
-def test_quiet_topic_partition_is_complete_where_its_end_was_pinned(pipeline: str) -> None:
+def test_topic_partition_is_complete_when_it_is_quiet_and_its_end_was_pinned(pipeline: str) -> None:
     run(pipeline, 0)
     pin(pipeline, 1, (100, 150), (100, 100))
     assert until(pipeline) == hour(0).to_time
     assert of_partitions(pipeline) == [(0, hour(0).to_time, 100), (1, hour(1).to_time, 100)]
 
 
-def test_topic_partition_added_later_is_complete_from_its_beginning(pipeline: str) -> None:
+def test_topic_partition_is_complete_from_its_beginning_when_it_was_added_later(pipeline: str) -> None:
     run(pipeline, 0)
     attempt = pin(pipeline, 1, (100, 110), (100, 110), (0, 7))
     assert of_partitions(pipeline)[2] == (2, hour(0).to_time, 0)
@@ -134,7 +134,7 @@ def test_topic_partition_added_later_is_complete_from_its_beginning(pipeline: st
     assert until(pipeline) == hour(1).to_time
 
 
-def test_topic_that_was_created_again_begins_anew(pipeline: str) -> None:
+def test_topic_begins_again_when_it_was_created_again(pipeline: str) -> None:
     run(pipeline, 0)
     attempt = pin(pipeline, 2, (30, 40), topic_id="another")
     register(attempt, note_build(attempt))
@@ -153,7 +153,7 @@ def test_interval_stays_complete_when_it_is_run_again(pipeline: str) -> None:
     assert until(pipeline) == hour(1).to_time
 
 
-def test_interval_that_is_pinned_again_is_open_until_it_was_run(pipeline: str) -> None:
+def test_interval_is_open_until_its_run_when_it_is_pinned_again(pipeline: str) -> None:
     run(pipeline, 0)
     attempt = run(pipeline, 1)
     pinned = attempts.load_attempt(attempt).pinned
@@ -165,7 +165,7 @@ def test_interval_that_is_pinned_again_is_open_until_it_was_run(pipeline: str) -
     assert of_partitions(pipeline)[0] == (0, hour(1).to_time, 210)
 
 
-def test_older_hole_does_not_hold_up_who_asks_since_a_later_time(pipeline: str) -> None:
+def test_older_gap_holds_nothing_up_when_asked_since_a_later_time(pipeline: str) -> None:
     for number in (0, 2, 3):
         run(pipeline, number)
     begin_attempt(pipeline, hour(5))
@@ -180,7 +180,7 @@ def test_older_hole_does_not_hold_up_who_asks_since_a_later_time(pipeline: str) 
     assert until(pipeline, hour(-1).from_time) is None
 
 
-def test_views_answer_by_table(postgres: Home, pipeline: str) -> None:
+def test_views_answer_by_table_when_sql_asks(postgres: Home, pipeline: str) -> None:
     run(pipeline, 0)
     question = "SELECT complete_from, complete_until, waits_for FROM table_completeness WHERE table_name = %s"
     assert ask(postgres, question, pipeline) == [(BEGIN, hour(0).to_time, None)]
@@ -199,7 +199,7 @@ def _last_attempt(home: Home, pipeline: str) -> object:
     return ask(home, question, pipeline)[0][0]
 
 
-def test_answer_is_quick_after_a_year_of_hours(postgres: Home, pipeline: str) -> None:
+def test_answer_is_quick_when_there_is_a_year_of_hours(postgres: Home, pipeline: str) -> None:
     fill = """
     INSERT INTO intervals (pipeline, from_time, to_time, pinned_by, state)
       SELECT %s, '2025-01-01Z'::timestamptz + h * interval '1 hour',

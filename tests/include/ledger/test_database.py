@@ -77,7 +77,7 @@ def test_statement_ends_with_exit_code_6_when_it_takes_too_long(short: None) -> 
         ledger.execute(text("SELECT pg_sleep(300)"))
 
 
-def test_transaction_that_was_ended_for_idleness_is_told_as_a_lost_connection(short: None) -> None:
+def test_connection_counts_as_lost_when_its_transaction_was_ended_for_idleness(short: None) -> None:
     def ended(backend: int) -> bool:
         with session() as other:
             return other.scalar(text("SELECT true FROM pg_stat_activity WHERE pid = :pid"), {"pid": backend}) is None
@@ -92,7 +92,7 @@ def test_transaction_that_was_ended_for_idleness_is_told_as_a_lost_connection(sh
         idle()
 
 
-def test_long_lock_is_refused_while_it_is_held_and_leaves_no_transaction_open(postgres: Home) -> None:
+def test_refusal_leaves_no_transaction_open_when_a_long_lock_is_held(postgres: Home) -> None:
     with held_lock("long") as first:
         assert first
         with held_lock("long", timedelta(seconds=1)) as second:
@@ -103,7 +103,7 @@ def test_long_lock_is_refused_while_it_is_held_and_leaves_no_transaction_open(po
         assert again
 
 
-def test_both_sides_of_a_connection_notice_that_the_other_has_vanished(postgres: Home) -> None:
+def test_both_sides_notice_it_when_the_other_has_vanished(postgres: Home) -> None:
     with engine().connect() as connection:
         assert connection.connection.dbapi_connection is not None
         number = os.dup(connection.connection.dbapi_connection.fileno())  # type: ignore[attr-defined]
@@ -114,6 +114,6 @@ def test_both_sides_of_a_connection_notice_that_the_other_has_vanished(postgres:
             assert connection.scalar(text(f"SELECT setting::int FROM pg_settings WHERE name = '{name}'")) > 0
 
 
-def test_ledger_of_another_version_of_the_code_is_named_as_such(postgres: Home) -> None:
+def test_version_is_named_when_the_ledger_is_of_other_code(postgres: Home) -> None:
     with pytest.raises(TidemarkError, match="another version of the code"), session() as ledger:
         ledger.execute(text("SELECT outcome FROM landing_files"))

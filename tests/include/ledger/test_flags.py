@@ -26,7 +26,7 @@ def parts(pipeline: str, begin: int, until: int, topic_id: str = "id-1") -> list
     return [(each.range.from_offset, each.range.until_offset, each.version) for each in found]
 
 
-def test_of_runs_that_begin_at_one_offset_the_last_is_in_force(in_process: Home) -> None:
+def test_last_run_is_in_force_when_several_begin_at_one_offset(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
     from include.pipelines.spec import Limit
 
@@ -46,7 +46,7 @@ def test_of_runs_that_begin_at_one_offset_the_last_is_in_force(in_process: Home)
     writers.release(lease)
 
 
-def test_where_nothing_could_be_flagged_no_limits_are_in_force(in_process: Home) -> None:
+def test_no_limits_are_in_force_when_nothing_could_be_flagged(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
 
     lease = writers.acquire("passed_over")
@@ -60,7 +60,7 @@ def test_where_nothing_could_be_flagged_no_limits_are_in_force(in_process: Home)
     writers.release(lease)
 
 
-def test_equal_limits_keep_their_version_and_unknown_ones_are_left_out(in_process: Home) -> None:
+def test_version_stays_when_limits_are_equal_and_unknown_ones_are_left_out(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
     from include.pipelines.spec import Limit
 
@@ -74,13 +74,13 @@ def test_equal_limits_keep_their_version_and_unknown_ones_are_left_out(in_proces
     writers.release(lease)
 
 
-def test_limits_are_learned_from_nothing_before_an_interval_is_registered(in_process: Home) -> None:
+def test_no_limits_are_learned_when_no_interval_is_registered(in_process: Home) -> None:
     from include.ledger.streams.flags import registered_within
 
     assert registered_within("auction_bids", ["auction_bids_pair_hours"], timedelta(days=7)) == []
 
 
-def test_driver_without_the_lease_puts_no_limits_in_force(in_process: Home) -> None:
+def test_no_limits_come_into_force_when_a_driver_lacks_the_lease(in_process: Home) -> None:
     from include.errors import AnotherWriter
     from include.ledger.streams import flags, writers
 

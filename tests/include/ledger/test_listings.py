@@ -28,7 +28,7 @@ def told(pinned: PinnedInterval) -> list[str]:
         return [each.key for each in new]
 
 
-def test_each_is_told_once_until_it_was_not_listed_for_an_interval(pipeline: str) -> None:
+def test_row_is_notified_again_only_when_an_interval_did_not_list_it(pipeline: str) -> None:
     first = listed(pipeline, 0, "a", "b")
     assert told(first) == ["a", "b"]
     # The interval runs again and lists another, too.

@@ -24,13 +24,13 @@ def database(new_home: Callable[..., Home]) -> Iterator[str]:
     home.end()
 
 
-def test_migrated_ledger_is_what_the_models_say(database: str) -> None:
+def test_ledger_equals_the_models_when_it_is_migrated(database: str) -> None:
     with create_engine(database).connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
     assert differences == []
 
 
-def test_every_table_and_column_carries_a_comment(database: str) -> None:
+def test_table_and_column_have_a_comment_when_they_exist(database: str) -> None:
     with create_engine(database).connect() as connection:
         found = inspect(connection)
         tables = [name for name in found.get_table_names() if name != "alembic_version"]

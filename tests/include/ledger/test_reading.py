@@ -12,7 +12,7 @@ from tests.conftest import Home
 pytestmark = pytest.mark.services
 
 
-def test_query_is_answered_by_columns_and_rows_and_a_colon_is_no_parameter(postgres: Home) -> None:
+def test_colon_is_not_a_parameter_when_a_query_has_one(postgres: Home) -> None:
     answer = reading.query("SELECT 1 AS one, 'at 05:30, 100 %' AS words UNION ALL SELECT 2, ':name' ORDER BY one")
     assert answer == reading.Answer(("one", "words"), [(1, "at 05:30, 100 %"), (2, ":name")])
 
@@ -26,12 +26,12 @@ def test_query_is_answered_by_columns_and_rows_and_a_colon_is_no_parameter(postg
         ("SET search_path TO public", "no rows"),
     ],
 )
-def test_statement_that_is_no_query_is_refused_with_the_reason(postgres: Home, statement: str, said: str) -> None:
+def test_statement_is_refused_with_the_reason_when_it_is_not_a_query(postgres: Home, statement: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         reading.query(statement)
 
 
-def test_questions_within_a_question_are_asked_by_the_same_connection(postgres: Home) -> None:
+def test_one_connection_is_used_when_questions_are_nested(postgres: Home) -> None:
     with asked() as outer:
         outer.execute("SELECT pg_backend_pid()")
         first = outer.fetchall()

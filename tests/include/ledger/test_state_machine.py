@@ -53,7 +53,7 @@ def run(machine: type[StreamRules], examples: int, steps: int, number: int = SEE
     return counting.checks
 
 
-def test_every_promise_holds_whatever_fails_between_two_statements() -> None:
+def test_every_promise_holds_when_something_fails_between_two_statements() -> None:
     # An example may end before its last step.
     assert run(LedgerMachine, 12, 25) >= 200
 

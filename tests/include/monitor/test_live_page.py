@@ -48,7 +48,7 @@ def client(address: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_page_loads_only_its_own_and_says_so(client: httpx.Client) -> None:
+def test_page_loads_only_its_own_files_when_it_is_served(client: httpx.Client) -> None:
     page = client.get("/")
     assert page.headers["content-security-policy"] == POLICY
     assert "'unsafe-inline'" not in POLICY
@@ -60,7 +60,7 @@ def test_page_loads_only_its_own_and_says_so(client: httpx.Client) -> None:
         assert "innerHTML" not in asset.text
 
 
-def test_counts_are_those_of_the_file_with_texts_made_safe(client: httpx.Client, result: Path) -> None:
+def test_counts_are_those_of_the_file_with_safe_texts_when_it_is_read(client: httpx.Client, result: Path) -> None:
     assert client.get("top.json").json() == {}
     result.write_text(json.dumps(found([HOSTILE, True, 9], ["x" * 5000, False, 3])))
     rows = client.get("top.json").json()["windows"][0]["rows"]
@@ -69,22 +69,22 @@ def test_counts_are_those_of_the_file_with_texts_made_safe(client: httpx.Client,
 
 
 @pytest.mark.parametrize("path", ["interval.html", "..%2flive_page.py", "docs", "openapi.json", "live_top.html"])
-def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
+def test_path_is_not_served_when_it_is_unknown(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
-def test_page_is_refused_to_another_name_for_this_machine(client: httpx.Client) -> None:
+def test_page_is_refused_when_this_machine_is_called_by_another_name(client: httpx.Client) -> None:
     assert client.get("/", headers={"Host": "rebound.example"}).status_code == 400
 
 
-def test_taken_port_is_named(address: str, result: Path) -> None:
+def test_port_is_named_when_it_is_taken(address: str, result: Path) -> None:
     port = httpx.URL(address).port
     with pytest.raises(UsageError, match=f"port {port} "), serving(live_app(result, "t", "p"), port or 0):
         pytest.fail("it listens twice")
 
 
 @pytest.mark.browser
-def test_chart_and_table_follow_the_file_and_show_texts_as_texts(browser: Any, address: str, result: Path) -> None:
+def test_chart_and_table_follow_the_file_when_it_changes(browser: Any, address: str, result: Path) -> None:
     def texts(selector: str) -> list[str]:
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
         return list(browser.execute_script(script, selector))

@@ -54,7 +54,7 @@ def log(in_process: Home, clean: list[dict[str, Any]]) -> Log:
     return made
 
 
-def test_status_lists_them(log: Log, clean: list[dict[str, Any]], in_process: Home) -> None:
+def test_status_lists_intervals_when_they_are_missing(log: Log, clean: list[dict[str, Any]], in_process: Home) -> None:
     assert clean == []
     assert in_process.json("status", "--json")["missing"] == [SUMMARY]
     assert f"{PIPELINE}: intervals that were never built: 4 from {FIRST} to {END}" in in_process.run("status").stdout
@@ -80,7 +80,7 @@ def test_status_answers_when_the_ledger_cannot_be_read(log: Log, in_process: Hom
     assert down["services"]["postgres"]["healthy"] is False
 
 
-def test_metrics_count_them_for_each_pipeline(log: Log, in_process: Home) -> None:
+def test_metrics_count_intervals_when_they_are_missing(log: Log, in_process: Home) -> None:
     text = in_process.run("lag", PIPELINE, "--metrics").stdout
     values = {each.name: each.samples[0].value for each in text_string_to_metric_families(text)}
     assert (values["tidemark_missing_intervals"], values["tidemark_missing_offsets"]) == (4, 3)
@@ -90,7 +90,7 @@ def test_metrics_count_them_for_each_pipeline(log: Log, in_process: Home) -> Non
     assert [(s.labels, s.value) for s in samples["tidemark_missing_intervals"]] == [({"pipeline": "isp_hits"}, 0)]
 
 
-def test_doctor_notes_them_and_names_the_commands_that_build_them(log: Log, in_process: Home) -> None:
+def test_doctor_names_the_commands_when_intervals_are_missing(log: Log, in_process: Home) -> None:
     examined = in_process.run("doctor", "--json", expect=None)
     findings = json.loads(examined.stdout)["findings"]
     [note] = [each for each in findings if each["notice"]]
@@ -125,7 +125,7 @@ class Run:
         return [each["conf"]["from"] for each in runs_of_missing(pipeline, context)]
 
 
-def test_run_builds_as_many_as_declared_or_asked_for_the_oldest_first(log: Log) -> None:
+def test_run_builds_the_oldest_ones_when_some_are_declared_or_requested(log: Log) -> None:
     begins = [format_time(START + n * HOUR) for n in range(4)]
     declared = replace(log.pipeline, schedule=hourly(build_missing=2))
     assert Run("scheduled").builds(declared) == begins[:2]
@@ -138,7 +138,7 @@ def test_run_builds_as_many_as_declared_or_asked_for_the_oldest_first(log: Log) 
     assert Run("scheduled").builds(declared, build_missing=0) == []
 
 
-def test_time_that_nobody_pinned_comes_last_and_is_not_offered_as_a_backfill(in_process: Home) -> None:
+def test_unpinned_time_comes_last_and_without_a_backfill_when_it_is_missing(in_process: Home) -> None:
     years = -4 * 365 * 24
     log = Log(load_pipeline("isp_hits"))
     log.create(1)

@@ -301,7 +301,7 @@ def test_page_keeps_its_structure_when_values_are_naughty_strings() -> None:
 
 
 @pytest.mark.parametrize("verdict", [published(), rejected(), unexplained(), Verdict("p", {}, "v").as_json()])
-def test_page_refers_to_nothing_outside(verdict: dict[str, Any]) -> None:
+def test_nothing_outside_is_referred_to_when_a_page_is_written(verdict: dict[str, Any]) -> None:
     html = render_report(verdict, findings(6))
     page = Page(html)
     policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
@@ -320,7 +320,7 @@ def test_equation_holds_when_every_offset_has_a_fate() -> None:
     assert "The equation holds" in text
 
 
-def test_replayed_records_are_told_beside_the_equation() -> None:
+def test_replayed_records_stand_beside_the_equation_when_there_are_some() -> None:
     verdict = published()
     verdict["records"]["replayed"] = 1_204
     text = Page(render_report(verdict, findings())).text
@@ -545,7 +545,9 @@ def test_text_has_contrast_when_light_or_dark(opened: Opened, verdict: dict[str,
 
 
 @pytest.mark.browser
-def test_picture_of_the_page_is_a_whole_image(opened: Opened, take_picture: Callable[[Any, str], bytes]) -> None:
+def test_picture_is_a_whole_image_when_the_page_is_photographed(
+    opened: Opened, take_picture: Callable[[Any, str], bytes]
+) -> None:
     browser = opened(render_report(published(), findings(2)), height=1500)
     width, height = struct.unpack(">II", take_picture(browser, "report")[16:24])
     # Two pixels a point.
@@ -574,7 +576,7 @@ return weak;
 """
 
 
-def test_grid_is_drawn_and_says_in_words_where_its_cells_lie(opened: Opened) -> None:
+def test_place_of_cells_is_written_in_words_when_a_grid_is_drawn(opened: Opened) -> None:
     section = {
         "title": "Where vehicles were",
         "note": "rows of the interval by longitude and latitude, in cells of 0.5",

@@ -17,7 +17,7 @@ def picture(grid: Any) -> GridPicture:
     return drawn
 
 
-def test_west_is_left_north_is_up_and_more_rows_are_of_a_higher_tone() -> None:
+def test_west_is_left_and_north_is_up_when_a_grid_is_drawn() -> None:
     drawn = picture(GRID)
     assert [(each.x, each.y) for each in drawn.squares] == [(0, 1), (1, 0), (2, 1)]
     tones = [each.tone for each in drawn.squares]
@@ -28,7 +28,7 @@ def test_west_is_left_north_is_up_and_more_rows_are_of_a_higher_tone() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 31, 32, 33, 100_000, 10**15])
-def test_legend_has_each_count_once(most: int) -> None:
+def test_legend_has_each_count_once_when_counts_repeat(most: int) -> None:
     drawn = picture({"size": 1, "x": [0, 1], "y": [0, 1], "cells": [[0, 0, most]]})
     ends = [[int(end.replace(",", "")) for end in words.split(" to ")] for _, words in drawn.legend]
     assert ends[0][0] == 1
@@ -51,5 +51,5 @@ def test_legend_has_each_count_once(most: int) -> None:
         {**GRID, "cells": [["a", 94, 1]]},
     ],
 )
-def test_what_is_no_grid_is_not_drawn(grid: Any) -> None:
+def test_nothing_is_drawn_when_it_is_not_a_grid(grid: Any) -> None:
     assert grid_picture(grid) is None

@@ -42,7 +42,7 @@ def test_window_is_refused_when_its_slide_does_not_divide_it(length: str, slide:
         TimeWindow(length, slide)
 
 
-def test_overlapping_windows_are_several_series_that_do_not_overlap() -> None:
+def test_several_series_are_made_when_windows_overlap() -> None:
     windows = TimeWindow("10m", slide="5m", start="2m")
     assert windows.tumbling() == (TimeWindow("10m", "", "120s"), TimeWindow("10m", "", "420s"))
     assert str(windows) == "10 minutes every 5 minutes from 2 minutes"

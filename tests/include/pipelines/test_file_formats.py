@@ -22,27 +22,27 @@ def archive(file_format: Any, columns: str, **more: Any) -> Archive:
     return Archive(rows="rows", columns=columns, event_time="at", file_format=file_format, **more)
 
 
-def test_columns_are_read_down_into_nested_ones() -> None:
+def test_nested_columns_are_read_when_a_type_has_them() -> None:
     value = Field("", "ARRAY", (Field("", "BINARY"),))
     x = Field("x", "MAP", (Field("", "STRING"), value))
     odd = Field("odd name", "STRUCT", (x, Field("y", "DECIMAL", arguments=(10, 2))))
     assert fields_of(EVERYTHING) == (Field("a", "STRING"), odd, Field("at", "TIMESTAMP_NTZ"))
 
 
-def test_columns_of_all_pipelines_are_read() -> None:
+def test_columns_are_read_when_a_shipped_pipeline_declares_them() -> None:
     for pipeline in all_pipelines():
         assert len(fields_of(pipeline.archive.columns)) > 2
         assert pipeline.archive.file_format == "parquet"
 
 
 @pytest.mark.parametrize("text", ["", "a", "a STRING,", "a STRUCT<b: INT", "a MAP<STRING>", "a INT) b", "a-b INT", "1"])
-def test_text_that_is_no_list_of_columns_is_refused(text: str) -> None:
+def test_text_is_refused_when_it_is_not_a_list_of_columns(text: str) -> None:
     with pytest.raises(UsageError, match="not a list of columns"):
         archive("orc", text)
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "json"])
-def test_format_that_holds_everything_is_accepted(file_format: str) -> None:
+def test_format_is_accepted_when_it_holds_every_column(file_format: str) -> None:
     assert archive(file_format, EVERYTHING).file_format == file_format
 
 
@@ -63,18 +63,18 @@ def test_format_that_holds_everything_is_accepted(file_format: str) -> None:
         ("orc", "a STRING COLLATE UTF8_LCASE", "column 'a' .* COLLATE"),
     ],
 )
-def test_column_that_a_format_does_not_hold_is_refused_by_name(file_format: str, columns: str, refused: str) -> None:
+def test_column_is_refused_by_name_when_a_format_does_not_hold_it(file_format: str, columns: str, refused: str) -> None:
     with pytest.raises(UsageError, match=refused):
         archive(file_format, columns)
 
 
-def test_format_that_changes_some_values_asks_that_rows_fit() -> None:
+def test_rows_must_fit_when_a_format_changes_some_values() -> None:
     asked = {each: archive(each, "a STRING", rules=(Required("a"),)).all_rules[1:] for each in FILE_FORMATS}
     assert asked == {
         "parquet": (), "orc": (Fits("orc"),), "avro": (), "csv": (Fits("csv"),), "json": (Fits("json"),),
     }  # fmt: skip
 
 
-def test_file_tells_its_format_by_its_name() -> None:
+def test_format_is_recognised_when_a_file_has_its_name() -> None:
     names = {f"part-0-c000.{ending}" for ending in ("zstd.parquet", "zstd.orc", "avro", "csv.gz", "json.gz")}
     assert {format_of(name) for name in names} == set(FILE_FORMATS)

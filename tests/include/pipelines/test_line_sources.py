@@ -53,7 +53,7 @@ def test_pipeline_cannot_read_lines_when_its_messages_are_binary() -> None:
         load_line_pipeline("gps_positions_files")
 
 
-def test_name_of_lines_is_refused_where_offsets_are_needed_and_others_stay_unknown() -> None:
+def test_name_of_lines_is_refused_when_offsets_are_needed() -> None:
     with pytest.raises(UsageError, match=r"no interval can be pinned over them.* — produce the lines into Kafka"):
         load_pipeline("isp_hits_files")
     for name in ("isp_hits_topics", "files", "_files"):
@@ -77,7 +77,7 @@ def test_lines_are_numbered_and_their_bytes_kept_when_a_file_is_read(tmp_path: P
     assert set(table["arrived_at"].to_pylist()) == {AT}
 
 
-def test_empty_file_has_no_lines(tmp_path: Path) -> None:
+def test_no_lines_are_read_when_a_file_is_empty(tmp_path: Path) -> None:
     from spark_jobs.lines.line_source import read_file
 
     path = tmp_path / "x"

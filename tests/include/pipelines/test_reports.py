@@ -14,13 +14,13 @@ GPS = load_pipeline("gps_positions")
 
 
 @pytest.mark.parametrize(("x", "y"), [("longitude", "north"), ("timestamp", "latitude"), ("", "")])
-def test_grid_is_refused_over_anything_but_two_numeric_columns(x: str, y: str) -> None:
+def test_grid_is_refused_when_its_columns_are_not_two_numeric_ones(x: str, y: str) -> None:
     with pytest.raises(UsageError, match=f"report 'Map' has a grid over '{x}' and '{y}'") as refused:
         replace(GPS, reports=(Grid("Map", x=x, y=y),))
     assert "deviceId, latitude, longitude, altitude, speed, accuracy" in refused.value.remedy
 
 
 @pytest.mark.parametrize("cells", [0, -1, 101])
-def test_grid_is_refused_with_no_cells_or_more_than_can_be_drawn(cells: int) -> None:
+def test_grid_is_refused_when_it_has_no_cells_or_too_many(cells: int) -> None:
     with pytest.raises(UsageError, match=f"a grid of {cells} cells"):
         Grid("Map", x="longitude", y="latitude", cells=cells)

@@ -20,13 +20,13 @@ def test_measure_is_refused_when_its_sum_depends_on_the_order_of_its_parts(kind:
         replace(VIEW, columns=VIEW.columns.replace("count BIGINT", f"count {kind}"))
 
 
-def test_measure_that_no_column_declares_is_refused() -> None:
+def test_measure_is_refused_when_no_column_declares_it() -> None:
     with pytest.raises(UsageError, match="measure sum of the view hourly_counts is not among its columns"):
         replace(VIEW, measures=("sum",))
 
 
 @pytest.mark.parametrize("kind", ["INT", "decimal(19, 2)", "BIGINT NOT NULL"])
-def test_measure_that_is_summed_exactly_is_accepted(kind: str) -> None:
+def test_measure_is_accepted_when_it_is_summed_exactly(kind: str) -> None:
     declared = replace(VIEW, columns=VIEW.columns.replace("count BIGINT", f"count {kind}"))
     assert declared.measures == ("count",)
 
@@ -46,27 +46,27 @@ WINDOWED = load_pipeline("isp_hits").views[0]
         (WINDOWED, {"window": "span"}, "is not in its key"),
     ],
 )
-def test_total_has_a_limit_of_keys_and_a_window_has_a_watermark(
+def test_limit_of_keys_is_required_when_a_view_is_a_total_and_a_watermark_when_it_has_windows(
     view: AdditiveView, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
         replace(view, **changes)
 
 
-def test_top_report_of_a_view_without_windows_is_refused() -> None:
+def test_top_report_is_refused_when_its_view_has_no_windows() -> None:
     top = Top("Largest", view="zip_totals", by=("zipcode",), measure="hits")
     with pytest.raises(UsageError, match="shows windows, and the view 'zip_totals' has none"):
         replace(load_pipeline("isp_hits"), reports=(top,))
 
 
 @pytest.mark.parametrize("name", pipeline_names())
-def test_every_pipeline_has_something_to_show_live(name: str) -> None:
+def test_something_is_shown_live_when_a_pipeline_is_shipped(name: str) -> None:
     pipeline = load_pipeline(name)
     # A declared report is checked against its view.
     assert replace(pipeline, reports=(pipeline.top_report,)).top_report == pipeline.top_report
 
 
-def test_nothing_is_shown_live_of_a_pipeline_without_windows() -> None:
+def test_nothing_is_shown_live_when_a_pipeline_has_no_windows() -> None:
     pipeline = load_pipeline("isp_hits")
     totals = tuple(view for view in pipeline.views if view.is_total)
     with pytest.raises(UsageError, match="isp_hits has no view with windows"):

@@ -133,7 +133,7 @@ def test_stream_ends_with_one_clear_line_when_the_answer_is_none_of_a_stream(ans
     assert raised.value.remedy
 
 
-def test_reader_without_a_contact_is_told_what_the_service_says_and_how_to_name_one() -> None:
+def test_error_names_the_service_s_answer_and_the_remedy_when_a_reader_has_no_contact() -> None:
     with ServiceServer(NOW, 3) as server:
         with pytest.raises(ServiceUnreachable, match="answers 403 Forbidden: Please set a user-agent") as raised:
             received(server)
@@ -157,7 +157,7 @@ def test_contact_is_named_when_it_is_refused() -> None:
     assert "https://example.org/me" in raised.value.remedy
 
 
-def test_refused_position_is_told_apart_from_a_wrong_address() -> None:
+def test_refused_position_is_distinguished_when_an_address_could_be_wrong_too() -> None:
     refusing = Answer([b'{"status":400,"detail":"too old\x1b[31m"}'], status=400, headers={})
     with ScriptedServer(refusing) as server:
         with pytest.raises(PositionRefused, match=r"400 Bad Request: .*too old"):
@@ -178,5 +178,5 @@ def test_stream_ends_when_an_event_has_no_end(newline: bytes, monkeypatch: pytes
         received(server)
 
 
-def test_address_is_shown_without_what_may_be_secret() -> None:
+def test_secrets_are_left_out_when_an_address_is_shown() -> None:
     assert public_address("https://me:secret@example.org/stream?token=secret#x") == "https://example.org/stream"

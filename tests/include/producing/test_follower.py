@@ -291,7 +291,7 @@ def test_time_that_the_service_no_longer_has_is_told_kept_and_passed_only_when_t
     assert "accepted by" in doctor
 
 
-def test_damaged_position_is_named_with_64(home: Home, tmp_path: Path) -> None:
+def test_position_is_named_with_exit_code_64_when_it_is_damaged(home: Home, tmp_path: Path) -> None:
     with ScriptedServer(Answer(status=204)) as server:
         follow(home, server)
         with ScriptedServer(Answer((frame(1, "x"),)), Answer(status=204)) as other:

@@ -28,12 +28,12 @@ def generated(bad_fraction: float, seed: int = 1) -> list[tuple[Any, ...]]:
     return list(messages(pipeline, events=3000, seed=seed, bad_fraction=bad_fraction, start=MOMENT, span=span))
 
 
-def test_same_seed_gives_the_same_changes_and_another_seed_others() -> None:
+def test_changes_are_the_same_only_when_the_seed_is() -> None:
     assert generated(0.1) == generated(0.1)
     assert generated(0.1) != generated(0.1, seed=2)
 
 
-def test_generated_changes_are_skewed_and_of_all_types() -> None:
+def test_changes_are_skewed_and_of_all_types_when_they_are_generated() -> None:
     changes = [json.loads(value) for _, _, value, _ in generated(0.0)]
     users = Counter(change["user"] for change in changes if not change["bot"])
     assert users.most_common(1)[0][1] > 20 * sorted(users.values())[0]
@@ -43,7 +43,7 @@ def test_generated_changes_are_skewed_and_of_all_types() -> None:
     assert all(change["bot"] == change["user"].endswith("Bot") for change in changes)
 
 
-def test_bad_messages_are_bad_for_the_reason_they_name() -> None:
+def test_message_is_bad_for_its_named_reason_when_it_is_generated_so() -> None:
     bad = [(value, reason) for _, _, value, reason in generated(0.5) if reason]
     assert len({reason for _, reason in bad}) == 11
     for value, reason in bad:
@@ -54,7 +54,7 @@ def test_bad_messages_are_bad_for_the_reason_they_name() -> None:
             json.loads(value)
 
 
-def test_facts_are_those_of_the_change() -> None:
+def test_facts_are_those_of_the_change_when_it_has_them() -> None:
     key, value = wiki_changes.message(MOMENT, random.Random(2))
     change = json.loads(value)
     facts = wiki_changes.describe_event(value.decode())
@@ -77,18 +77,18 @@ def test_facts_are_those_of_the_change() -> None:
         ('{"wiki": "w", "title": "\\ud800"}', EventFacts(key=b"w:?")),
     ],
 )
-def test_facts_are_none_where_the_data_does_not_say(data: str, facts: EventFacts) -> None:
+def test_fact_is_none_when_the_data_does_not_have_it(data: str, facts: EventFacts) -> None:
     assert wiki_changes.describe_event(data) == facts
 
 
-def test_no_text_makes_the_description_raise() -> None:
+def test_description_never_raises_when_texts_are_odd() -> None:
     for path in JSON_CASES:
         text = path.read_bytes().decode("utf-8", "replace")
         assert isinstance(wiki_changes.describe_event(text), EventFacts)
         assert isinstance(wiki_changes.describe_event(f'{{"meta": {text}, "timestamp": {text}}}'), EventFacts)
 
 
-def test_table_shows_hostile_names_as_they_are_and_cannot_be_coloured() -> None:
+def test_names_are_shown_uncoloured_when_they_are_hostile() -> None:
     rows = [["[red]x[/red]", False, 9], ["\x1b[31mESC", True, 3]]
     window = {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T05:10:00Z", "total": 12, "keys": 2, "rows": rows}
     found = {

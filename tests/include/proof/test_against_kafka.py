@@ -64,19 +64,19 @@ def of_kafka(found: list[str]) -> list[str]:
     return [each for each in found if each.startswith("kafka:") or "Kafka" in each]
 
 
-def test_records_are_still_given_by_their_offsets(proof: Path, in_process: Home) -> None:
+def test_records_are_found_by_their_offsets_when_kafka_has_them(proof: Path, in_process: Home) -> None:
     report = checked(proof)
     assert (report.differences, of_kafka(report.notes)) == ([], [])
     address = settings().kafka_address()
     assert in_process.json("verify", str(proof), "--kafka", address, "--json")["differences"] == []
 
 
-def test_record_that_was_not_told_is_named(proof: Path) -> None:
+def test_record_is_named_when_it_was_not_listed(proof: Path) -> None:
     found = of_kafka(checked(proof, lambda it: it["ranges"][0].update(empty=1, gaps=1)).differences)
     assert found == ["kafka: nest-logs-0 [0, 100): 99 records are told, Kafka gives 100"]
 
 
-def test_rows_of_other_records_are_named(proof: Path, tmp_path: Path) -> None:
+def test_rows_are_named_when_they_are_of_other_records(proof: Path, tmp_path: Path) -> None:
     table = json.loads(proof.read_text())["tables"][0]
     path = proof.parents[2] / table["location"] / table["files"][0]["name"]
     kept = path.read_bytes()
@@ -93,7 +93,7 @@ def test_rows_of_other_records_are_named(proof: Path, tmp_path: Path) -> None:
     assert found[0] == "kafka: nest-logs-0 [0, 100): 95 records have another timestamp, [0, 1, 2] …"
 
 
-def test_topic_that_was_created_again_says_nothing_about_the_proof(proof: Path) -> None:
+def test_proof_is_not_judged_when_the_topic_was_created_again(proof: Path) -> None:
     report = checked(proof, lambda it: [each.update(topic_id="another") for each in it["ranges"]])
     assert of_kafka(report.differences) == []
     assert "nest-logs-0 [0, 100) is not compared with Kafka: the topic's id is" in of_kafka(report.notes)[0]
@@ -105,7 +105,7 @@ def test_kafka_that_does_not_answer_ends_with_6(proof: Path, in_process: Home) -
     assert "Kafka at 127.0.0.1:1: " in ended.stderr
 
 
-def test_records_that_retention_removed_are_said_to_be_unchecked(proof: Path, log: Log) -> None:
+def test_records_are_noted_as_unchecked_when_retention_removed_them(proof: Path, log: Log) -> None:
     [done] = log.admin.delete_records([ClientPartition(log.topic, 1, 7)]).values()
     done.result(30)
     report = checked(proof)

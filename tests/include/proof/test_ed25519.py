@@ -23,12 +23,12 @@ VECTORS = (
 )
 
 
-def test_vectors_of_the_rfc_verify() -> None:
+def test_vectors_verify_when_they_are_the_rfc_s() -> None:
     for public_key, message, signature in VECTORS:
         assert ed25519_verifies(public_key, signature, bytes.fromhex(message))
 
 
-def test_signatures_of_another_implementation_verify_and_changed_ones_do_not() -> None:
+def test_signature_verifies_only_when_it_is_unchanged() -> None:
     for number in range(20):
         key, message = Ed25519PrivateKey.generate(), f"message {number}".encode()
         public, signature = key.public_key().public_bytes_raw().hex(), key.sign(message)
@@ -41,7 +41,7 @@ def test_signatures_of_another_implementation_verify_and_changed_ones_do_not() -
         assert not ed25519_verifies(other, signature.hex(), message)
 
 
-def test_what_is_no_key_or_no_signature_does_not_verify() -> None:
+def test_nothing_verifies_when_key_or_signature_is_not_one() -> None:
     public_key, _, signature = VECTORS[0]
     # The order of the group, added to the scalar: another text for the same signature.
     scalar = int.from_bytes(bytes.fromhex(signature[64:]), "little") + 2**252 + 27742317777372353535851937790883648493

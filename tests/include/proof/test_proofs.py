@@ -84,7 +84,7 @@ def part(lake: Path, proof: Path) -> Path:
     return lake / table["location"] / table["files"][0]["name"]
 
 
-def test_proof_holds_and_says_what_was_registered(signed: list[Path], key: Path) -> None:
+def test_proof_verifies_and_names_the_registration_when_nothing_changed(signed: list[Path], key: Path) -> None:
     report = check_proof(str(signed[1]))
     assert (report.differences, report.notes) == ([], [])
     proof = json.loads(signed[1].read_text())
@@ -212,7 +212,7 @@ def before(proof: Path) -> Path:
 
 
 @pytest.mark.parametrize("what", CORRUPTIONS)
-def test_each_seeded_corruption_is_named(what: str, copied: Path, signed: list[Path]) -> None:
+def test_corruption_is_named_when_it_was_seeded(what: str, copied: Path, signed: list[Path]) -> None:
     proof, public_key = proof_in(copied, signed), signing.own_public_key()
     assert differences(proof, copied, public_key) == []
     corrupt, named = CORRUPTIONS[what]
@@ -241,14 +241,14 @@ def test_warning_holds_when_a_person_approved_it(
     assert any(each.startswith("not met: ") for each in report.notes) != differs
 
 
-def test_stripped_signature_is_named_without_knowing_the_key(copied: Path, signed: list[Path]) -> None:
+def test_stripped_signature_is_named_when_the_key_is_not_known(copied: Path, signed: list[Path]) -> None:
     last = proof_in(copied, signed, 2)
     change(last, lambda it: it.update(signature={"algorithm": "none"}))
     [found] = differences(last, copied)
     assert found.startswith("signature: the proof is unsigned, and proofs/nest_cameras/")
 
 
-def test_file_alone_checks_a_proof_where_nothing_of_the_project_is(
+def test_file_checks_a_proof_when_nothing_of_the_project_is_there(
     copied: Path, signed: list[Path], tmp_path: Path
 ) -> None:
     alone = Path(shutil.copy(verify.__file__, tmp_path / "verify.py"))
@@ -273,7 +273,9 @@ def test_file_alone_checks_a_proof_where_nothing_of_the_project_is(
     assert (moved.returncode, "name the lake with --lake" in moved.stderr) == (64, True)
 
 
-def test_command_ends_with_3_and_names_what_differs(postgres: Home, copied: Path, signed: list[Path]) -> None:
+def test_exit_code_is_3_with_every_difference_when_something_differs(
+    postgres: Home, copied: Path, signed: list[Path]
+) -> None:
     proof = proof_in(copied, signed)
     assert postgres.json("verify", str(signed[1]), "--json")["differences"] == []
     part(copied, proof).unlink()
@@ -303,7 +305,7 @@ def test_proof_is_written_once_and_again_only_when_something_changed(signed: lis
     assert any("was replaced by a later run" in each for each in replaced.notes)
 
 
-def test_proof_that_a_kill_prevented_is_written_by_the_next(signed: list[Path]) -> None:
+def test_next_announcement_writes_a_proof_when_a_kill_prevented_it(signed: list[Path]) -> None:
     missed, following = register_hour(20), register_hour(21)
     [note] = unproved(NAMES)
     assert (note.notice, note.what) == (True, f"{PIPELINE}: registered intervals without a proof: 2")
@@ -312,7 +314,7 @@ def test_proof_that_a_kill_prevented_is_written_by_the_next(signed: list[Path]) 
     assert prove(missed) == before(last)
 
 
-def test_announcement_names_the_proof_beside_each_partition(postgres: Home, signed: list[Path]) -> None:
+def test_announcement_names_the_proof_when_partitions_were_registered(postgres: Home, signed: list[Path]) -> None:
     interval = register_hour(25)
     verdict = steps.announce(last_attempt(postgres, interval)).as_json()
     [registered] = verdict["registered"]
@@ -364,7 +366,7 @@ def test_new_ranges_are_proved_when_an_interval_that_was_pinned_again_delivers_t
     assert ranges == [(6200, 6310)] * 2
 
 
-def test_file_without_a_note_is_written_again(postgres: Home, signed: list[Path]) -> None:
+def test_file_is_written_again_when_the_ledger_has_no_note_of_it(postgres: Home, signed: list[Path]) -> None:
     proof = prove(register_hour(30))
     content = proof.read_bytes()
     # As a kill between the file and its note leaves it.
@@ -396,7 +398,7 @@ def test_proof_is_unsigned_and_says_so_when_no_key_is_set(signed: list[Path], mo
         (b"", 0o644, "readable by others"),
     ],
 )
-def test_key_that_cannot_be_used_is_refused(
+def test_key_is_refused_when_it_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, mode: int, message: str
 ) -> None:
     path = tmp_path / "key"

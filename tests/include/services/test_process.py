@@ -23,7 +23,7 @@ subprocess.run([sys.executable, "-c", below, sys.argv[1]])
 """
 
 
-def test_port_is_of_the_process_that_listens_or_started_what_listens() -> None:
+def test_port_belongs_to_a_process_when_it_or_its_child_listens() -> None:
     port, here = free_port(), psutil.Process(os.getpid())
     started = subprocess.Popen(
         [sys.executable, "-c", LISTEN_BELOW, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

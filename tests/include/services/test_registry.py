@@ -45,12 +45,12 @@ def test_versions_keep_their_ids_when_registered_again(registry: SchemaRegistry)
     assert json.loads(found.schema) == json.loads(SECOND)
 
 
-def test_unknown_id_is_none_and_unknown_subject_has_no_versions(registry: SchemaRegistry) -> None:
+def test_none_and_no_versions_are_returned_when_id_and_subject_are_unknown(registry: SchemaRegistry) -> None:
     assert registry.schema(2_147_483_000) is None
     assert registry.versions("nobody-value") == []
 
 
-def test_schema_that_the_subject_cannot_evolve_to_is_refused(registry: SchemaRegistry, home: Home) -> None:
+def test_schema_is_refused_when_the_subject_cannot_evolve_to_it(registry: SchemaRegistry, home: Home) -> None:
     with pytest.raises(UsageError, match="refuses a schema"):
         registry.register("readings-value", ['{"type": "nonsense"}'])
 
@@ -71,7 +71,7 @@ def test_schemas_are_back_when_the_registry_was_killed(home: Home, registry: Sch
     assert again.schema(schema_id) is not None
 
 
-def test_registry_listens_on_loopback_and_its_password_is_in_a_private_file(
+def test_registry_listens_on_loopback_with_a_private_password_when_it_starts(
     home: Home, registry: SchemaRegistry
 ) -> None:
     process = psutil.Process(home.services["registry"]["pid"])
@@ -83,7 +83,7 @@ def test_registry_listens_on_loopback_and_its_password_is_in_a_private_file(
     assert (home.path / "services" / "registry.properties").stat().st_mode & 0o077 == 0
 
 
-def test_configured_registry_gets_user_and_password_and_nobody_else_does(home: Home, registry: SchemaRegistry) -> None:
+def test_user_and_password_go_only_to_the_registry_when_it_is_configured(home: Home, registry: SchemaRegistry) -> None:
     with open_gate(registry.address, "gps reader", CANARY) as gate:
         url = gate.url.replace("gps reader", "gps%20reader").replace("c4nary-p4ss/w0rd", "c4nary-p4ss%2Fw0rd")
         status = home.run("status", "--json", TIDEMARK_REGISTRY_URL=url)
@@ -100,7 +100,7 @@ def test_configured_registry_gets_user_and_password_and_nobody_else_does(home: H
         assert "TIDEMARK_REGISTRY_URL" in str(refused.value)
 
 
-def test_wrong_address_is_an_outage_and_not_an_unknown_schema(registry: SchemaRegistry) -> None:
+def test_outage_is_reported_when_the_address_is_wrong(registry: SchemaRegistry) -> None:
     with pytest.raises(ServiceUnreachable, match="404"):
         SchemaRegistry(f"{registry.address}/elsewhere").schema(1)
     with open_gate(registry.address) as gate:

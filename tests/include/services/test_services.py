@@ -56,7 +56,7 @@ def listening_addresses(processes: list[psutil.Process]) -> set[str]:
     return found
 
 
-def test_all_means_what_is_embedded() -> None:
+def test_embedded_services_are_meant_when_all_is_asked_for() -> None:
     assert service_names(["all"]) == ["kafka", "postgres", "registry", "airflow"]
     assert service_names(None) == ["kafka", "postgres"]
     assert service_names(["yarn", "kafka"]) == ["kafka", "yarn"]
@@ -112,7 +112,7 @@ def test_broker_is_found_dead_and_returns_with_its_records_when_killed(home: Hom
     assert message.value() == b"still here"
 
 
-def test_password_of_the_database_is_not_printed_with_its_address(home: Home) -> None:
+def test_password_is_not_printed_when_the_database_s_address_is(home: Home) -> None:
     password = str(make_url(home.database).password)
     for told in (("status",), ("up",)):
         shown = home.run(*told).stdout
@@ -152,12 +152,12 @@ def test_stream_finishes_its_micro_batch_before_the_services_that_it_needs_are_s
     assert query(home, "SELECT holder FROM writers") == [("",)]
 
 
-def test_only_loopback_is_listened_on(home: Home) -> None:
+def test_only_loopback_is_listened_on_when_services_run(home: Home) -> None:
     for name in ("kafka", "postgres"):
         assert listening_addresses(family_of(home, name)) == {"127.0.0.1"}
 
 
-def test_password_is_required_and_in_private_files_only(home: Home) -> None:
+def test_password_is_required_and_kept_private_when_postgresql_runs(home: Home) -> None:
     url = make_url(home.database)
     with pytest.raises(psycopg2.OperationalError):
         psycopg2.connect(home.database.replace(str(url.password), "guessed"))
@@ -175,7 +175,7 @@ def test_password_is_required_and_in_private_files_only(home: Home) -> None:
         assert str(url.password) not in " ".join(process.info["cmdline"] or [])
 
 
-def test_state_files_are_private(home: Home) -> None:
+def test_state_files_are_private_when_they_are_written(home: Home) -> None:
     files = [*(home.path / "services").glob("*.json"), home.path / "services" / "kafka.properties"]
     assert len(files) >= 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
@@ -260,7 +260,7 @@ def test_airflow_is_on_loopback_asks_for_a_password_and_leaves_nothing_when_kill
     assert alive == []
 
 
-def test_driver_maps_its_classes_from_the_archive_that_the_set_up_made(home: Home, tmp_path: Path) -> None:
+def test_driver_maps_its_classes_when_the_set_up_has_archived_them(home: Home, tmp_path: Path) -> None:
     log = tmp_path / "classes.log"
     options = f"{JVM_OPTIONS} -Xlog:class+load:file={log}"
     home.run("sql", "SELECT 1 AS one", TIDEMARK_JVM_OPTIONS=options)

@@ -36,7 +36,7 @@ def processes(home: Home) -> list[psutil.Process]:
     return [psutil.Process(state["pid"]) for state in states if state["pid"]]
 
 
-def test_yarn_is_not_listed_before_it_was_started(lone: Home) -> None:
+def test_yarn_is_not_listed_when_it_was_never_started(lone: Home) -> None:
     assert set(lone.services) == {"kafka", "postgres", "registry", "airflow"}
     assert lone.run("down", "yarn").returncode == 0
     assert "yarn" not in lone.services

@@ -267,7 +267,7 @@ def world(postgres: Home, request: pytest.FixtureRequest) -> World:
     return world_of(f"t{zlib.crc32(request.node.name.encode())}")
 
 
-def test_window_is_live_then_proved_and_one_that_is_cut_is_both(world: World) -> None:
+def test_window_is_live_then_proved_when_intervals_cover_it_and_both_when_they_cut_it(world: World) -> None:
     world.hours = 2
     world.produce("1", DAY, DAY)
     world.produce("1", DAY + HOUR, DAY + HOUR)
@@ -280,7 +280,7 @@ def test_window_is_live_then_proved_and_one_that_is_cut_is_both(world: World) ->
     assert world.answers() == {("1", DAY): (2, "proved")}
 
 
-def test_window_waits_for_the_row_that_only_the_stream_has_and_is_proved_by_the_interval_with_it(world: World) -> None:
+def test_window_waits_when_only_the_stream_has_one_of_its_rows(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("1", DAY, DAY + HOUR)
     world.stream()
@@ -290,7 +290,7 @@ def test_window_waits_for_the_row_that_only_the_stream_has_and_is_proved_by_the_
     assert world.answers() == {("1", DAY): (2, "proved")}
 
 
-def test_row_of_a_topic_that_was_recreated_is_told_until_its_interval_is_registered(world: World) -> None:
+def test_row_is_served_until_its_interval_is_registered_when_its_topic_was_recreated(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
     world.produce("1", DAY, DAY + HOUR)
@@ -304,7 +304,7 @@ def test_row_of_a_topic_that_was_recreated_is_told_until_its_interval_is_registe
     assert world.answers() == {("1", DAY): (2, "both")}
 
 
-def test_row_that_the_watermark_dropped_is_in_the_answer_from_its_interval_on(world: World) -> None:
+def test_row_is_in_the_answer_from_its_interval_on_when_the_watermark_dropped_it(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("2", DAY + 3 * HOUR, DAY + HOUR)
     world.stream()
@@ -316,7 +316,7 @@ def test_row_that_the_watermark_dropped_is_in_the_answer_from_its_interval_on(wo
     assert world.answers()[("1", DAY)] == (2, "proved")
 
 
-def test_revision_that_counts_less_corrects_a_proved_window_and_takes_keys_away(world: World) -> None:
+def test_proved_window_is_corrected_when_a_revision_counts_less(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("2", DAY, DAY)
     world.stream()
@@ -328,7 +328,7 @@ def test_revision_that_counts_less_corrects_a_proved_window_and_takes_keys_away(
     assert world.answers() == {}
 
 
-def test_interval_that_counts_less_than_the_stream_is_believed_once_all_that_it_read_is_registered(
+def test_smaller_value_is_served_when_everything_that_the_stream_read_is_registered(
     world: World,
 ) -> None:
     world.produce("1", DAY, DAY)
@@ -340,7 +340,7 @@ def test_interval_that_counts_less_than_the_stream_is_believed_once_all_that_it_
     assert world.answers()[("1", DAY)] == (1, "proved")
 
 
-def test_what_a_killed_publication_did_not_serve_the_next_one_does(world: World) -> None:
+def test_next_publication_serves_it_when_a_kill_stopped_the_one_before(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("1", DAY + HOUR, DAY + HOUR)
     world.stream()
@@ -351,7 +351,7 @@ def test_what_a_killed_publication_did_not_serve_the_next_one_does(world: World)
     assert follow_ledger(world.pipeline) == []
 
 
-def test_interval_that_is_pinned_again_keeps_its_rows_and_what_was_proved(world: World) -> None:
+def test_rows_and_proved_windows_stay_when_an_interval_is_pinned_again(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
     world.register(0)
@@ -361,7 +361,7 @@ def test_interval_that_is_pinned_again_keeps_its_rows_and_what_was_proved(world:
     assert world.answers() == {("1", DAY): (1, "proved")}
 
 
-def test_hours_before_the_view_was_declared_cover_nothing(world: World) -> None:
+def test_hours_cover_nothing_when_the_view_was_declared_later(world: World) -> None:
     world.hours = 2
     world.build(0)
     with session() as ledger:
@@ -372,7 +372,7 @@ def test_hours_before_the_view_was_declared_cover_nothing(world: World) -> None:
     assert world.answers() == {("1", DAY): (1, "both")}
 
 
-def test_files_with_other_rows_than_were_built_change_nothing_and_are_named(world: World) -> None:
+def test_nothing_is_changed_and_files_are_named_when_they_hold_other_rows_than_were_built(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
     world.register(0, follow=False)
@@ -383,7 +383,7 @@ def test_files_with_other_rows_than_were_built_change_nothing_and_are_named(worl
     assert world.answers() == {("1", DAY): (1, "live")}
 
 
-def test_doctor_names_what_is_served_otherwise_and_mends_it(world: World) -> None:
+def test_doctor_repairs_served_rows_when_they_differ(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("2", DAY, DAY)
     world.stream()
@@ -401,7 +401,7 @@ def test_doctor_names_what_is_served_otherwise_and_mends_it(world: World) -> Non
     assert world.answers() == {("1", DAY): (1, "proved"), ("2", DAY): (1, "proved")}
 
 
-def test_view_of_another_declaration_is_made_anew_and_loaded_again(world: World) -> None:
+def test_view_is_recreated_and_loaded_again_when_its_declaration_differs(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
     world.register(0)
@@ -410,7 +410,7 @@ def test_view_of_another_declaration_is_made_anew_and_loaded_again(world: World)
     assert world.answers() == {("1", DAY): (1, "proved")}
 
 
-def test_view_without_a_table_of_the_stream_serves_its_proved_part_where_all_are_served(
+def test_proved_part_is_served_when_the_stream_has_no_table_and_all_views_are_served(
     postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = world_of("t_console", Console())
@@ -427,7 +427,7 @@ def test_view_without_a_table_of_the_stream_serves_its_proved_part_where_all_are
     settings.cache_clear()
 
 
-def test_reader_beside_reruns_sees_each_row_once(world: World) -> None:
+def test_reader_sees_each_row_once_when_reruns_go_on(world: World) -> None:
     for number in range(20):
         world.produce(str(number), DAY, DAY)
     world.stream()
@@ -451,7 +451,7 @@ def test_reader_beside_reruns_sees_each_row_once(world: World) -> None:
     assert seen == {(20, 20, "proved", "proved")}
 
 
-def test_question_of_one_key_uses_indices_of_both_layers(world: World) -> None:
+def test_both_layers_use_indices_when_a_query_names_a_key(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
     world.register(0)

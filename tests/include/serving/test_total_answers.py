@@ -138,7 +138,7 @@ def world(postgres: Home, request: pytest.FixtureRequest) -> World:
     return World(replace(declared, name=name, views=(view,), reports=(), declared_as=""))
 
 
-def test_key_is_proved_while_intervals_hold_all_of_it_and_never_counts_twice(world: World) -> None:
+def test_key_is_proved_and_counted_once_when_intervals_hold_all_of_it(world: World) -> None:
     world.stream("1", "1", "2", "1", "2", "1", "2", "3", "1", "2")
     for hour in (0, 1):
         world.pin(hour)
@@ -162,7 +162,7 @@ def test_key_is_proved_while_intervals_hold_all_of_it_and_never_counts_twice(wor
     assert not list(check_served_views(world.pipeline))
 
 
-def test_part_that_was_built_before_an_erasure_is_not_summed_up(world: World) -> None:
+def test_part_is_not_summed_up_when_it_was_built_before_an_erasure(world: World) -> None:
     world.stream(*"1111122222")
     for hour in (0, 1):
         world.pin(hour)
@@ -184,7 +184,7 @@ def test_nothing_is_proved_when_the_archive_begins_before_the_first_interval(wor
     assert world.answers() == {"1": (5, "live"), "2": (5, "both")}
 
 
-def test_nothing_is_proved_while_an_interval_was_built_before_the_view_was_declared(world: World) -> None:
+def test_nothing_is_proved_when_an_interval_was_built_before_the_view_was_declared(world: World) -> None:
     world.stream(*"1111122222")
     for hour in (0, 1):
         world.pin(hour)

@@ -102,7 +102,7 @@ def test_file_of_secrets_is_refused_when_it_is_open_or_holds_something_else(
         settings()
 
 
-def test_jobs_whose_result_is_a_file_here_have_their_driver_here() -> None:
+def test_driver_stays_here_when_the_job_s_result_is_a_file() -> None:
     assert submission("publish", name="publish").mode == "cluster"
     job = submission("run_sql", name="sql")
     assert job.mode == "client"
@@ -110,14 +110,16 @@ def test_jobs_whose_result_is_a_file_here_have_their_driver_here() -> None:
     assert job.env["HADOOP_CONF_DIR"] == str(yarn.configuration())
 
 
-def test_cluster_mode_is_refused_where_the_master_is_not_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_mode_is_refused_when_the_master_is_not_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
     settings.cache_clear()
     with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_DEPLOY_MODE=cluster.*TIDEMARK_SPARK_MASTER=yarn"):
         submission("stream", name="stream")
 
 
-def test_resource_manager_is_where_the_configuration_says(on_yarn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resource_manager_is_found_when_the_configuration_names_it(
+    on_yarn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert yarn.resource_manager() == "http://rm.example.net:8088"
     site = on_yarn / "yarn-site.xml"
     site.write_text(SITE.format("yarn.resourcemanager.hostname", "rm2.example.net"))
@@ -146,13 +148,13 @@ def test_resource_manager_is_where_the_configuration_says(on_yarn: Path, monkeyp
         ("KILLED", "KILLED", "Application application_1_1 was killed by user root", None),
     ],
 )
-def test_exit_code_is_the_driver_s_own_only_where_it_ended_by_itself(
+def test_exit_code_is_the_driver_s_own_only_when_it_ended_by_itself(
     state: str, final: str, diagnostics: str, code: int | None
 ) -> None:
     assert yarn.Application("application_1_1", state, final, diagnostics, "").own_exit_code == code
 
 
-def test_submission_that_yarn_did_not_take_names_the_reason() -> None:
+def test_reason_is_named_when_yarn_refuses_a_submission() -> None:
     printed = "INFO Client: Submitted application application_17_0003\nINFO Client: tracking\n"
     assert yarn.submitted_id(printed) == "application_17_0003"
     with pytest.raises(TidemarkError, match="ConnectException: Connection refused"):
@@ -168,6 +170,6 @@ def test_submission_that_yarn_did_not_take_names_the_reason() -> None:
         ("docker-51ac", ""),
     ],
 )
-def test_driver_knows_its_application_by_its_container(container: str, application: str) -> None:
+def test_driver_knows_its_application_when_its_container_has_a_name(container: str, application: str) -> None:
     assert yarn.own_application({"CONTAINER_ID": container}) == application
     assert yarn.own_application({}) == ""

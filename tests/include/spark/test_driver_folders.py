@@ -75,7 +75,7 @@ def test_each_sweep_ends_when_several_meet_at_folders_of_drivers_that_never_came
     assert len({folder for each in swept for folder in each}) == 300
 
 
-def test_what_is_no_folder_keeps_nobody_from_sweeping(home: Path) -> None:
+def test_sweeping_goes_on_when_an_entry_is_not_a_folder(home: Path) -> None:
     folder = driver_folders.make("stream")
     os.utime(folder, (0, 0))
     (home / "tmp" / "notes").write_text("of an operator")

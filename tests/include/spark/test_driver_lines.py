@@ -24,7 +24,7 @@ OWN = [
 ]
 
 
-def test_own_lines_pass_and_foreign_ones_are_held_back_for_a_failure() -> None:
+def test_foreign_lines_are_held_back_when_the_driver_has_not_failed() -> None:
     lines = DriverLines()
     assert [each for each in [NOISE[0], OWN[0], *NOISE[1:], *OWN[1:]] if lines.passes(each)] == OWN
     assert list(lines.held) == NOISE

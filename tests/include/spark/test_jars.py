@@ -39,7 +39,7 @@ exec {jars.java()} "$@"
 
 
 @pytest.mark.parametrize(("failures", "starts", "fails"), [(2, 3, False), (9, 4, True)])
-def test_fetching_is_tried_again_and_says_why_it_failed(
+def test_fetching_is_retried_and_names_the_reason_when_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, starts: int, fails: bool
 ) -> None:
     (tmp_path / "ivy-cache").symlink_to(REPOSITORY / ".tidemark" / "jars" / "ivy-cache")

@@ -82,7 +82,7 @@ def allowed(role: str) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.usefixtures("local_lake")
-def test_command_is_that_of_yarn_with_the_image_s_code_and_no_secret(on_kubernetes: RecordingApi) -> None:
+def test_command_has_the_image_s_code_and_no_secret_when_a_driver_is_submitted(on_kubernetes: RecordingApi) -> None:
     command = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits").command()
     assert CANARY not in "\n".join(command)
     assert command[1:5] == ["--master", on_kubernetes.master, "--deploy-mode", "cluster"]
@@ -96,7 +96,7 @@ def test_command_is_that_of_yarn_with_the_image_s_code_and_no_secret(on_kubernet
 
 
 @pytest.mark.usefixtures("local_lake")
-def test_driver_that_stays_here_names_its_pod_as_the_executors_owner(
+def test_pod_is_named_as_the_executors_owner_when_the_driver_stays_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "spark.kubernetes.driver.pod.name" not in submission("run_sql", name="sql").conf
@@ -227,7 +227,7 @@ def test_executor_s_pod_has_the_bucket_s_secret_alone_when_spark_makes_it(on_kub
 
 
 @pytest.mark.usefixtures("local_lake")
-def test_refusal_of_the_api_server_names_the_reason(on_kubernetes: RecordingApi) -> None:
+def test_reason_is_named_when_the_api_server_refuses(on_kubernetes: RecordingApi) -> None:
     printed = 'Exception in thread "main" io.fabric8.kubernetes.client.KubernetesClientException: pods is forbidden\n'
     with pytest.raises(TidemarkError, match=r"pods is forbidden.*kubectl auth can-i"):
         kubernetes.Kubernetes(on_kubernetes.master).submitted_id(printed)
@@ -248,7 +248,7 @@ def a_pod(phase: str, state: dict[str, Any] | None = None, **status: Any) -> dic
         (a_pod("Failed", reason="Evicted", message="node was low on memory"), True, None, "Evicted node was low"),
     ],
 )
-def test_exit_code_is_the_driver_s_own_only_where_it_ended_by_itself(
+def test_exit_code_is_the_driver_s_own_only_when_it_ended_by_itself(
     pod: dict[str, Any], ended: bool, code: int | None, end: str
 ) -> None:
     found = kubernetes.driver_pod("tidemark:driver", pod)
@@ -267,7 +267,7 @@ def test_exit_code_is_the_driver_s_own_only_where_it_ended_by_itself(
         ({"metadata": {"name": "driver"}}, ""),
     ],
 )  # fmt: skip
-def test_pod_that_does_not_start_says_why(pod: dict[str, Any], why: str) -> None:
+def test_reason_is_named_when_a_pod_does_not_start(pod: dict[str, Any], why: str) -> None:
     found = kubernetes.driver_pod("tidemark:driver", pod)
     assert found.is_waiting
     assert found.waits_for == why

@@ -23,14 +23,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("delta", [True, False])
-def test_delta_and_its_jars_are_there_only_for_applications_that_need_them(delta: bool) -> None:
+def test_delta_s_jars_are_passed_only_when_an_application_needs_them(delta: bool) -> None:
     conf = submission("stream", name="stream", delta=delta).conf
     assert ("delta-spark" in conf["spark.jars"]) is delta
     assert "spark-sql-kafka" in conf["spark.jars"]
     assert (conf.keys() >= DELTA.keys()) is delta
 
 
-def test_delta_table_is_kept_where_it_is_declared_in_a_bucket_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_table_is_kept_when_it_is_declared_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     for lake in ("file:///srv/lake", "s3a://bucket/lake"):
         monkeypatch.setenv("TIDEMARK_LAKE", lake)
         settings.cache_clear()
@@ -50,7 +50,7 @@ def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
     assert submission("stream", name="stream").command()[0] == str(program)
 
 
-def test_drivers_log_as_the_shipped_file_says() -> None:
+def test_shipped_file_decides_when_a_driver_logs() -> None:
     options = submission("stream", name="stream").conf["spark.driver.extraJavaOptions"].split()
     (named,) = (each for each in options if each.startswith("-Dlog4j2.configurationFile="))
     assert named.partition("=")[2] == LOGGING.as_uri()
@@ -64,7 +64,7 @@ def test_drivers_log_as_the_shipped_file_says() -> None:
     ("heap", "third"),
     [("1g", 2**30 // 3), ("1536m", 512 * 2**20), ("3000K", 1000 * 2**10), ("2147483648", 2**31 // 3), ("much", None)],
 )
-def test_young_generation_begins_with_a_third_of_the_heap(
+def test_young_generation_is_a_third_of_the_heap_when_a_driver_starts(
     monkeypatch: pytest.MonkeyPatch, heap: str, third: int | None
 ) -> None:
     monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", heap)

@@ -104,7 +104,7 @@ def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline
     assert "./tidemark new-generation nest_cameras --reason" in str(refused.value)
 
 
-def test_keeping_unknown_fields_is_told_as_another_column_of_the_archive(pipeline: Pipeline) -> None:
+def test_column_of_the_archive_differs_when_unknown_fields_are_kept(pipeline: Pipeline) -> None:
     view = pipeline.views[0]
     keeping = replace(pipeline, decoder=replace(pipeline.decoder, unknown="keep"))  # type: ignore[call-arg]
     before, after = (fingerprint.view_fingerprint(each, view) for each in (pipeline, keeping))
@@ -159,9 +159,7 @@ def test_content_counts_only_when_the_rows_function_may_take_the_reference(
     assert (before != after) is counts
 
 
-def test_generation_of_before_contents_were_noted_is_accepted_once_and_then_held_to_them(
-    pipeline: Pipeline, tmp_path: Path
-) -> None:
+def test_generation_is_accepted_once_when_it_has_no_noted_contents(pipeline: Pipeline, tmp_path: Path) -> None:
     view = pipeline.views[0]
     now = fingerprint.view_fingerprint(pipeline, view)
     old = {name: value for name, value in now.items() if not name.startswith("content of reference ")}
@@ -174,7 +172,7 @@ def test_generation_of_before_contents_were_noted_is_accepted_once_and_then_held
         fingerprint.check("nest_cameras", view.name, noted, changed)
 
 
-def test_reference_without_a_file_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_reference_is_named_when_it_has_no_file(pipeline: Pipeline, tmp_path: Path) -> None:
     gone = with_reference(pipeline, tmp_path / "gone.csv", b"")
     (tmp_path / "gone.csv").unlink()
     with pytest.raises(UsageError, match="the reference device_locations cannot be read"):
@@ -193,7 +191,7 @@ def test_excerpt_shows_the_place_when_a_long_fact_differs(pipeline: Pipeline) ->
     assert len(difference) < 200
 
 
-def test_archive_query_depends_on_its_sources_alone(pipeline: Pipeline) -> None:
+def test_archive_query_s_fingerprint_changes_only_when_its_sources_do(pipeline: Pipeline) -> None:
     other = replace(pipeline, decoder=replace(pipeline.decoder, schema="a STRING"), views=(), reports=())
     assert fingerprint.archive_fingerprint(other) == fingerprint.archive_fingerprint(pipeline)
     added = replace(pipeline, source=replace(pipeline.source, subscribe=("nest-logs", "more-logs")))

@@ -102,7 +102,7 @@ def test_feed_fails_when_a_noted_file_changes_or_the_folder_goes(lease: writers.
         FolderFeed(TextFiles(folder.as_uri()), lease, until_end=False)
 
 
-def test_nothing_is_noted_by_a_driver_that_lost_its_lease(lease: writers.Lease, tmp_path: Path) -> None:
+def test_nothing_is_noted_when_the_driver_lost_its_lease(lease: writers.Lease, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x\n")
     writers.release(lease)
     other = writers.acquire(lease.pipeline)
@@ -141,7 +141,7 @@ def received(lease: writers.Lease) -> bytes:
     return found
 
 
-def test_socket_is_connected_again_and_its_lines_are_numbered_per_connection(lease: writers.Lease) -> None:
+def test_lines_are_numbered_per_connection_when_a_socket_is_connected_again(lease: writers.Lease) -> None:
     hostile = b"\xff\xfe\x00\r\n\n" + b"y" * 9_000_000 + b"\n"
     server = Server([hostile + b"cut of", b"a\nb\n"])
     feed = SocketFeed(server.source, lease, until_end=False)
@@ -197,7 +197,7 @@ def test_open_connection_is_told_as_cut_when_the_next_driver_starts() -> None:
     writers.release(held)
 
 
-def test_as_many_bytes_as_wanted_are_read_at_once_but_one_file_at_least(lease: writers.Lease) -> None:
+def test_at_least_one_file_is_read_when_it_is_larger_than_the_limit(lease: writers.Lease) -> None:
     at = datetime(2026, 11, 20, tzinfo=UTC)
     lines.note_files(lease, [NotedFile(f"file:///{n}", 10, at, f"file:///{n}") for n in range(5)])
     reached, spans = 0, []

@@ -46,7 +46,7 @@ def begin_with(**changed: Facts) -> None:
     writers.release(writer)
 
 
-def test_modules_of_the_project_alone_are_noted_and_none_has_changed() -> None:
+def test_only_the_project_s_modules_are_noted_when_a_driver_starts() -> None:
     code = loaded_code()
     assert "include/ledger/streams/writers.py" in code
     assert all(path.startswith(("include/", "spark_jobs/", "expectations/")) for path in code)
@@ -111,7 +111,7 @@ def test_new_generation_is_asked_for_until_there_is_one_when_the_new_code_has_an
     assert again.fit == new_code.Fit("", restarts=True)
 
 
-def test_code_that_cannot_be_loaded_is_told_with_its_error(
+def test_error_is_reported_when_the_code_cannot_be_loaded(
     lease: Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "include").mkdir()
@@ -124,7 +124,7 @@ def test_code_that_cannot_be_loaded_is_told_with_its_error(
     assert (REPOSITORY / MODULE).is_file()
 
 
-def test_driver_of_another_code_has_noted_nothing_of_the_driver_before(postgres: Home) -> None:
+def test_earlier_driver_s_notes_do_not_count_when_a_driver_runs_other_code(postgres: Home) -> None:
     before = writers.acquire(NAME)
     writers.note_code(before, {MODULE: "0123456789ab"})
     writers.release(before)

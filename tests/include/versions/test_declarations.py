@@ -67,9 +67,7 @@ DECLARED = {
 
 
 @pytest.mark.parametrize("kind", DECLARED)
-def test_versions_change_with_the_declared_facts_that_decide_about_rows(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_versions_change_when_a_fact_decides_about_rows(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     pipeline, expected = DECLARED[kind]
     before = all_versions("nest_cameras")
     monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
@@ -86,7 +84,9 @@ def test_code_alone_changes_when_a_file_format_that_every_value_fits_is_declared
     assert differing(before, all_versions("nest_cameras")) == {"code"}
 
 
-def test_avro_schema_counts_without_its_documentation_and_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_stays_when_only_documentation_or_layout_of_an_avro_schema_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = versions.decoder_version("gps_positions")
     clear()
     schema = GPS.decoder.schema.replace('"type": "record",', '"type":   "record", "doc": "Words.",', 1)  # type: ignore[union-attr]
@@ -99,7 +99,7 @@ def test_avro_schema_counts_without_its_documentation_and_layout(monkeypatch: py
     assert versions.decoder_version("gps_positions") != before
 
 
-def test_code_and_view_change_with_the_content_of_a_reference_and_not_with_its_place(
+def test_code_and_view_change_when_a_reference_s_content_does_and_not_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = all_versions("nest_cameras")
@@ -113,7 +113,7 @@ def test_code_and_view_change_with_the_content_of_a_reference_and_not_with_its_p
     assert differing(before, all_versions("nest_cameras")) == {"code", "hourly_counts"}
 
 
-def test_flags_change_with_the_columns_they_carry_and_not_with_how_limits_are_learned(
+def test_flags_change_when_their_columns_do_and_not_the_learning_of_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bids = load_pipeline("auction_bids")
@@ -128,7 +128,7 @@ def test_flags_change_with_the_columns_they_carry_and_not_with_how_limits_are_le
         assert (versions.rules_version("auction_bids") == before) is is_same
 
 
-def test_bounds_of_a_number_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_changes_when_the_bounds_of_a_number_do(monkeypatch: pytest.MonkeyPatch) -> None:
     before = versions.decoder_version("gps_positions")
     clear()
     wider = (replace(each, high=each.high + 1) if isinstance(each, Between) else each for each in GPS.archive.rules)

@@ -103,7 +103,7 @@ def test_text_stays_when_only_other_code_words_or_imports_change(tmp_path: Path,
     assert text(tmp_path, **{stem: (old, new)}) == text(tmp_path)
 
 
-def test_functions_and_classes_outside_the_boundary_do_not_count_and_constants_do(tmp_path: Path) -> None:
+def test_only_constants_count_when_code_is_outside_the_boundary(tmp_path: Path) -> None:
     before = text(tmp_path, "include.tools")
     assert text(tmp_path, "include.tools", tools=("value[0]", "value[1]"), deep=("7", "8")) == before
     assert text(tmp_path, "include.late", late=("return value", "return -value")) == text(tmp_path, "include.late")
@@ -112,18 +112,18 @@ def test_functions_and_classes_outside_the_boundary_do_not_count_and_constants_d
     assert text(tmp_path, "include.tools", root=constant, tools=("LIMIT = 3", "LIMIT = 4")) != named
 
 
-def test_module_that_is_a_value_counts_with_its_public_functions(tmp_path: Path) -> None:
+def test_public_functions_count_when_a_module_is_a_value(tmp_path: Path) -> None:
     passed = ("return tools.first(", "return tools, tools.first(")
     before = text(tmp_path, root=passed)
     assert text(tmp_path, root=passed, tools=("def other():\n    return 1", "def other():\n    return 2")) != before
 
 
-def test_definitions_that_name_each_other_are_written_once(tmp_path: Path) -> None:
+def test_definitions_are_written_once_when_they_name_each_other(tmp_path: Path) -> None:
     found = text(tmp_path, late=("return value", "from include.root import root\n    return root(value)"))
     assert len(found.splitlines()) == len(text(tmp_path).splitlines())
 
 
-def test_error_names_a_root_or_a_boundary_that_does_not_exist(tmp_path: Path) -> None:
+def test_error_names_a_root_or_boundary_when_it_does_not_exist(tmp_path: Path) -> None:
     text(tmp_path)
     for roots, boundary in ((["include.root:gone"], []), (["include.root:root"], ["include.gone"])):
         with pytest.raises(TidemarkError, match="gone, which is not there"):

@@ -84,7 +84,7 @@ def test_every_version_changes_when_what_decides_a_fate_does(tree: Path, kind: s
         ("wiki_changes", '"edit", "new")', '"edit",)', {"code", "user_edits"}),
     ],
 )  # fmt: skip
-def test_only_those_versions_change_whose_code_did(
+def test_version_changes_only_when_its_code_does(
     tree: Path, name: str, old: str, new: str, versions_changed: set[str]
 ) -> None:
     assert changed(tree, name, old, new) == versions_changed
@@ -198,14 +198,14 @@ def test_error_names_what_is_missing_when_a_root_is_gone(tree: Path) -> None:
         versions.code_version("nest_cameras")
 
 
-def test_every_version_changes_with_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_version_changes_when_spark_s_does(monkeypatch: pytest.MonkeyPatch) -> None:
     before = all_versions("nest_cameras")
     monkeypatch.setattr(versions, "version", lambda package: "4.2.1")
     after = all_versions("nest_cameras")
     assert not set(before.values()) & set(after.values())
 
 
-def test_function_of_a_user_counts_where_it_is_the_repositorys(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_s_function_counts_when_it_is_in_the_repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tree / "spark_jobs" / "transforms" / "meters.py"
     file.write_text("def decode(value):\n    return {'a': len(value)}\n")
     pipeline = replace(
@@ -219,19 +219,19 @@ def test_function_of_a_user_counts_where_it_is_the_repositorys(tree: Path, monke
 
 
 @pytest.mark.spark
-def test_module_that_decodes_is_the_one_that_is_hashed() -> None:
+def test_hashed_module_is_the_decoding_one_when_a_decoder_is_declared() -> None:
     from spark_jobs.decoding.decoders import decoding_of
 
     for kind, module in versions.DECODING_MODULES.items():
         assert decoding_of(object.__new__(kind)).__name__ == module  # type: ignore[attr-defined]
 
 
-def test_versions_of_pipelines_differ() -> None:
+def test_versions_differ_when_pipelines_do() -> None:
     found = [all_versions(name) for name in pipeline_names()]
     assert len({each["code"] for each in found}) == len({each["decoder"] for each in found}) == len(found)
 
 
-def test_versions_are_the_same_in_every_process() -> None:
+def test_versions_are_the_same_when_another_process_computes_them() -> None:
     code = "from include.versions import *; print(code_version('auction_bids'), rules_version('auction_bids'))"
     found = {
         subprocess.run(

@@ -62,7 +62,7 @@ VALUES = {
 
 
 @pytest.mark.spark
-def test_values_of_every_type_are_told_apart_in_both_lanes(spark: Any) -> None:
+def test_values_of_every_type_are_distinguished_in_both_lanes_when_they_differ(spark: Any) -> None:
     selected = []
     for kind, values in VALUES.items():
         schema = spark.sql(f"SELECT CAST(NULL AS {kind}) AS value").schema
@@ -84,7 +84,7 @@ def test_values_of_every_type_are_told_apart_in_both_lanes(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_value_that_moves_to_the_next_column_changes_the_hash(spark: Any) -> None:
+def test_hash_changes_when_a_value_moves_to_the_next_column(spark: Any) -> None:
     frame = spark.sql("SELECT * FROM VALUES ('x', CAST(NULL AS STRING)), (NULL, 'x') AS (a, b)")
     one, two = row_hashes(frame.schema)
     rows = frame.select(one.alias("one"), two.alias("two")).collect()
@@ -93,7 +93,7 @@ def test_value_that_moves_to_the_next_column_changes_the_hash(spark: Any) -> Non
 
 
 @pytest.mark.spark
-def test_widened_numbers_keep_their_hashes(spark: Any) -> None:
+def test_hash_stays_when_a_number_is_widened(spark: Any) -> None:
     narrow, wide = (
         spark.sql(f"SELECT CAST(7 AS {i}) AS n, CAST(0.5 AS {f}) AS x")
         for i, f in (("INT", "FLOAT"), ("BIGINT", "DOUBLE"))
@@ -106,7 +106,7 @@ def test_widened_numbers_keep_their_hashes(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_sums_are_exact_beyond_what_a_bigint_holds(spark: Any) -> None:
+def test_sums_are_exact_when_a_bigint_would_overflow(spark: Any) -> None:
     hashes = [2**63 - 1, 2**63 - 1, -(2**63), -1, 1 << 32, None]
     frame = spark.createDataFrame([(each, each and -each - 1) for each in hashes], "hash_1 BIGINT, hash_2 BIGINT")
     (found,) = frame.agg(*sums()).collect()
@@ -115,7 +115,7 @@ def test_sums_are_exact_beyond_what_a_bigint_holds(spark: Any) -> None:
     assert (int(found["sum_1"]), int(found["sum_2"])) == (sum(known), sum(-each - 1 for each in known))
 
 
-def test_hashes_are_compared_by_the_oldest_of_their_versions() -> None:
+def test_oldest_version_is_used_when_hashes_of_several_are_compared() -> None:
     old, new = (content_hash(["b", "a"], 2, 3, 4, version) for version in (HashVersion.JSON, HashVersion.TYPED))
     assert old == content_hash(["a", "b"], 2, 3, 4, HashVersion.JSON)
     assert len(old) == 32

@@ -158,7 +158,7 @@ def hashes(rows: dict[str, DataFrame]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("file_format", FILE_FORMATS)
-def test_every_value_comes_back_and_a_rebuild_is_the_same(
+def test_every_value_comes_back_and_a_rebuild_is_equal_when_files_are_written(
     spark: Any, rows: dict[str, DataFrame], hashes: dict[str, list[str]], file_format: FileFormat
 ) -> None:
     from spark_jobs.archive.files import read_files
@@ -191,7 +191,9 @@ def digests(built: list[BuiltRevision]) -> list[str]:
 
 
 @pytest.mark.parametrize("file_format", FILE_FORMATS)
-def test_each_file_is_noted_with_its_rows_bytes_and_bounds(rows: dict[str, DataFrame], file_format: FileFormat) -> None:
+def test_rows_bytes_and_bounds_are_noted_when_a_file_is_written(
+    rows: dict[str, DataFrame], file_format: FileFormat
+) -> None:
     pipeline = pipeline_of(file_format)
     built = write(rows[pipeline.archive.columns], pipeline, 3)
     for number, revision in enumerate(built):
@@ -242,7 +244,7 @@ READERS: dict[FileFormat, Callable[[Path], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("file_format", FILE_FORMATS)
-def test_reader_of_another_make_finds_the_same_texts(rows: dict[str, DataFrame], file_format: FileFormat) -> None:
+def test_texts_are_the_same_when_another_reader_reads_them(rows: dict[str, DataFrame], file_format: FileFormat) -> None:
     csv.field_size_limit(1_000_000)
     pipeline = pipeline_of(file_format)
     built = write(rows[pipeline.archive.columns], pipeline, 4)
@@ -253,7 +255,7 @@ def test_reader_of_another_make_finds_the_same_texts(rows: dict[str, DataFrame],
     assert found == dict(enumerate(TEXTS))
 
 
-def test_write_that_loses_something_ends_with_the_columns_names(
+def test_columns_are_named_when_a_write_loses_something(
     rows: dict[str, DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.archive import formats
@@ -265,12 +267,12 @@ def test_write_that_loses_something_ends_with_the_columns_names(
 
 
 @pytest.mark.parametrize("file_format", FILE_FORMATS)
-def test_nothing_is_built_of_no_rows(rows: dict[str, DataFrame], file_format: FileFormat) -> None:
+def test_nothing_is_built_when_there_are_no_rows(rows: dict[str, DataFrame], file_format: FileFormat) -> None:
     pipeline = pipeline_of(file_format)
     assert write(rows[pipeline.archive.columns].where("n < 0"), pipeline, 6) == []
 
 
-def test_files_of_another_format_are_not_pointed_at(spark: Any, rows: dict[str, DataFrame]) -> None:
+def test_files_are_not_registered_when_they_have_another_format(spark: Any, rows: dict[str, DataFrame]) -> None:
     from spark_jobs.publication.catalog import Catalog
 
     pipeline = pipeline_of("orc")
@@ -297,7 +299,7 @@ SECOND = ("1969-12-31T23:59:59.000001Z", "1969-12-31T23:59:59.999999Z")
         ("json", [*FAR, "in a struct", "in a list", "in a map", LONG]),
     ],
 )
-def test_record_with_a_value_that_files_would_change_is_quarantined(
+def test_record_is_quarantined_when_files_would_change_its_value(
     spark: Any, monkeypatch: pytest.MonkeyPatch, file_format: FileFormat, expected: list[str]
 ) -> None:
     columns = "a STRING, at TIMESTAMP, of STRUCT<day: DATE>, days ARRAY<DATE>, map MAP<STRING, STRUCT<t: TIMESTAMP>>"
@@ -337,7 +339,7 @@ def test_record_with_a_value_that_files_would_change_is_quarantined(
         assert detail in (None, words)
 
 
-def test_text_that_csv_and_json_would_change_is_quarantined(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_quarantined_when_csv_or_json_would_change_it(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def lines(message: Column) -> Column:
         raw = F.when(message["text"] == "raw", F.lit(b"a\xff").cast("string")).otherwise(message["text"])
         return F.array(F.struct(raw.alias("a"), F.lit(NOW).alias("at")))

@@ -51,7 +51,7 @@ def write(path: Path, rows: list[tuple[str | None, int, int]], row_group_size: i
     ],
     ids=["one topic partition", "records of several rows", "later rows alone", "two partitions", "two topics"],
 )
-def test_records_are_counted_from_the_footer_only_where_it_says_it_all(
+def test_records_are_counted_from_the_footer_only_when_it_says_everything(
     landing: Path, monkeypatch: pytest.MonkeyPatch, rows: list[Any], expected: dict[Any, int], is_read: bool
 ) -> None:
     from spark_jobs.archive.landing_folder import records_of
@@ -66,7 +66,7 @@ def test_records_are_counted_from_the_footer_only_where_it_says_it_all(
     assert bool(reads) == is_read
 
 
-def test_footer_tells_no_constant_where_a_value_is_null_or_untold(landing: Path) -> None:
+def test_footer_has_no_constant_when_a_value_is_null_or_unknown(landing: Path) -> None:
     with lake.open_parquet(write(landing / "a.parquet", [("gps", 3, 0), (None, 3, 0)]).as_uri()) as parquet:
         assert lake.constant_value(parquet.metadata, "kafka_topic") is None
         assert lake.constant_value(parquet.metadata, "kafka_partition") == 3
@@ -77,7 +77,7 @@ def test_footer_tells_no_constant_where_a_value_is_null_or_untold(landing: Path)
         assert lake.constant_value(parquet.metadata, "kafka_partition") is None
 
 
-def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
+def test_quarantined_records_lie_in_one_file_when_a_batch_has_some(landing: Path) -> None:
     from spark_jobs.archive.landing_folder import move_quarantined
 
     files = []
@@ -104,7 +104,7 @@ def test_quarantined_records_of_a_batch_lie_in_one_file(landing: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
-def test_only_columns_whose_values_repeat_have_a_dictionary(spark: Any, landing: Path) -> None:
+def test_columns_have_a_dictionary_only_when_their_values_repeat(spark: Any, landing: Path) -> None:
     from spark_jobs.archive.landing_folder import write_landing
     from spark_jobs.decoding.records import decode
     from spark_jobs.spark.frames import frame_of
@@ -137,7 +137,7 @@ def test_only_columns_whose_values_repeat_have_a_dictionary(spark: Any, landing:
 
 
 @pytest.mark.spark
-def test_file_that_earlier_code_landed_is_read_by_the_path_that_the_ledger_recorded(
+def test_file_is_read_by_its_recorded_path_when_earlier_code_landed_it(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.archive.files import read_files

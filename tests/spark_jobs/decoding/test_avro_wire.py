@@ -90,7 +90,7 @@ def value(schema_id: int, schema: str, record: Any) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()
 
 
-def test_each_version_is_read_as_the_newest(spark: Any, ids: list[int]) -> None:
+def test_each_version_is_read_as_the_newest_when_records_have_several(spark: Any, ids: list[int]) -> None:
     values: list[bytes | None] = [
         encode(ids[0], 0, POSITION),
         encode(ids[1], 1, {**POSITION, "accuracy": 4}),
@@ -103,7 +103,7 @@ def test_each_version_is_read_as_the_newest(spark: Any, ids: list[int]) -> None:
     assert {row["timestamp"] for row in rows} == {MOMENT.replace(tzinfo=None)}
 
 
-def test_each_value_is_parsed_once_where_only_archived_rows_are_kept(spark: Any, ids: list[int]) -> None:
+def test_value_is_parsed_once_when_only_archived_rows_are_kept(spark: Any, ids: list[int]) -> None:
     """Else the speed query has more code than a method may have, and Spark interprets all of it."""
     from spark_jobs.decoding.records import archive_rows, decode
 
@@ -121,7 +121,7 @@ def test_each_value_is_parsed_once_where_only_archived_rows_are_kept(spark: Any,
     assert kept.count() == len(VERSIONS)
 
 
-def test_golden_values_come_out_as_written_down(spark: Any, ids: list[int]) -> None:
+def test_golden_values_come_out_as_written_when_they_are_decoded(spark: Any, ids: list[int]) -> None:
     """Bodies in hexadecimal as the devices wrote them once; the schema ids are this registry's."""
     from spark_jobs.decoding.records import decode
 
@@ -141,7 +141,7 @@ def test_golden_values_come_out_as_written_down(spark: Any, ids: list[int]) -> N
             assert row["timestamp"] == datetime.fromisoformat(expected["timestamp"])
 
 
-def test_field_of_a_version_that_the_code_does_not_know_is_ignored(spark: Any, ids: list[int]) -> None:
+def test_field_is_ignored_when_the_code_does_not_know_it(spark: Any, ids: list[int]) -> None:
     newer = json.loads(VERSIONS[-1])
     newer["fields"].append({"name": "heading", "type": ["null", "string"], "default": None})
     (newest,) = registry().register("gps-value", [json.dumps(newer)])
@@ -149,7 +149,7 @@ def test_field_of_a_version_that_the_code_does_not_know_is_ignored(spark: Any, i
     assert (row["fate"], row["accuracy"]) == ("archived", 1.0)
 
 
-def test_every_broken_form_has_its_reason(spark: Any, ids: list[int]) -> None:
+def test_broken_form_has_its_reason_when_it_is_decoded(spark: Any, ids: list[int]) -> None:
     from include.producing.broken_messages import broken_avro
 
     good = encode(ids[1], 1, {**POSITION, "accuracy": 300})
@@ -159,7 +159,7 @@ def test_every_broken_form_has_its_reason(spark: Any, ids: list[int]) -> None:
     assert found == [reason for reason, _ in forms]
 
 
-def test_every_cut_and_every_added_byte_is_noticed(spark: Any, ids: list[int]) -> None:
+def test_cut_or_added_byte_is_noticed_when_a_value_has_one(spark: Any, ids: list[int]) -> None:
     good = encode(ids[2], 2, {**POSITION, "accuracy": 4.5})
     cut: list[bytes | None] = [good[:length] for length in range(5, len(good))]
     more = [bytes([byte]) * count for byte in (0, 1, 0x80, 0xFF) for count in (1, 15, 16, 17)]
@@ -171,12 +171,12 @@ def test_every_cut_and_every_added_byte_is_noticed(spark: Any, ids: list[int]) -
     ]
 
 
-def test_number_longer_than_any_is_malformed(spark: Any, ids: list[int]) -> None:
+def test_number_is_malformed_when_it_is_longer_than_any(spark: Any, ids: list[int]) -> None:
     header = b"\0" + ids[0].to_bytes(4, "big")
     assert reasons(spark, [header + b"\xff" * 60, header]) == ["malformed_avro", "truncated"]
 
 
-def test_nested_types_and_blocks_of_any_encoder_are_whole(spark: Any, ids: list[int]) -> None:
+def test_nested_types_and_blocks_are_whole_when_any_encoder_wrote_them(spark: Any, ids: list[int]) -> None:
     # One block with its size, as some encoders write it: a longer encoding of the same record.
     schema = {"type": "record", "name": "T", "fields": [{"name": "n", "type": {"type": "array", "items": "long"}}]}
     (schema_id,) = registry().register("nested-value", [json.dumps(schema)])
@@ -198,20 +198,22 @@ def test_nested_types_and_blocks_of_any_encoder_are_whole(spark: Any, ids: list[
     assert [tuple(row) for row in found] == [([1, 2], None), ([1, 2], None), ([1, 2], "trailing_bytes")]
 
 
-def test_row_rules_refuse_numbers_that_are_none_and_times_that_are_absurd(spark: Any, ids: list[int]) -> None:
+def test_row_rules_refuse_a_value_when_number_or_time_is_absurd(spark: Any, ids: list[int]) -> None:
     bad = Vehicles(ids).bad_messages(MOMENT, random.Random(3))
     rows = decoded(spark, [broken for _, broken in bad])
     assert [row["reason"] for row in rows] == [reason for reason, _ in bad]
     assert "NaN" in rows[0]["detail"]
 
 
-def test_bounds_are_included_and_null_passes(spark: Any, ids: list[int]) -> None:
+def test_value_passes_when_it_is_a_bound_or_null(spark: Any, ids: list[int]) -> None:
     at = {**POSITION, "latitude": 90.0, "longitude": -180.0, "speed": 0.0}
     beyond = {**POSITION, "latitude": 90.00001}
     assert reasons(spark, [encode(ids[0], 0, each) for each in (at, beyond)]) == [None, "out_of_range"]
 
 
-def test_schema_of_something_else_or_with_references_is_unusable(spark: Any, ids: list[int], gate: Gate) -> None:
+def test_schema_is_unusable_when_it_is_of_something_else_or_has_references(
+    spark: Any, ids: list[int], gate: Gate
+) -> None:
     import httpx
 
     (other,) = registry().register("other-value", [OTHER])
@@ -232,7 +234,7 @@ def test_schema_of_something_else_or_with_references_is_unusable(spark: Any, ids
     assert asked == []
 
 
-def test_schema_of_any_depth_is_refused_before_it_is_read() -> None:
+def test_schema_is_refused_before_it_is_read_when_it_is_too_deep() -> None:
     from include.schemas.registry import RegisteredSchema
     from include.schemas.writer_schemas import Unusable, usable
 
@@ -242,7 +244,7 @@ def test_schema_of_any_depth_is_refused_before_it_is_read() -> None:
     assert usable(RegisteredSchema("string")) == '"string"'
 
 
-def test_registry_is_not_asked_again_for_what_is_on_disk(spark: Any, ids: list[int], another_process: Gate) -> None:
+def test_registry_is_not_asked_when_the_schema_is_on_disk(spark: Any, ids: list[int], another_process: Gate) -> None:
     decoded(spark, [encode(ids[0], 0, POSITION)])
     writer_schemas.cache_clear()
     another_process.answer = 503
@@ -266,7 +268,7 @@ def test_nothing_is_quarantined_when_the_registry_is_away(spark: Any, ids: list[
     assert row["reason"] == "unusable_schema"
 
 
-def test_unknown_id_stays_unknown_for_a_process_and_is_asked_for_by_the_next(
+def test_unknown_id_is_asked_for_again_when_another_process_starts(
     spark: Any, ids: list[int], another_process: Gate
 ) -> None:
     unknown = b"\0" + (2_100_000_000).to_bytes(4, "big") + b"\x02a"
@@ -277,12 +279,12 @@ def test_unknown_id_stays_unknown_for_a_process_and_is_asked_for_by_the_next(
     assert another_process.asked.count("/schemas/ids/2100000000") == 2
 
 
-def test_more_ids_than_any_registry_gives_end_the_batch(spark: Any, ids: list[int]) -> None:
+def test_batch_ends_when_it_has_more_ids_than_any_registry_gives(spark: Any, ids: list[int]) -> None:
     with pytest.raises(TidemarkError, match="not Avro of a schema registry"):
         decoded(spark, [b"\0" + (1_000_000 + n).to_bytes(4, "big") for n in range(1_001)])
 
 
-def test_fail_fast_names_the_record_and_its_reason(spark: Any, ids: list[int]) -> None:
+def test_error_names_record_and_reason_when_the_decoder_fails_fast(spark: Any, ids: list[int]) -> None:
     from pyspark.errors import PySparkException
 
     from spark_jobs.spark.failures import translate
@@ -298,7 +300,7 @@ def test_fail_fast_names_the_record_and_its_reason(spark: Any, ids: list[int]) -
     assert "gps-0 offset 1: truncated" in str(error)
 
 
-def test_generated_messages_have_the_reasons_they_say(spark: Any, ids: list[int]) -> None:
+def test_reason_is_the_named_one_when_a_bad_message_is_generated(spark: Any, ids: list[int]) -> None:
     from include.producing.generate import messages
 
     made = list(messages(PIPELINE, events=600, seed=5, bad_fraction=0.3, start=MOMENT, span=timedelta(minutes=1)))

@@ -101,7 +101,7 @@ CASES: list[tuple[str, bytes | None]] = [
 ]
 
 
-def test_bad_record_is_quarantined_whole_with_its_reason(spark: Any) -> None:
+def test_record_is_quarantined_whole_with_its_reason_when_it_is_bad(spark: Any) -> None:
     values = [value for _, value in CASES]
     found = decoded(spark, values)
     for offset, (reason, value) in enumerate(CASES):
@@ -112,7 +112,7 @@ def test_bad_record_is_quarantined_whole_with_its_reason(spark: Any) -> None:
         assert row.detail
 
 
-def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
+def test_row_per_camera_is_made_in_order_when_a_record_is_good(spark: Any) -> None:
     cameras = {f"cam-{n}": good(device_id=f"cam-{n}")["devices"]["cameras"]["cam-0001"] for n in (3, 1, 2)}
     found = decoded(spark, [as_bytes({"devices": {"cameras": cameras}, "unknown": 1})])
     assert [(row.kafka_element, row.device_id) for row in found[0]] == [(0, "cam-3"), (1, "cam-1"), (2, "cam-2")]
@@ -121,7 +121,7 @@ def test_good_record_becomes_a_row_per_camera_in_order(spark: Any) -> None:
     assert found[0][0].last_event.start_time.replace(tzinfo=UTC) == NOW
 
 
-def test_every_row_is_judged_however_many_there_are(spark: Any) -> None:
+def test_every_row_is_judged_when_there_are_many(spark: Any) -> None:
     """The first ones by generated code, further ones by Spark's interpreter: the first bad one is named."""
 
     def message(cameras: Sequence[dict[str, Any]]) -> bytes:
@@ -143,7 +143,7 @@ def test_every_row_is_judged_however_many_there_are(spark: Any) -> None:
         assert row.detail.startswith(f"device_id has {201 + at} bytes"), row.detail
 
 
-def test_valid_record_without_cameras_is_empty(spark: Any) -> None:
+def test_record_is_empty_when_it_is_valid_and_has_no_cameras(spark: Any) -> None:
     values = [
         b"{}",
         b"{ }",
@@ -159,7 +159,7 @@ def test_valid_record_without_cameras_is_empty(spark: Any) -> None:
         assert (row.fate, row.reason, row.kafka_element) == ("empty", None, 0), values[offset]
 
 
-def test_message_is_taken_for_json_if_and_only_if_it_is(spark: Any) -> None:
+def test_message_is_accepted_only_when_it_is_json(spark: Any) -> None:
     chance = random.Random(11)
     message = as_bytes(good())
     values = [mutated(message, chance) for _ in range(3000)]
@@ -198,14 +198,14 @@ def is_json(value: bytes) -> bool:
     return True
 
 
-def test_record_with_one_bad_row_is_quarantined_whole(spark: Any) -> None:
+def test_record_is_quarantined_whole_when_one_row_is_bad(spark: Any) -> None:
     message = good()
     message["devices"]["cameras"]["bad"] = {"device_id": None}
     (row,) = decoded(spark, [as_bytes(message)])[0]
     assert (row.fate, row.reason) == ("quarantined", "required_missing")
 
 
-def test_event_time_is_bounded_exactly(spark: Any) -> None:
+def test_event_time_is_accepted_only_when_it_is_exactly_within_its_bounds(spark: Any) -> None:
     edges = [-timedelta(days=30), timedelta(hours=1)]
     inside = [NOW + edge for edge in edges]
     outside = [NOW + edges[0] - timedelta(milliseconds=1), NOW + edges[1] + timedelta(milliseconds=1)]
@@ -214,7 +214,7 @@ def test_event_time_is_bounded_exactly(spark: Any) -> None:
     assert [found[n][0].fate for n in range(4)] == ["archived", "archived", "quarantined", "quarantined"]
 
 
-def test_date_is_that_of_the_calendar_in_utc_before_1970_too(spark: Any) -> None:
+def test_date_is_that_of_the_utc_calendar_when_a_time_is_before_1970(spark: Any) -> None:
     from pyspark.sql import functions as F
 
     from spark_jobs.decoding.records import utc_date
@@ -250,7 +250,7 @@ def test_date_is_that_of_the_calendar_in_utc_before_1970_too(spark: Any) -> None
         ("a b", False),
     ],
 )
-def test_value_that_is_no_safe_folder_name_is_quarantined(spark: Any, value: str | None, safe: bool) -> None:
+def test_value_is_quarantined_when_it_is_not_a_safe_folder_name(spark: Any, value: str | None, safe: bool) -> None:
     from spark_jobs.decoding.records import decode
 
     pipeline = load_pipeline("nest_cameras")
@@ -264,7 +264,9 @@ def test_value_that_is_no_safe_folder_name_is_quarantined(spark: Any, value: str
     assert safe or row.detail.isprintable()
 
 
-def test_rows_may_take_key_and_headers_of_their_record(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_may_take_key_and_headers_when_the_archive_declares_it(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark.sql import Column
     from pyspark.sql import functions as F
 
@@ -295,7 +297,7 @@ def test_rows_may_take_key_and_headers_of_their_record(spark: Any, monkeypatch: 
     assert found == [("k", "1", 7), (None, None, 8)]
 
 
-def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> None:
+def test_record_is_quarantined_undecoded_when_it_is_withheld(spark: Any) -> None:
     from spark_jobs.decoding.poison import withhold
     from spark_jobs.decoding.records import decode
 
@@ -311,7 +313,7 @@ def test_withheld_record_is_quarantined_without_being_decoded(spark: Any) -> Non
     assert found[1].kafka_timestamp.replace(tzinfo=UTC) == NOW
 
 
-def test_corpus_of_json_is_accepted_or_refused_as_it_says(spark: Any) -> None:
+def test_document_is_accepted_or_refused_as_the_corpus_says_when_it_is_json(spark: Any) -> None:
     """Each case as one field of a message: `y_` must decode, `n_` must not, nothing may vanish."""
     files = JSON_CASES
     # What is JSON but contains bytes no message may have, or depth no reader bears, is refused by choice.
@@ -337,7 +339,7 @@ def closes_the_wrapper(value: bytes) -> bool:
     return True
 
 
-def test_decoder_parses_each_value_once(spark: Any) -> None:
+def test_value_is_parsed_once_when_it_is_decoded(spark: Any) -> None:
     from spark_jobs.decoding.records import decode
 
     frame = spark.createDataFrame([], KAFKA_DDL)
@@ -348,7 +350,7 @@ def test_decoder_parses_each_value_once(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["auction_bids", "isp_hits", "wiki_changes"])
-def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any, name: str) -> None:
+def test_no_struct_is_made_when_a_row_is_all_of_a_message(spark: Any, name: str) -> None:
     from spark_jobs.decoding.records import decode
 
     plan = whole_plan(spark, lambda frame: decode(load_pipeline(name), frame))
@@ -357,7 +359,7 @@ def test_row_that_is_all_of_a_message_is_never_made_as_a_struct(spark: Any, name
 
 
 @pytest.mark.parametrize("name", ["auction_bids", "isp_hits", "nest_cameras", "wiki_changes"])
-def test_rows_are_judged_once_where_only_the_archived_ones_are_kept(spark: Any, name: str) -> None:
+def test_rows_are_judged_once_when_only_archived_ones_are_kept(spark: Any, name: str) -> None:
     from spark_jobs.decoding.records import archive_rows, decode
 
     pipeline = load_pipeline(name)
@@ -379,7 +381,7 @@ def whole_plan(spark: Any, query: Callable[[Any], Any]) -> str:
         spark.conf.unset("spark.sql.debug.maxToStringFields")
 
 
-def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_is_judged_alike_when_it_is_alone_or_in_an_array(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ways of one decoding: field by field, and as a struct. Where there is no row, both say so."""
     from pyspark.sql import Column
     from pyspark.sql import functions as F
@@ -411,7 +413,7 @@ def test_row_is_judged_alike_by_itself_and_in_an_array(spark: Any, monkeypatch: 
     assert {None, "poison", "malformed_json", "required_missing"} <= reasons, reasons
 
 
-def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
+def test_limit_of_bytes_is_the_decoder_s_when_it_declares_one(spark: Any) -> None:
     from pyspark.sql import functions as F
 
     from spark_jobs.decoding import strict_json
@@ -424,7 +426,7 @@ def test_limit_of_bytes_is_the_decoders(spark: Any) -> None:
     assert [row.failure and row.failure.reason for row in rows] == [None, "too_large"]
 
 
-def test_every_generated_bad_message_is_quarantined_for_the_reason_it_was_made_for(spark: Any) -> None:
+def test_bad_message_is_quarantined_for_its_reason_when_it_is_generated(spark: Any) -> None:
     from include.producing.generate import messages
 
     made = list(

@@ -49,7 +49,7 @@ def fates(spark: Any, decoder: Any, columns: str, values: list[bytes | None], mo
     return [row.reason or tuple(row[name] for name in names) for row in found]
 
 
-def test_text_is_taken_whole_and_what_is_not_utf8_is_quarantined(spark: Any, monkeypatch: Any) -> None:
+def test_text_is_taken_whole_when_it_is_utf8_and_quarantined_otherwise(spark: Any, monkeypatch: Any) -> None:
     values: list[bytes | None] = [b"", "Ω\n\t\0".encode(), b"\xff", None, b"x" * 11]
     found = fates(spark, Text(max_bytes=10), "text STRING", values, monkeypatch)
     assert found == [("",), ("Ω\n\t\0",), "not_utf8", "null_value", "too_large"]
@@ -72,7 +72,7 @@ def test_text_is_taken_whole_and_what_is_not_utf8_is_quarantined(spark: Any, mon
         (None, "null_value"),
     ],
 )
-def test_csv_line_has_exactly_its_columns_or_is_quarantined(
+def test_csv_line_is_quarantined_when_it_has_not_exactly_its_columns(
     spark: Any, monkeypatch: Any, value: bytes | None, expected: Any
 ) -> None:
     (found,) = fates(spark, CSV, CSV.schema, [value], monkeypatch)
@@ -84,7 +84,7 @@ def meter(device: int, reading: float, unit: bytes = b"kWh") -> bytes:
 
 
 @pytest.mark.parametrize("name", ["meter", "meters"])
-def test_function_of_the_users_decodes_and_what_it_raises_on_is_quarantined_alone(
+def test_value_alone_is_quarantined_when_the_user_s_function_raises_on_it(
     spark: Any, monkeypatch: Any, name: str
 ) -> None:
     decoder = UserDefined(
@@ -100,12 +100,12 @@ def test_function_of_the_users_decodes_and_what_it_raises_on_is_quarantined_alon
     ]  # fmt: skip
 
 
-def test_vectorised_function_that_forgets_a_message_loses_none(spark: Any, monkeypatch: Any) -> None:
+def test_no_message_is_lost_when_a_vectorised_function_forgets_one(spark: Any, monkeypatch: Any) -> None:
     decoder = UserDefined("tests.support.own_decoders:too_few", schema=METER, vectorised=True)
     found = fates(spark, decoder, METER, [meter(n, 1.0) for n in range(1, 4)], monkeypatch)
     assert found == ["undecodable"] * 3
 
 
-def test_name_that_is_no_path_of_a_function_is_refused() -> None:
+def test_name_is_refused_when_it_is_not_a_path_of_a_function() -> None:
     with pytest.raises(UsageError, match="names no function"):
         UserDefined("os.system('x')", schema=METER)

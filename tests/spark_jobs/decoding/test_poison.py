@@ -47,7 +47,7 @@ class Outage(Decoder):
         return f"{self.kind}: no worker, try {self.reads}" if self.reads <= self.until else thrown
 
 
-def test_every_record_that_throws_is_found_in_a_few_reads() -> None:
+def test_record_is_found_in_a_few_reads_when_it_throws() -> None:
     throwing = {("t", 0, 100), ("t", 0, 1_123), ("t", 2, 7)}
     decoder = Decoder(throwing)
     assert find_poison(RANGES, decoder, reads) == {c: f"threw at {c[2]}" for c in throwing}
@@ -87,7 +87,7 @@ def test_search_ends_with_an_error_when_a_record_cannot_be_read_undecoded() -> N
         find_poison(RANGES, Decoder({("t", 0, 500)}), lambda _: "IOException: no disk")
 
 
-def test_halves_hold_every_offset_once() -> None:
+def test_halves_hold_every_offset_once_when_ranges_are_split() -> None:
     first, second = halves(RANGES)
     assert first == [OffsetRange(ZERO, 100, 612)]
     assert second == [OffsetRange(ZERO, 612, 1_124), OffsetRange(TopicPartition("t", 2), 7, 8)]

@@ -68,7 +68,7 @@ def test_interval_is_refused_before_anything_is_read_when_a_header_is_wrong(tmp_
         build(run)
 
 
-def test_references_of_the_shipped_pipelines_begin_with_their_columns() -> None:
+def test_reference_begins_with_its_columns_when_a_pipeline_ships_it() -> None:
     references = [each for pipeline in all_pipelines() for each in pipeline.references.items()]
     assert references
     # A file whose header is another, or that cannot be read, raises.

@@ -69,11 +69,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sent", "left"), CASES)
-def test_what_the_schema_does_not_name_is_left_as_it_was_sent(sent: str, left: str | None) -> None:
+def test_fields_are_kept_as_sent_when_the_schema_does_not_name_them(sent: str, left: str | None) -> None:
     assert left_of(sent.encode(), SHAPE) == left
 
 
-def test_paths_name_fields_whatever_their_keys_places_and_names_are() -> None:
+def test_paths_name_fields_when_keys_places_and_names_are_odd() -> None:
     left = (
         '{"new":{"a":1},"to":{"y":1,"y":2},"by_key":{"k":{"b":1},"l":{"b":2}},"many":[null,{"c":1}],"a.b":1,"\\n":2,"'
         + "x" * 300
@@ -83,7 +83,7 @@ def test_paths_name_fields_whatever_their_keys_places_and_names_are() -> None:
     assert paths_of(left, SHAPE) == ["new", "to.y", "by_key.*.b", "many[].c", '"a.b"', '"\\n"', long]
 
 
-def test_paths_of_a_message_are_bounded() -> None:
+def test_number_of_paths_is_limited_when_a_message_has_many() -> None:
     left = json.dumps({f"new_{n}": n for n in range(10_000)})
     assert paths_of(left, SHAPE) == [f"new_{n}" for n in range(MOST_PATHS)]
 
@@ -93,7 +93,7 @@ def test_nothing_is_lost_when_a_text_cannot_be_cut() -> None:
     assert paths_of("oops", SHAPE) == []
 
 
-def test_deep_and_large_values_are_kept() -> None:
+def test_values_are_kept_when_they_are_deep_or_large() -> None:
     deep = "[" * 50_000 + "]" * 50_000
     assert left_of(f'{{"id":1,"new":{deep}}}'.encode(), SHAPE) == f'{{"new":{deep}}}'
     digits = "9" * 100_000
@@ -101,7 +101,7 @@ def test_deep_and_large_values_are_kept() -> None:
     assert left_of(f'{{"id":{digits}}}'.encode(), SHAPE) is None
 
 
-def test_naughty_strings_are_kept_as_names_and_as_values() -> None:
+def test_strings_are_kept_as_names_and_values_when_they_are_naughty() -> None:
     for text in NAUGHTY:
         for ascii_only in (True, False):
             quoted = json.dumps(text, ensure_ascii=ascii_only)
@@ -139,7 +139,7 @@ def pruned(value: Any, shape: Shape | None) -> Any:
 
 @given(st.dictionaries(NAMES, VALUES, max_size=6), st.sampled_from([None, 1]), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_cutting_leaves_what_a_parser_would_leave(message: Any, indent: int | None, ascii_only: bool) -> None:
+def test_result_equals_a_parser_s_when_a_message_is_cut(message: Any, indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(message, indent=indent, ensure_ascii=ascii_only)
     left = left_of(text.encode(), SHAPE)
     assert (NOTHING if left is None else json.loads(left)) == pruned(message, SHAPE)
@@ -222,7 +222,7 @@ def plan_of(frame: Any) -> str:
 
 
 @pytest.mark.spark
-def test_hostile_json_has_the_same_fate_and_is_kept_as_it_was_sent(decode: Any) -> None:
+def test_json_has_the_same_fate_and_is_kept_as_sent_when_it_is_hostile(decode: Any) -> None:
     cases = [path.read_bytes() for path in JSON_CASES]
     inside = [b'{"id": 7, "new" : ' + case + b"}" for case in cases]
     beside = [b'{"id": 7, "to": {"' + str(n).encode() + b'":' + case + b"}}" for n, case in enumerate(cases)]
@@ -262,7 +262,9 @@ def test_first_row_alone_holds_it_when_a_message_has_many_rows(decode: Any) -> N
 
 
 @pytest.mark.spark
-def test_drift_names_each_path_with_its_first_record_and_share(decode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drift_names_first_record_and_share_of_a_path_when_fields_are_unknown(
+    decode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from spark_jobs.intervals import drift
 
     pipeline = keeping(SCHEMA, "whole")

@@ -57,7 +57,7 @@ def test_record_has_the_id_of_its_topic_when_another_incarnation_has_one_at_its_
     assert (found["rows"], found["rows_of_others"]) == (3, 0)
 
 
-def test_row_that_a_replay_delivered_is_not_taken_for_its_interval_s_own(spark: Any, tmp_path: Path) -> None:
+def test_row_is_not_the_interval_s_own_when_a_replay_delivered_it(spark: Any, tmp_path: Path) -> None:
     replayed = file_of(tmp_path, "replayed.parquet", KEYS[0])
     delivered = file_of(tmp_path, "delivered.parquet", KEYS[0], KEYS[1])
     asked = {

@@ -83,7 +83,7 @@ def users_of(rows: Any) -> list[str]:
     return sorted(row["user"] for row in rows.select("user").collect())
 
 
-def test_only_the_old_topic_s_rows_are_left_out_while_they_are_being_erased(spark: Any, being_erased: str) -> None:
+def test_only_the_old_topic_s_rows_are_left_out_when_they_are_being_erased(spark: Any, being_erased: str) -> None:
     pipeline = load_pipeline(NAME)
     rows = read_archived_by_event_time(spark, pipeline, *EVER).select("user", "closed_topic_id").collect()
     assert sorted((row["user"], row["closed_topic_id"]) for row in rows) == [
@@ -94,6 +94,6 @@ def test_only_the_old_topic_s_rows_are_left_out_while_they_are_being_erased(spar
     assert users_of(read_archived(spark, pipeline, [span(0, 4)])) == ["e", "f", "g", "h"]
 
 
-def test_replayed_row_is_left_out_while_it_is_being_erased(spark: Any, being_erased: str) -> None:
+def test_replayed_row_is_left_out_when_it_is_being_erased(spark: Any, being_erased: str) -> None:
     assert landing_files.topic_ids_of_files([being_erased]) == {being_erased: {TP.topic: "old"}}
     assert users_of(read_replayed(spark, load_pipeline(NAME), [being_erased])) == ["kept"]

@@ -19,7 +19,7 @@ MAP = Grid("Where vehicles were", x="longitude", y="latitude", cells=10)
 COLUMNS = "longitude DOUBLE, latitude DOUBLE"
 
 
-def test_each_row_lies_in_one_cell_and_rows_without_a_place_in_none(spark: Any) -> None:
+def test_row_lies_in_one_cell_when_it_has_a_place(spark: Any) -> None:
     places = [(n * 0.37 - 3.0, n * 0.11) for n in range(40)]
     nowhere = [(None, 1.0), (1.0, None), (float("nan"), 1.0), (1.0, float("inf")), (float("-inf"), 0.0)]
     section = grid_section(MAP, spark.createDataFrame([*places, *nowhere], COLUMNS), "the interval")
@@ -36,13 +36,13 @@ def test_each_row_lies_in_one_cell_and_rows_without_a_place_in_none(spark: Any) 
 
 
 @pytest.mark.parametrize("rows", [[], [(None, None)], [(float("nan"), 1.0)]])
-def test_there_is_no_grid_where_no_row_has_a_place(spark: Any, rows: list[Any]) -> None:
+def test_there_is_no_grid_when_no_row_has_a_place(spark: Any, rows: list[Any]) -> None:
     section = grid_section(MAP, spark.createDataFrame(rows, COLUMNS), "the interval")
     assert (section["rows"], section["truncated"]) == ([], 0)
     assert "grid" not in section
 
 
-def test_one_place_is_one_cell(spark: Any) -> None:
+def test_there_is_one_cell_when_all_rows_have_one_place(spark: Any) -> None:
     section = grid_section(MAP, spark.createDataFrame([(8.54, 47.37)] * 3, COLUMNS), "the interval")
     assert section["grid"]["cells"] == [[8, 47, 3]]
 
@@ -50,7 +50,7 @@ def test_one_place_is_one_cell(spark: Any) -> None:
 @given(span=st.floats(1e-9, 1e9), cells=st.integers(1, 100))
 @example(span=1.0, cells=10)
 @example(span=360.0, cells=24)
-def test_cells_cover_the_span_and_none_of_the_next_smaller_size_would(span: float, cells: int) -> None:
+def test_cells_cover_the_span_when_their_size_is_the_smallest_possible(span: float, cells: int) -> None:
     size = cell_size(span, cells)
     assert span / size <= cells * (1 + 1e-9)
     assert span / size > cells / 2.5 * (1 - 1e-9)

@@ -27,7 +27,9 @@ HOUR = (datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=
 
 
 @pytest.mark.parametrize(("keys", "truncated"), [(ROWS - 1, 0), (ROWS, 0), (ROWS + 1, 1), (ROWS + 9, 9)])
-def test_section_tells_how_many_rows_it_does_not_show(spark: Any, tmp_path: Path, keys: int, truncated: int) -> None:
+def test_section_gives_the_number_of_hidden_rows_when_it_has_too_many(
+    spark: Any, tmp_path: Path, keys: int, truncated: int
+) -> None:
     pipeline = load_pipeline("nest_cameras")
     view = pipeline.views[0]
     top = Top("Most seen", view=view.name, measure="count", by=("zip_code",), rows=1000)

@@ -39,7 +39,7 @@ def coordinates(records: list[TailedRecord]) -> set[audit.Coordinates]:
     return {(each.topic_partition.topic, each.topic_partition.partition, each.offset) for each in records}
 
 
-def test_every_record_is_told_with_its_rows_or_with_why_it_has_none(produced: Home, spark: SparkSession) -> None:
+def test_record_is_shown_with_its_rows_or_its_reason_when_it_comes(produced: Home, spark: SparkSession) -> None:
     records = TopicTail(spark, PIPELINE, 1000).next_records()
     topic = audit.read_topic(produced.kafka, TOPIC)
     assert coordinates(records) == set(topic)
@@ -53,7 +53,7 @@ def test_every_record_is_told_with_its_rows_or_with_why_it_has_none(produced: Ho
         assert each.in_words().isprintable()
 
 
-def test_only_what_came_later_is_told_after_that(produced: Home, spark: SparkSession) -> None:
+def test_only_later_records_are_shown_when_earlier_ones_were(produced: Home, spark: SparkSession) -> None:
     tail = TopicTail(spark, PIPELINE, 2)
     ends = tail.ends()
     first = coordinates(tail.next_records())
@@ -107,7 +107,9 @@ def test_record_that_makes_the_decoding_throw_is_named_and_the_others_are_told(
     assert (bad.fate, bad.reason) == (Fate.QUARANTINED, "poison")
 
 
-def test_end_of_its_reader_is_the_end(produced: Home, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_ends_when_its_reader_has_ended(
+    produced: Home, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as nobody:
@@ -115,12 +117,12 @@ def test_end_of_its_reader_is_the_end(produced: Home, spark: SparkSession, monke
         assert print_records(TopicTail(spark, PIPELINE, 1000), once=False, as_json=True) == 0
 
 
-def test_missing_topic_is_told_with_the_way_on(produced: Home, spark: SparkSession) -> None:
+def test_missing_topic_is_named_with_the_remedy_when_tail_starts(produced: Home, spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="no topic gps exists"):
         TopicTail(spark, load_pipeline("gps_positions"), 1).ends()
 
 
-def test_command_follows_the_topic_until_ctrl_c_and_writes_nothing(produced: Home) -> None:
+def test_command_follows_until_ctrl_c_and_writes_nothing_when_it_runs(produced: Home) -> None:
     command = produced.command("tail", "nest_cameras", "--json", "--last", "1")
     process = subprocess.Popen(
         command, env=produced.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

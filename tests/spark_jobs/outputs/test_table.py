@@ -125,7 +125,9 @@ def frame(spark: Any, rows: Sequence[dict[str, Any]], first: int = 0) -> Any:
     return frame_of(spark, values, f"{COLUMNS}, {COORDINATES}")
 
 
-def test_every_type_comes_back_from_the_table(spark: Any, place: Place, lease: writers.Lease) -> None:
+def test_value_of_every_type_comes_back_when_it_is_written_to_the_table(
+    spark: Any, place: Place, lease: writers.Lease
+) -> None:
     names = ["a", "Zoë 😀", "", "o'clock \\ %s {} \n", None]
     rows = [{"name": name} for name in names] + [dict.fromkeys(GOOD)]
     assert target(declared("typed"), lease).send(frame(spark, rows), unsent(1)) == (len(rows), [])
@@ -141,7 +143,7 @@ def test_every_type_comes_back_from_the_table(spark: Any, place: Place, lease: w
     assert key == ["log", "id-of-log", 0, 0, 0]
 
 
-def test_row_that_is_written_again_is_the_same_row_and_takes_its_newer_values(
+def test_row_stays_one_and_takes_newer_values_when_it_is_written_again(
     spark: Any, place: Place, lease: writers.Lease
 ) -> None:
     pipeline = declared("again")
@@ -153,14 +155,14 @@ def test_row_that_is_written_again_is_the_same_row_and_takes_its_newer_values(
     assert marker == [(lease.token, 2, -1)]
 
 
-def test_two_rows_of_the_same_coordinates_stop_the_output(spark: Any, place: Place, lease: writers.Lease) -> None:
+def test_output_stops_when_two_rows_have_the_same_coordinates(spark: Any, place: Place, lease: writers.Lease) -> None:
     twice = frame(spark, [{"name": "a"}]).unionByName(frame(spark, [{"name": "b"}]))
     with pytest.raises(UsageError, match="more than one row for log-0 offset 0 row 0"):
         target(declared("twice"), lease).send(twice, unsent(1))
     assert place.ask("SELECT count(*) FROM sold_twice") == [(0,)]
 
 
-def test_value_that_does_not_fit_is_refused_alone(spark: Any, place: Place, lease: writers.Lease) -> None:
+def test_value_alone_is_refused_when_it_does_not_fit(spark: Any, place: Place, lease: writers.Lease) -> None:
     pipeline = declared("narrow")
     to = target(pipeline, lease)
     assert to.send(frame(spark, [{}]), unsent(1)) == (1, [])
@@ -181,7 +183,9 @@ def test_value_that_does_not_fit_is_refused_alone(spark: Any, place: Place, leas
     assert place.ask("SELECT count(*) FROM sold_narrow") == [(written + 1,)]
 
 
-def test_older_driver_writes_nothing_after_a_newer_one(spark: Any, place: Place, lease: writers.Lease) -> None:
+def test_older_driver_writes_nothing_when_a_newer_one_has_written(
+    spark: Any, place: Place, lease: writers.Lease
+) -> None:
     pipeline = declared("fenced")
     older = replace(lease, token=lease.token - 1)
     target(pipeline, lease).send(frame(spark, [{"name": "newer"}]), unsent(2))
@@ -205,7 +209,7 @@ def test_older_driver_writes_nothing_after_a_newer_one(spark: Any, place: Place,
         target(pipeline, lease).send(frame(spark, [{"name": "new"}]), unsent(4))
 
 
-def test_table_of_somebody_else_is_left_alone(spark: Any, place: Place, lease: writers.Lease) -> None:
+def test_table_is_left_alone_when_it_is_somebody_else_s(spark: Any, place: Place, lease: writers.Lease) -> None:
     place.ask("CREATE TABLE sold_other (name varchar(20), kafka_offset bigint)")
     with pytest.raises(TidemarkError, match=r"ALTER TABLE .sold_other. ADD COLUMN .ok. boolean"):
         target(declared("other"), lease).send(frame(spark, [{}]), unsent(1))
@@ -216,7 +220,7 @@ def test_table_of_somebody_else_is_left_alone(spark: Any, place: Place, lease: w
     assert place.ask("SELECT count(*) FROM sold_keyed") == [(0,)]
 
 
-def test_most_rows_that_do_not_fit_stop_the_output(spark: Any, place: Place, lease: writers.Lease) -> None:
+def test_output_stops_when_most_rows_do_not_fit(spark: Any, place: Place, lease: writers.Lease) -> None:
     pipeline = declared("broken", "name STRING")
     (output,) = pipeline.outputs
     assert isinstance(output.to, DatabaseTable)

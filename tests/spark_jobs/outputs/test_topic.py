@@ -48,7 +48,7 @@ def sent(spark: Any, lease: writers.Lease, to: KafkaTopic, values: list[tuple[An
     return TopicTarget(pipeline, output, to, lease).send(frame, UNSENT)
 
 
-def test_null_key_is_refused_for_a_compacted_topic_and_taken_by_another(spark: Any, lease: writers.Lease) -> None:
+def test_null_key_is_refused_only_when_the_topic_is_compacted(spark: Any, lease: writers.Lease) -> None:
     kafka.create_topic("rows-compacted", 1, compacted=True)
     kafka.create_topic("rows-plain", 1)
     to = KafkaTopic(row_topics=("rows-compacted", "rows-plain"))
@@ -86,7 +86,7 @@ def audited() -> str:
     return settings().kafka_address()
 
 
-def test_oversized_row_is_refused_and_its_neighbours_are_written(spark: Any, lease: writers.Lease) -> None:
+def test_neighbours_are_written_when_a_row_is_too_large(spark: Any, lease: writers.Lease) -> None:
     kafka.create_topic("rows-sized", 1)
     rows = [("k", "x" * size, "t", number) for number, size in enumerate((10, 998_800, 999_100, 3_000_000, 10))]
     count, refused = sent(spark, lease, KafkaTopic("rows-sized"), rows)
@@ -97,7 +97,7 @@ def test_oversized_row_is_refused_and_its_neighbours_are_written(spark: Any, lea
     assert [len(value) for value in values] == [10, 998_800, 10]
 
 
-def test_key_is_made_of_the_declared_columns_else_of_the_coordinates(spark: Any, lease: writers.Lease) -> None:
+def test_key_is_made_of_the_coordinates_when_no_columns_are_declared(spark: Any, lease: writers.Lease) -> None:
     kafka.create_topic("rows-keyed", 1)
     declared = {"rows": "r", "columns": "key STRING, topic STRING"}
     sent(spark, lease, KafkaTopic("rows-keyed", key=("topic", "key")), [("k", "v", None, 0)], **declared)

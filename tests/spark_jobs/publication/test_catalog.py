@@ -55,7 +55,7 @@ def test_spark_reads_old_and_new_partitions_when_columns_were_added_and_widened(
     assert found["names"] == found["declared"]
 
 
-def test_pyarrow_and_duckdb_read_old_and_new_partitions_by_one_schema(found: dict[str, Any]) -> None:
+def test_pyarrow_and_duckdb_read_partitions_by_one_schema_when_old_and_new_differ(found: dict[str, Any]) -> None:
     paths = files(found)
     schema = pa.unify_schemas([ds.dataset(path).schema for path in paths], promote_options="permissive")
     by_arrow = ds.dataset(paths, schema=schema).to_table().sort_by("id").to_pylist()
@@ -69,7 +69,9 @@ def test_pyarrow_and_duckdb_read_old_and_new_partitions_by_one_schema(found: dic
             assert new[name] == old[name]
 
 
-def test_metastore_holds_the_declared_columns_for_other_readers(at_home: Home, found: dict[str, Any]) -> None:
+def test_other_readers_find_the_declared_columns_when_they_read_the_metastore(
+    at_home: Home, found: dict[str, Any]
+) -> None:
     stored = storage("changed")
     assert stored is not None
     assert [each["name"] for each in json.loads(stored.columns)["fields"]] == found["declared"]

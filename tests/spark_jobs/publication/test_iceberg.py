@@ -39,7 +39,9 @@ def finish(archive: OpenTable, pointers: Pointers, hour: int) -> None:
     finish_interval(pinned, cast(Catalog, pointers), lambda: None)
 
 
-def test_kill_between_hive_and_iceberg_is_finished_by_the_next(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_publication_finishes_when_a_kill_came_between_hive_and_iceberg(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = OpenTable(pipeline_named("killed_between"))
     pointers = Pointers(archive.pipeline)
     archive.run(0, {"2026-11-18": rows_of(0, 9), "2026-11-17": rows_of(0, 3, 500)})
@@ -66,7 +68,7 @@ def test_kill_between_hive_and_iceberg_is_finished_by_the_next(postgres: Home, m
     assert table.refs()[noted.tag].snapshot_id == noted.snapshot_id
 
 
-def test_published_interval_that_somebody_removed_is_put_back_by_publishing_again(postgres: Home) -> None:
+def test_interval_is_put_back_when_somebody_removed_it_and_it_is_published_again(postgres: Home) -> None:
     archive = OpenTable(pipeline_named("published_again"))
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     table = archive.load()

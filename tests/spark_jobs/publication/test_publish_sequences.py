@@ -371,7 +371,7 @@ def test_move_between_table_partitions_is_finished_by_the_next_publication_when_
     )
 
 
-def test_repin_is_refused_while_an_attempt_is_under_way(hours: Iterator[Hour], landed: Home) -> None:
+def test_repin_is_refused_when_an_attempt_is_under_way(hours: Iterator[Hour], landed: Home) -> None:
     last = Hour(landed, Interval(START + timedelta(hours=HOURS - 1), START + timedelta(hours=HOURS)))
     with (
         locks.attempt_under_way(PIPELINE.name, last.interval),

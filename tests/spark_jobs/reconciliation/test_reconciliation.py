@@ -36,7 +36,7 @@ def rows_of(spark: Any, offsets: Sequence[int], partition: int = 0, *, hashed: i
 
 
 @pytest.mark.spark
-def test_missing_spans_are_found_at_both_ends_and_in_between(spark: Any) -> None:
+def test_missing_spans_are_found_when_they_lie_at_the_ends_or_in_between(spark: Any) -> None:
     ranges = [
         OffsetRange(TP, 10, 20),
         OffsetRange(TopicPartition("logs", 1), 0, 4),
@@ -61,21 +61,21 @@ def test_doubled_row_is_named_when_the_sum_of_its_hashes_exceeds_a_bigint(spark:
 
 
 @pytest.mark.spark
-def test_more_records_than_offsets_are_unexplained(spark: Any) -> None:
+def test_records_are_unexplained_when_there_are_more_than_offsets(spark: Any) -> None:
     rows = rows_of(spark, [0, 1, 1])
     reconciliation = reconcile_archive(rows, rows, (rows, rows), [OffsetRange(TP, 0, 2)]).reconciliation
     assert reconciliation.unexplained == 1
     assert "Spark read 3 records, the range has 2 offsets" in reconciliation.differences[0].evidence
 
 
-def test_near_spans_are_read_in_one_go_and_far_ones_are_sought() -> None:
+def test_spans_are_read_in_one_go_when_they_are_near_and_sought_when_far() -> None:
     dense = [(o, o + 1) for o in range(0, 1000, 10)]
     assert len(list(runs(dense))) == 1
     assert [len(run) for run in runs([(0, 1), (NEAR + 1, NEAR + 2), (3 * NEAR, 3 * NEAR + 5)])] == [2, 1]
     assert list(runs([])) == []
 
 
-def test_late_spans_do_not_grow_with_the_number_of_micro_batches() -> None:
+def test_late_spans_do_not_grow_when_micro_batches_do() -> None:
     bounds = [LateBound(OffsetRange(TP, n, n + 1), hours(0.5) + timedelta(minutes=n)) for n in range(180)]
     ends = [hours(1), hours(2), hours(3)]
     found = late_spans(bounds, ends)
@@ -87,7 +87,7 @@ def test_late_spans_do_not_grow_with_the_number_of_micro_batches() -> None:
     assert (found[0].first_watermark, found[0].last_watermark) == (hours(1), hours(2) - timedelta(minutes=1))
 
 
-def test_late_spans_are_not_merged_over_a_hole_or_another_topic_partition() -> None:
+def test_late_spans_are_not_merged_when_a_gap_or_topic_partition_separates_them() -> None:
     other = TopicPartition("logs", 1)
     ranges = [OffsetRange(TP, 0, 5), OffsetRange(TP, 7, 9), OffsetRange(other, 9, 12)]
     found = late_spans([LateBound(r, hours(1)) for r in ranges], [hours(1)])
@@ -114,7 +114,7 @@ def classified(
 
 
 @pytest.mark.spark
-def test_each_key_falls_into_the_class_of_what_the_sides_hold(spark: Any) -> None:
+def test_key_falls_into_its_class_when_the_sides_hold_its_values(spark: Any) -> None:
     found = classified(
         spark,
         {
@@ -155,13 +155,13 @@ def test_key_is_unexplained_when_any_measure_of_any_side_differs(
 
 
 @pytest.mark.spark
-def test_speed_value_above_an_archive_that_is_behind_is_pending_and_below_it_unexplained(spark: Any) -> None:
+def test_speed_value_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any) -> None:
     assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts.pending == 1
     assert classified(spark, {"elsewhere": {"k": (1, 1)}}, behind=True).counts.unexplained == 1
 
 
 @pytest.mark.spark
-def test_replayed_rows_explain_what_only_the_batch_view_has(spark: Any) -> None:
+def test_surplus_of_the_batch_view_is_explained_when_rows_were_replayed(spark: Any) -> None:
     sides = {"speed": {"k": (2, 2)}, "batch": {"k": (3, 3)}, "inside": {"k": (2, 2)}, "replayed": {"k": (1, 1)}}
     found = classified(spark, sides)
     assert found.counts == ReconciliationCounts()
@@ -171,13 +171,13 @@ def test_replayed_rows_explain_what_only_the_batch_view_has(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_difference_is_of_class_code_where_other_code_had_a_part_in_the_window(spark: Any) -> None:
+def test_difference_is_of_class_code_when_other_code_had_a_part_in_the_window(spark: Any) -> None:
     found = classified(spark, {"speed": {"k": (1, 1)}, "batch": {"k": (2, 2)}}, other_code=True)
     assert found.unexplained == 0
     assert [d.cls for d in found.differences] == ["code"]
 
 
-def test_examples_are_limited_while_counts_go_on() -> None:
+def test_examples_are_limited_when_counts_go_on() -> None:
     one_by_one = [
         Reconciliation.of([Difference(DifferenceClass.UNEXPLAINED, "a against b", str(number), "differs")])
         for number in range(EXAMPLES + 5)
@@ -187,7 +187,7 @@ def test_examples_are_limited_while_counts_go_on() -> None:
     assert [each.where for each in total.examples()] == [str(number) for number in range(EXAMPLES)]
 
 
-def test_each_view_has_its_share_of_the_examples() -> None:
+def test_each_view_has_its_share_of_examples_when_several_differ() -> None:
     def of_view(name: str, count: int) -> Reconciliation:
         return Reconciliation.of(
             Difference(DifferenceClass.UNEXPLAINED, f"{name} against its topic", f"{name} {number}", "differs")
@@ -203,7 +203,7 @@ def test_each_view_has_its_share_of_the_examples() -> None:
     assert min(named["first"], named["second"]) >= 8
 
 
-def test_unexplained_differences_are_named_first() -> None:
+def test_unexplained_differences_come_first_when_there_are_others() -> None:
     late = Difference(DifferenceClass.LATE, "a against b", "one", "late")
     unexplained = Difference(DifferenceClass.UNEXPLAINED, "a against b", "two", "differs")
     assert Reconciliation.of([late, unexplained]).examples() == (unexplained, late)

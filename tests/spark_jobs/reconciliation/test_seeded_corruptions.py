@@ -166,7 +166,7 @@ def place(row: Row) -> str:
     return f"{row['kafka_topic']}-{row['kafka_partition']} offset {row['kafka_offset']} row {row['kafka_element']}"
 
 
-def test_every_corruption_of_a_landing_file_is_named_with_its_offset(seeded: Seeded) -> None:
+def test_offset_is_named_when_a_landing_file_is_corrupt(seeded: Seeded) -> None:
     """All at once: a row dropped and a row doubled leave the counts as they were."""
     seen: dict[str, list[Row]] = {}
 
@@ -304,7 +304,7 @@ def _shifted(rows: Any, hours: int) -> Any:
     return rows.withColumn("window", window).select("zip_code", "window", "count")
 
 
-def test_window_off_by_one_in_the_batch_view_is_named_by_key_and_window(
+def test_key_and_window_are_named_when_a_window_of_the_batch_view_is_off_by_one(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.intervals import build as interval_build
@@ -418,7 +418,7 @@ def test_late_row_left_out_of_the_batch_view_is_named_by_key_and_window(
     assert re.search(r"[1-9]\d* late", found[0]["evidence"])
 
 
-def test_late_rows_carry_their_watermark_and_add_up_to_what_the_speed_view_lacks(seeded: Seeded) -> None:
+def test_late_rows_carry_their_watermark_when_the_speed_view_lacks_them(seeded: Seeded) -> None:
     late = [d for d in seeded.clean["differences"] if d["class"] == "late"]
     assert all(re.search(r"dropped by the watermark \d{4}-\d\d-\d\dT", d["evidence"]) for d in late)
     lines = PIPELINE.references["device_locations"].path.read_text().splitlines()[1:]

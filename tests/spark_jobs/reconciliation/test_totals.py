@@ -30,7 +30,7 @@ def classified(spark: Any, sides: Sides, *, behind: bool = False, other_code: bo
 
 
 @pytest.mark.spark
-def test_each_key_falls_into_the_class_of_what_the_sides_hold(spark: Any) -> None:
+def test_key_falls_into_its_class_when_the_sides_hold_its_values(spark: Any) -> None:
     found = classified(
         spark,
         {
@@ -73,13 +73,13 @@ def test_key_is_unexplained_when_any_side_differs_whichever_interval_has_it(spar
 
 
 @pytest.mark.spark
-def test_total_above_an_archive_that_is_behind_is_pending_and_below_it_unexplained(spark: Any) -> None:
+def test_total_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any) -> None:
     assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts.pending == 1
     assert classified(spark, {"proved": {"k": (1, 1)}}, behind=True).counts.unexplained == 1
 
 
 @pytest.mark.spark
-def test_difference_is_of_class_code_only_where_other_code_had_a_part(spark: Any) -> None:
+def test_difference_is_of_class_code_only_when_other_code_had_a_part(spark: Any) -> None:
     differing: Sides = {"speed": {"k": (3, 3), "l": (1, 1)}, "proved": {"l": (2, 2)}, "older": {"k": (4, 4)}}
     found = classified(spark, differing)
     assert {each.where: each.cls for each in found.differences} == {"k": "code", "l": "unexplained"}

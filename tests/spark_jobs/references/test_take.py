@@ -125,7 +125,7 @@ def test_same_rows_are_one_version_and_a_changed_row_another_when_a_database_is_
     assert reference_versions.newest(pipeline.name) == dict(taken_contents(first))
 
 
-def test_restarted_stream_keeps_what_its_generation_began_with(
+def test_content_of_the_generation_s_start_stays_when_a_stream_restarts(
     spark: Any, declare: Callable[..., Pipeline], crm: Any
 ) -> None:
     from include.streams import fingerprint
@@ -148,7 +148,7 @@ def test_restarted_stream_keeps_what_its_generation_began_with(
     )
 
 
-def test_parquet_and_csv_of_the_lake_are_read(spark: Any, declare: Callable[..., Pipeline]) -> None:
+def test_lake_s_file_is_read_when_it_is_parquet_or_csv(spark: Any, declare: Callable[..., Pipeline]) -> None:
     rows = spark.sql("SELECT * FROM VALUES ('cam-1', 94103), ('cam-2', NULL) AS v (device_id, zip_code)")
     rows.write.mode("overwrite").parquet(lake.uri("joined", "places.parquet"))
     from_parquet = taken(spark, declare(LakePath("joined/places.parquet", "parquet")))
@@ -194,7 +194,7 @@ def test_csv_of_the_lake_is_refused_when_its_header_is_not_the_columns_or_it_is_
         taken(spark, pipeline)
 
 
-def test_table_and_folder_that_are_not_there_are_refused(spark: Any, declare: Callable[..., Pipeline]) -> None:
+def test_source_is_refused_when_table_or_folder_does_not_exist(spark: Any, declare: Callable[..., Pipeline]) -> None:
     for source in (CatalogTable("no_such_table"), LakePath("joined/nothing", "parquet")):
         with pytest.raises(UsageError, match=r"the reference places \(.*\) cannot be read"):
             taken(spark, declare(source))
@@ -225,7 +225,7 @@ def test_secrets_of_a_connection_are_not_told_when_its_database_fails(
 
 
 @pytest.mark.parametrize("altered", [False, True])
-def test_kept_content_that_is_gone_or_altered_is_refused(
+def test_kept_content_is_refused_when_it_is_gone_or_altered(
     spark: Any, declare: Callable[..., Pipeline], altered: bool
 ) -> None:
     spark.sql("SELECT 'cam-1' AS device_id, 94103 AS zip_code").createOrReplaceTempView("kept_places")
@@ -246,7 +246,7 @@ def test_kept_content_that_is_gone_or_altered_is_refused(
     assert loaded(spark, taken(spark, pipeline, {name: digest})) == [("cam-1", 94103)]
 
 
-def test_version_of_code_changes_with_the_content_of_a_source(
+def test_version_of_code_changes_when_a_source_s_content_does(
     postgres: Home, monkeypatch: pytest.MonkeyPatch, declare: Callable[..., Pipeline]
 ) -> None:
     pipeline = declare(QUERY)
@@ -263,11 +263,11 @@ def test_version_of_code_changes_with_the_content_of_a_source(
 
 
 @pytest.mark.parametrize("path", ["", "/etc/places.csv", "../places.csv", "s3a://bucket/places.csv"])
-def test_path_outside_the_lake_is_refused(path: str) -> None:
+def test_path_is_refused_when_it_is_outside_the_lake(path: str) -> None:
     with pytest.raises(UsageError, match="not a path below the lake"):
         LakePath(path, "csv")
 
 
-def test_reference_without_path_and_source_is_refused() -> None:
+def test_reference_is_refused_when_it_has_neither_path_nor_source() -> None:
     with pytest.raises(UsageError, match="a path or a source"):
         Reference(columns="a INT")

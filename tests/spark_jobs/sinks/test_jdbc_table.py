@@ -58,7 +58,7 @@ def stored(table: str) -> set[tuple[Any, ...]]:
     return set(rows)
 
 
-def test_null_in_a_key_is_a_value_of_its_own_beside_the_empty_text(in_process: Home, spark: Any) -> None:
+def test_null_is_a_value_of_its_own_when_a_key_has_an_empty_text_too(in_process: Home, spark: Any) -> None:
     to = target("nulls")
     to.write(values(spark, to.view, [(None, 1, 10), ("", 1, 20), ("a", None, 30), (None, None, 40)]), 0)
     to.write(values(spark, to.view, [(None, 1, 11), ("a", None, 31)]), 1)
@@ -67,7 +67,7 @@ def test_null_in_a_key_is_a_value_of_its_own_beside_the_empty_text(in_process: H
     assert stored(to.table) == {(None, None, 1)}
 
 
-def test_table_of_before_takes_nulls_too_and_keeps_its_rows(in_process: Home, spark: Any) -> None:
+def test_rows_stay_and_nulls_are_taken_when_earlier_code_made_the_table(in_process: Home, spark: Any) -> None:
     to = target("with_primary_key")
     in_serving(
         sql.SQL(

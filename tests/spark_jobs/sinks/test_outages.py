@@ -159,14 +159,14 @@ def batches(draw: st.DrawFn) -> list[list[tuple[int, list[Row]]]]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(landed=batches())
-def test_outages_are_those_of_the_log_wherever_micro_batches_end(ledger: Home, landed: list[Any]) -> None:
+def test_outages_are_those_of_the_log_when_micro_batches_end_anywhere(ledger: Home, landed: list[Any]) -> None:
     stream = Stream()
     for records in landed:
         stream.land(records)
     assert stream.noted() == expected([record for records in landed for record in records])
 
 
-def test_row_tells_what_the_report_names_and_the_record_s_time(ledger: Home) -> None:
+def test_message_has_the_report_s_columns_and_the_record_s_time_when_a_row_reports_down(ledger: Home) -> None:
     stream = Stream()
     assert stream.land([(0, [("a", 0, True), ("b", 1, False)])])[0].row == {
         "device_id": "b",
@@ -179,7 +179,7 @@ def test_row_tells_what_the_report_names_and_the_record_s_time(ledger: Home) -> 
     assert (change.is_up, change.key, change.at) == (True, '{"device_id": "b"}', START + timedelta(seconds=2))
 
 
-def test_next_outage_begins_in_the_micro_batch_that_ends_the_one_before(ledger: Home) -> None:
+def test_next_outage_begins_when_the_micro_batch_that_ends_the_last_one_has_more_rows(ledger: Home) -> None:
     stream = Stream()
     stream.land([(0, [("a", 0, False)])])
     stream.land([(0, [("a", 0, True)]), (0, [("a", 0, False)]), (0, [("a", 0, True)]), (0, [("a", 0, False)])])
@@ -217,7 +217,7 @@ def test_nothing_of_a_micro_batch_is_noted_when_it_is_not_committed(ledger: Home
     assert outages.open_keys(stream.pipeline.name, TITLE) == frozenset()
 
 
-def test_an_outage_has_one_row_while_it_lasts_whoever_writes_it(ledger: Home) -> None:
+def test_outage_has_one_row_when_several_drivers_write_it(ledger: Home) -> None:
     stream = Stream()
     stream.land([(0, [("a", 0, False)])])
     with psycopg2.connect(ledger.database) as connection, connection.cursor() as cursor:

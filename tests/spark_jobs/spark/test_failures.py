@@ -93,7 +93,7 @@ def test_words_of_a_record_are_no_outage_when_a_cast_quotes_them(spark: Any) -> 
         assert translate(failed) is None
 
 
-def test_broker_that_does_not_answer_is_an_outage(spark: Any) -> None:
+def test_outage_is_reported_when_the_broker_does_not_answer(spark: Any) -> None:
     from spark_jobs.spark.failures import translate
 
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000"}
@@ -119,7 +119,7 @@ def test_outage_in_the_thread_of_a_query_is_an_outage_when_the_query_has_ended(s
     assert root_cause(failed).startswith("TimeoutException: ")
 
 
-def test_brokers_name_that_nobody_knows_is_an_outage(spark: Any) -> None:
+def test_outage_is_reported_when_the_broker_s_name_is_unknown(spark: Any) -> None:
     from spark_jobs.spark.failures import translate
 
     options = {"kafka.bootstrap.servers": "broker.invalid:9092", "topic": "t"}
@@ -128,14 +128,14 @@ def test_brokers_name_that_nobody_knows_is_an_outage(spark: Any) -> None:
     assert isinstance(translate(failed), ServiceUnreachable)
 
 
-def test_database_that_refuses_connections_is_an_outage(spark: Any) -> None:
+def test_outage_is_reported_when_the_database_refuses_connections(spark: Any) -> None:
     from spark_jobs.spark.failures import translate
 
     read = spark.read.format("jdbc").option("url", "jdbc:postgresql://127.0.0.1:1/x").option("dbtable", "t")
     assert isinstance(translate(failure_of(read.option("driver", "org.postgresql.Driver").load)), ServiceUnreachable)
 
 
-def test_offsets_that_kafka_no_longer_holds_are_lost(spark: Any) -> None:
+def test_offsets_are_lost_when_kafka_no_longer_holds_them(spark: Any) -> None:
     from py4j.protocol import Py4JJavaError
 
     from spark_jobs.spark.failures import translate
@@ -146,7 +146,7 @@ def test_offsets_that_kafka_no_longer_holds_are_lost(spark: Any) -> None:
     assert isinstance(translate(failed), OffsetsLost)
 
 
-def test_checkpoint_that_another_driver_writes_is_its_writers(spark: Any) -> None:
+def test_another_writer_is_reported_when_it_writes_the_checkpoint(spark: Any) -> None:
     from py4j.protocol import Py4JJavaError
 
     from spark_jobs.spark.failures import translate
@@ -157,7 +157,7 @@ def test_checkpoint_that_another_driver_writes_is_its_writers(spark: Any) -> Non
     assert meaning.exit_code == 5
 
 
-def test_full_disk_is_no_records_fault(spark: Any) -> None:
+def test_no_record_is_blamed_when_the_disk_is_full(spark: Any) -> None:
     from spark_jobs.spark.failures import translate
 
     def fill() -> None:
@@ -169,7 +169,7 @@ def test_full_disk_is_no_records_fault(spark: Any) -> None:
     assert meaning.exit_code == 1
 
 
-def test_file_that_is_missing_or_damaged_is_named(spark: Any, tmp_path: Path) -> None:
+def test_file_is_named_when_it_is_missing_or_damaged(spark: Any, tmp_path: Path) -> None:
     from spark_jobs.spark.failures import translate
 
     damaged = tmp_path / "damaged.parquet"
@@ -185,7 +185,7 @@ def test_file_that_is_missing_or_damaged_is_named(spark: Any, tmp_path: Path) ->
     assert "missing.parquet is missing" in str(missing)
 
 
-def test_error_of_the_operating_system_is_told_by_its_type() -> None:
+def test_error_is_recognised_by_its_type_when_it_is_the_operating_system_s() -> None:
     from spark_jobs.spark.failures import translate
 
     assert isinstance(translate(ConnectionRefusedError(111, "Connection refused")), ServiceUnreachable)
@@ -193,7 +193,7 @@ def test_error_of_the_operating_system_is_told_by_its_type() -> None:
     assert translate(OSError(2, "No such file or directory", "Connection refused")) is None
 
 
-def test_error_that_a_source_of_tidemarks_own_raised_keeps_its_exit_code(spark: Any, tmp_path: Path) -> None:
+def test_exit_code_is_kept_when_one_of_tidemark_s_own_sources_raises(spark: Any, tmp_path: Path) -> None:
     from collections.abc import Iterator
 
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition

@@ -19,7 +19,7 @@ def fresh_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     settings.cache_clear()
 
 
-def test_line_names_pipeline_and_query(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_names_pipeline_and_query_when_it_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     configure()
     log_of("nest_cameras", "archive").info("micro-batch %s committed", 3)
     log_of("nest_cameras").warning("caught up")
@@ -38,7 +38,7 @@ def test_line_is_one_and_harmless_when_data_is_quoted(capsys: pytest.CaptureFixt
     assert line == "tidemark: p.q: threw: a [31mred tidemark: forged line"
 
 
-def test_secret_is_never_said(
+def test_secret_is_masked_when_a_line_has_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     properties = tmp_path / "kafka.properties"
@@ -65,7 +65,7 @@ def test_secret_is_never_said(
     assert said.splitlines()[-1] == "ValueError: in a traceback: ***"
 
 
-def test_lines_for_debugging_are_said_on_demand_only(
+def test_debugging_lines_are_logged_only_when_requested(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure()

@@ -63,41 +63,47 @@ def every(topic: str, *topic_partitions: int, first: int = 0, last: int = 2) -> 
     return {(topic, p, offset) for p in topic_partitions or (0, 1) for offset in range(first, last + 1)}
 
 
-def test_set_of_topics_is_read_and_no_other(topics: Home, spark: Any, tmp_path: Path) -> None:
+def test_only_the_set_is_read_when_topics_are_subscribed(topics: Home, spark: Any, tmp_path: Path) -> None:
     found = read(spark, KafkaTopics(subscribe=("door-a", "window-a")), tmp_path)
     assert found == every("door-a") | every("window-a")
 
 
-def test_topic_that_appears_later_joins_a_pattern_from_its_start(topics: Home, spark: Any, tmp_path: Path) -> None:
+def test_topic_joins_from_its_start_when_it_appears_later_and_fits_the_pattern(
+    topics: Home, spark: Any, tmp_path: Path
+) -> None:
     source = KafkaTopics(pattern="door-[ac]")
     assert read(spark, source, tmp_path) == every("door-a")
     write(topics, "door-c", 1, 2)
     assert read(spark, source, tmp_path) == every("door-c", 1, last=1)
 
 
-def test_pattern_matches_whole_names(topics: Home) -> None:
+def test_whole_names_must_match_when_a_pattern_is_declared(topics: Home) -> None:
     assert set(describe_source(KafkaTopics(pattern="door-[ab]"))) == {"door-a", "door-b"}
     assert describe_source(KafkaTopics(pattern="door")) == {}
 
 
-def test_assigned_topic_partitions_are_read_and_no_other(topics: Home, spark: Any, tmp_path: Path) -> None:
+def test_only_assigned_topic_partitions_are_read_when_some_are_assigned(
+    topics: Home, spark: Any, tmp_path: Path
+) -> None:
     source = KafkaTopics(assign={"door-a": (1,), "door-b": (0,)})
     assert read(spark, source, tmp_path) == every("door-a", 1) | every("door-b", 0)
 
 
-def test_latest_begins_behind_what_is_there(topics: Home, spark: Any, tmp_path: Path) -> None:
+def test_earlier_records_are_left_out_when_a_source_begins_at_the_latest(
+    topics: Home, spark: Any, tmp_path: Path
+) -> None:
     source = KafkaTopics(subscribe=("door-b",), starting_offsets="latest")
     assert read(spark, source, tmp_path) == set()
     write(topics, "door-b", 1, 1, 10)
     assert read(spark, source, tmp_path) == {("door-b", 1, 3)}
 
 
-def test_offsets_per_topic_partition_bound_the_first_read(topics: Home, spark: Any, tmp_path: Path) -> None:
+def test_first_read_begins_at_the_offsets_when_they_are_declared(topics: Home, spark: Any, tmp_path: Path) -> None:
     source = KafkaTopics(subscribe=("window-a",), starting_offsets={"window-a": {0: 2}})
     assert read(spark, source, tmp_path) == every("window-a", 0, first=2) | every("window-a", 1)
 
 
-def test_time_bounds_the_first_read_and_where_nothing_follows_the_end_is_the_start(
+def test_first_read_begins_at_the_end_when_nothing_follows_the_declared_time(
     topics: Home, spark: Any, tmp_path: Path
 ) -> None:
     write(topics, "door-timed", 0, 3)
@@ -108,14 +114,14 @@ def test_time_bounds_the_first_read_and_where_nothing_follows_the_end_is_the_sta
     assert first_offsets(late, bounds) == {TopicPartition("door-timed", 0): 3, TopicPartition("door-timed", 1): 0}
 
 
-def test_start_that_kafka_no_longer_or_not_yet_has_is_the_nearest_it_has() -> None:
+def test_nearest_offset_is_the_start_when_kafka_does_not_have_the_declared_one() -> None:
     tp = TopicPartition("t", 0)
     source = KafkaTopics(subscribe=("t",), starting_offsets={"t": {0: 5}})
     assert first_offsets(source, {tp: (7, 9)}) == {tp: 7}
     assert first_offsets(source, {tp: (0, 3)}) == {tp: 3}
 
 
-def test_client_option_of_the_allow_list_reaches_the_client(topics: Home, spark: Any, tmp_path: Path) -> None:
+def test_client_option_reaches_the_client_when_the_allow_list_has_it(topics: Home, spark: Any, tmp_path: Path) -> None:
     # A size of a fetch that the client itself refuses: it would not if the option had been dropped.
     source = KafkaTopics(subscribe=("door-a",), options={"kafka.max.partition.fetch.bytes": "-1"})
     with pytest.raises(Exception, match=r"max\.partition\.fetch\.bytes"):
@@ -137,6 +143,6 @@ def test_client_option_of_the_allow_list_reaches_the_client(topics: Home, spark:
         ({"subscribe": ("a",), "starting_time": "yesterday"}, "not a time"),
     ],
 )
-def test_source_that_cannot_be_meant_is_refused(declared: dict[str, Any], message: str) -> None:
+def test_source_is_refused_when_its_declaration_makes_no_sense(declared: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         KafkaTopics(**declared)

@@ -36,7 +36,7 @@ def query_that_told(told: dict[str, Any] | None) -> Any:
     return SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: last))
 
 
-def test_progress_is_read_as_spark_tells_it() -> None:
+def test_progress_is_read_when_spark_reports_it() -> None:
     assert read_progress("archive", TOLD) == READ
 
 
@@ -51,7 +51,7 @@ def test_progress_is_read_when_spark_leaves_out_what_a_query_without_data_lacks(
     assert (read.input_rows, read.seconds, read.watermark, read.state_rows) == (0, 0.0, None, 0)
 
 
-def test_each_progress_is_noted_once_and_an_outage_costs_nothing_but_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_noted_once_when_it_repeats_and_an_outage_costs_only_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[QueryProgress] = []
     failures: list[Exception] = [ServiceUnreachable("PostgreSQL is away")]
 

@@ -67,7 +67,7 @@ def test_record_is_to_blame_when_its_words_sound_like_an_outage(spark: Any, tmp_
     assert text in root_cause(failed)
 
 
-def test_schema_id_that_is_not_resolved_is_told_from_a_record_that_says_so(spark: Any, tmp_path: Path) -> None:
+def test_unresolved_schema_id_is_recognised_when_a_record_imitates_it(spark: Any, tmp_path: Path) -> None:
     from spark_jobs.spark.failures import UNRESOLVED, is_unresolved
 
     assert is_unresolved(failure_of(spark, tmp_path, f"{UNRESOLVED}: 7"))

@@ -51,21 +51,19 @@ def changed(**changes: Any) -> bytes:
     return json.dumps({**BID, **changes}).encode()
 
 
-def test_a_bid_without_a_key_is_archived_with_its_exact_amount(spark: Any) -> None:
+def test_bid_is_archived_with_its_exact_amount_when_it_has_no_key(spark: Any) -> None:
     (row,) = decoded(spark, [changed()])
     assert (row.fate, row.bid_id, row.amount) == ("archived", "b1", Decimal("12.34"))
     assert row.bid_time == datetime(2026, 11, 20, 5, 29, 59, 500_000)
 
 
 @pytest.mark.parametrize("amount", ["0.01", "9999999.99", "1e3", "12.340", "5"])
-def test_amounts_of_whole_cents_within_the_bounds_are_archived_however_they_are_written(
-    spark: Any, amount: str
-) -> None:
+def test_amount_is_archived_when_it_is_whole_cents_within_the_bounds(spark: Any, amount: str) -> None:
     (row,) = decoded(spark, [changed().replace(b"12.34", amount.encode())])
     assert (row.fate, row.amount) == ("archived", Decimal(amount))
 
 
-def test_every_hostile_bid_is_quarantined_for_its_reason(spark: Any) -> None:
+def test_bid_is_quarantined_for_its_reason_when_it_is_hostile(spark: Any) -> None:
     rng = random.Random(1)
     cases = [
         *producer.bad_messages(NOW, rng),
@@ -90,7 +88,7 @@ def rows(spark: Any, *found: tuple[Any, ...]) -> Any:
     return spark.createDataFrame(found, ROWS)
 
 
-def test_category_hours_keep_currencies_apart_and_add_up_exactly(spark: Any) -> None:
+def test_category_hours_add_up_exactly_when_currencies_differ(spark: Any) -> None:
     early, late = datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6)
     bids = [("toys", "EUR", "s", "b", "a", Decimal(cents) / 100, early) for cents in (10, 20, 999_999_999)]
     bids += [("toys", "USD", "s", "b", "a", Decimal("1.00"), early), ("toys", "EUR", "s", "b", "a", Decimal(1), late)]
@@ -106,14 +104,14 @@ def test_category_hours_keep_currencies_apart_and_add_up_exactly(spark: Any) -> 
     assert (declared["amount"], declared["amount_squared"]) == ("decimal(19,2)", "decimal(26,4)")
 
 
-def test_pair_hours_count_bids_of_a_bidder_with_a_seller(spark: Any) -> None:
+def test_pair_hours_count_bids_when_a_bidder_bids_on_a_seller(spark: Any) -> None:
     bids = [("toys", "EUR", seller, "b", "a", None, datetime(2026, 11, 20, 5)) for seller in ("s", "s", "t")]
     counted = aggregated("auction_bids", "pair_hours", rows(spark, *bids))
     found = {(r.bidder, r.seller): r.bids for r in counted.collect()}
     assert found == {("b", "s"): 2, ("b", "t"): 1}
 
 
-def test_own_auctions_are_those_whose_seller_bids(spark: Any) -> None:
+def test_auction_is_listed_when_its_seller_bids(spark: Any) -> None:
     from spark_jobs.transforms.auction_bids import own_auctions
 
     moment = datetime(2026, 11, 20, 5)
@@ -125,7 +123,7 @@ def test_own_auctions_are_those_whose_seller_bids(spark: Any) -> None:
     assert [tuple(r) for r in own_auctions(rows(spark, *bids)).collect()] == [("s", "a", 2, Decimal("3.00"), "EUR")]
 
 
-def test_generated_bids_hold_overbids_bursts_and_shill_pairs_in_every_hour() -> None:
+def test_every_hour_has_overbids_bursts_and_shill_pairs_when_bids_are_generated() -> None:
     rng = random.Random(3)
     bids = [producer._bid(NOW + timedelta(milliseconds=360 * n), rng) for n in range(10_000)]
     far_above = [b for b in bids if b["amount"] > 15 * producer.MEDIAN_BIDS[b["category"]]]
@@ -152,7 +150,7 @@ def learned(spark: Any, hours: list[tuple[Any, ...]], pairs: list[tuple[Any, ...
     return {tuple(row) for row in limits(views).collect()}
 
 
-def test_limits_are_four_deviations_above_the_mean_of_all_hours_where_there_are_enough_bids(spark: Any) -> None:
+def test_limit_is_four_deviations_above_the_mean_when_there_are_enough_bids(spark: Any) -> None:
     # 20 bids of 10 and 20 of 30 in two hours: mean 20, deviation 10.
     hours = [
         ("toys", "EUR", 20, Decimal(200), Decimal(2_000)),
@@ -166,7 +164,7 @@ def test_limits_are_four_deviations_above_the_mean_of_all_hours_where_there_are_
     }
 
 
-def test_bidders_in_a_burst_and_devoted_pairs_are_learned(spark: Any) -> None:
+def test_bidders_and_pairs_are_learned_when_they_are_in_a_burst_or_devoted(spark: Any) -> None:
     usual = [(f"b{n}", f"s{n % 7}", 1) for n in range(200)]
     burst = [("busy", f"s{n}", 4) for n in range(7)]
     pairs = [("friend", "s1", 6), ("friend", "s2", 5), ("own", "own", 9), ("split", "s1", 5), ("split", "s2", 6)]
@@ -178,7 +176,7 @@ def test_bidders_in_a_burst_and_devoted_pairs_are_learned(spark: Any) -> None:
     }
 
 
-def test_a_bid_breaks_each_rule_alone_and_all_together(spark: Any) -> None:
+def test_bid_breaks_its_rules_when_they_apply_alone_or_together(spark: Any) -> None:
     from include.pipelines.spec import Limit
     from spark_jobs.transforms.auction_bids import flags
 

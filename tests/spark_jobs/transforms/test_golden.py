@@ -58,7 +58,9 @@ def plain(rows: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_golden_messages_come_out_as_expected(spark: Any, name: str, request: pytest.FixtureRequest) -> None:
+def test_golden_messages_come_out_as_expected_when_they_are_decoded(
+    spark: Any, name: str, request: pytest.FixtureRequest
+) -> None:
     expected = GOLDEN / name / "expected.json"
     found = found_of(spark, name)
     if request.config.getoption("--write-golden"):
@@ -66,5 +68,5 @@ def test_golden_messages_come_out_as_expected(spark: Any, name: str, request: py
     assert found == json.loads(expected.read_text(encoding="utf-8"))
 
 
-def test_every_pipeline_with_golden_messages_is_declared() -> None:
+def test_pipeline_is_declared_when_it_has_golden_messages() -> None:
     assert {"auction_bids", "isp_hits", "nest_cameras", "wiki_changes"} <= set(PIPELINES)

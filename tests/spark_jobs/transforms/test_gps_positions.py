@@ -18,7 +18,7 @@ MESSAGE = (
 )
 
 
-def test_position_of_a_message_has_its_time_in_milliseconds_and_times_beyond_the_years_become_their_ends(
+def test_time_becomes_the_nearest_valid_one_when_a_position_s_is_beyond_the_years(
     spark: Any,
 ) -> None:
     from spark_jobs.transforms.gps_positions import positions
@@ -37,7 +37,7 @@ def test_position_of_a_message_has_its_time_in_milliseconds_and_times_beyond_the
     assert names == ["timestamp", "deviceId", "latitude", "longitude", "altitude", "speed", "accuracy"]
 
 
-def test_hourly_counts_count_positions_and_those_in_motion(spark: Any) -> None:
+def test_hourly_counts_count_positions_when_some_are_in_motion(spark: Any) -> None:
     from spark_jobs.transforms.gps_positions import counted_positions
 
     five, six = datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6)
@@ -49,7 +49,7 @@ def test_hourly_counts_count_positions_and_those_in_motion(spark: Any) -> None:
     assert counted.columns == ["deviceId", "window", "positions", "moving"]
 
 
-def test_imprecise_devices_are_those_with_more_than_half_imprecise_positions(spark: Any) -> None:
+def test_device_is_imprecise_when_more_than_half_of_its_positions_are(spark: Any) -> None:
     from spark_jobs.transforms.gps_positions import imprecise_devices
 
     moment = datetime(2026, 11, 20, 5)

@@ -18,7 +18,7 @@ def at(minute: int, second: int = 0) -> datetime:
     return datetime(2026, 11, 20, 5, minute, second)
 
 
-def test_hit_lies_in_both_windows_that_begin_two_minutes_past_every_fifth(spark: Any) -> None:
+def test_hit_lies_in_both_windows_when_they_overlap(spark: Any) -> None:
     rows = [("94103", "a", "u", at(2)), ("94103", "a", "u", at(1, 59)), (None, "a", "u", at(7))]
     counted = aggregated("isp_hits", "by_zip", spark.createDataFrame(rows, HITS))
     found = {(r.zipcode, r.window.start.strftime("%H:%M")): (r.hits, r.window.end) for r in counted.collect()}
@@ -33,7 +33,7 @@ def test_hit_lies_in_both_windows_that_begin_two_minutes_past_every_fifth(spark:
     assert counted.columns == ["zipcode", "window", "hits"]
 
 
-def test_hits_by_isp_are_those_of_a_day_in_utc(spark: Any) -> None:
+def test_hits_by_isp_are_those_of_a_utc_day_when_they_are_counted(spark: Any) -> None:
     rows = [("1", "a", "u", datetime(2026, 11, 20)), ("1", "a", None, datetime(2026, 11, 20, 23, 59, 59)),
             ("1", "a", "u", datetime(2026, 11, 21))]  # fmt: skip
     counted = aggregated("isp_hits", "by_isp", spark.createDataFrame(rows, HITS))
@@ -41,7 +41,7 @@ def test_hits_by_isp_are_those_of_a_day_in_utc(spark: Any) -> None:
     assert found == {20: 2, 21: 1}
 
 
-def test_counts_go_to_the_topic_of_their_half_of_the_country(spark: Any) -> None:
+def test_counts_go_to_their_half_of_the_country_when_they_are_sent(spark: Any) -> None:
     from spark_jobs.transforms.isp_hits import regional_messages
 
     window = (at(2), at(12))
@@ -55,14 +55,14 @@ def test_counts_go_to_the_topic_of_their_half_of_the_country(spark: Any) -> None
     assert found[""][0] == "isp-hits-east"
 
 
-def test_users_of_a_zip_code_are_counted_once_each_and_unknown_ones_not_at_all(spark: Any) -> None:
+def test_users_are_counted_once_when_they_repeat_and_not_at_all_when_unknown(spark: Any) -> None:
     from spark_jobs.transforms.isp_hits import users_by_zip
 
     rows = [("1", "a", "u", at(1)), ("1", "a", "u", at(2)), ("1", "a", "v", at(3)), ("1", "a", None, at(4))]
     assert [tuple(r) for r in users_by_zip(spark.createDataFrame(rows, HITS)).collect()] == [("1", 2, 4)]
 
 
-def test_totals_count_all_hits_whenever_they_were(spark: Any) -> None:
+def test_totals_count_all_hits_when_times_differ(spark: Any) -> None:
     rows = spark.createDataFrame(
         [("1", "a", "u", at(2)), ("1", "b", "u", at(2) + timedelta(days=200)), ("2", "a", "v", at(3))], HITS
     )
@@ -70,7 +70,7 @@ def test_totals_count_all_hits_whenever_they_were(spark: Any) -> None:
     assert {tuple(row) for row in aggregated("isp_hits", "isp_totals", rows).collect()} == {("a", 2), ("b", 1)}
 
 
-def test_rows_lie_in_the_declared_windows(spark: Any) -> None:
+def test_rows_lie_in_the_declared_windows_when_they_are_counted(spark: Any) -> None:
     from include.pipelines import load_pipeline
 
     for view in load_pipeline("isp_hits").views:

@@ -25,7 +25,7 @@ def row(
     return (device, online, (person,), moment, "n", "w", "s", None, moment, 0, offset, 0)
 
 
-def test_sightings_keep_rows_with_a_person_and_a_known_place(spark: Any) -> None:
+def test_row_is_a_sighting_when_person_and_place_are_known(spark: Any) -> None:
     from spark_jobs.transforms.nest_cameras import sightings
 
     archive = spark.createDataFrame(
@@ -36,7 +36,7 @@ def test_sightings_keep_rows_with_a_person_and_a_known_place(spark: Any) -> None
     assert [tuple(r) for r in found] == [("a", "00501")]
 
 
-def test_hourly_counts_put_the_full_hour_into_the_next_window(spark: Any) -> None:
+def test_next_window_is_used_when_a_sighting_is_at_the_full_hour(spark: Any) -> None:
     times = [datetime(2026, 11, 20, 5, 0), datetime(2026, 11, 20, 5, 59, 59), datetime(2026, 11, 20, 6, 0)]
     sightings = spark.createDataFrame([("94103", t) for t in times], "zip_code STRING, event_time TIMESTAMP")
     counted = aggregated("nest_cameras", "hourly_counts", sightings)
@@ -45,7 +45,7 @@ def test_hourly_counts_put_the_full_hour_into_the_next_window(spark: Any) -> Non
     assert counted.columns == ["zip_code", "window", "count"]
 
 
-def test_offline_cameras_are_those_whose_last_state_is_offline(spark: Any) -> None:
+def test_camera_is_offline_when_its_last_state_is(spark: Any) -> None:
     from spark_jobs.transforms.nest_cameras import offline_cameras
 
     archive = spark.createDataFrame(
@@ -61,7 +61,7 @@ def test_offline_cameras_are_those_whose_last_state_is_offline(spark: Any) -> No
     assert [r.device_id for r in offline_cameras(archive).collect()] == ["gone"]
 
 
-def test_content_hash_ignores_order_and_sees_every_change(spark: Any) -> None:
+def test_content_hash_changes_only_when_values_do(spark: Any) -> None:
     from spark_jobs.archive.content_hash import content_hash, row_hashes, sums
 
     schema = "a STRING, b STRUCT<c: INT, d: INT>, e TIMESTAMP"

@@ -67,14 +67,14 @@ def change(**changes: object) -> bytes:
         ("null_value", None),
     ],
 )
-def test_message_is_quarantined_with_its_reason(spark: Any, reason: str, value: bytes | None) -> None:
+def test_message_is_quarantined_with_its_reason_when_it_is_bad(spark: Any, reason: str, value: bytes | None) -> None:
     row = decoded(spark, [value])[0]
     assert (row.fate, row.reason) == ("quarantined", reason)
     assert row.value == value
     assert row.detail
 
 
-def test_message_of_a_neighbour_is_quarantined(spark: Any) -> None:
+def test_message_is_quarantined_when_it_is_a_neighbour_s(spark: Any) -> None:
     import random
 
     from include.producing.messages import nest_cameras
@@ -83,12 +83,12 @@ def test_message_of_a_neighbour_is_quarantined(spark: Any) -> None:
     assert (row.fate, row.reason) == ("quarantined", "required_missing")
 
 
-def test_user_of_255_bytes_is_archived(spark: Any) -> None:
+def test_user_is_archived_when_the_name_has_255_bytes(spark: Any) -> None:
     assert decoded(spark, [change(user="é" * 127 + "x")])[0].fate == "archived"
 
 
 @pytest.mark.parametrize("field", ["server_name", "user", "title"])
-def test_every_naughty_string_is_archived_as_it_is_or_quarantined_whole(spark: Any, field: str) -> None:
+def test_string_is_archived_unchanged_or_quarantined_whole_when_it_is_naughty(spark: Any, field: str) -> None:
     import re
 
     from include.lake import SAFE_VALUE
@@ -107,7 +107,7 @@ def test_every_naughty_string_is_archived_as_it_is_or_quarantined_whole(spark: A
     assert fates["archived"] > 0
 
 
-def test_edits_are_changes_of_text_by_a_known_user(spark: Any) -> None:
+def test_change_is_an_edit_when_a_known_user_changed_text(spark: Any) -> None:
     from spark_jobs.transforms.wiki_changes import edits
 
     rows = [
@@ -123,7 +123,7 @@ def test_edits_are_changes_of_text_by_a_known_user(spark: Any) -> None:
     assert sorted(map(tuple, found)) == [("a", False), ("b", True), ("c", False)]
 
 
-def test_user_edits_put_the_tenth_minute_into_the_next_window(spark: Any) -> None:
+def test_next_window_is_used_when_an_edit_is_at_the_tenth_minute(spark: Any) -> None:
     times = [datetime(2026, 11, 20, 5, 0), datetime(2026, 11, 20, 5, 9, 59), datetime(2026, 11, 20, 5, 10)]
     rows = [("edit", "a", False, moment) for moment in times] + [("edit", "a", True, times[0])]
     counted = aggregated("wiki_changes", "user_edits", spark.createDataFrame(rows, ARCHIVE_DDL))

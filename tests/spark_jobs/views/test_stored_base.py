@@ -50,7 +50,9 @@ def location(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_micro_batch_reads_the_files_of_its_own_days_only(spark: Any, location: Path, tmp_path: Path) -> None:
+def test_only_its_own_days_are_read_when_a_micro_batch_reads_the_base(
+    spark: Any, location: Path, tmp_path: Path
+) -> None:
     there = tmp_path / "base"
     shutil.copytree(location, there)
     base = StoredBase(spark, VIEW, str(there))
@@ -68,21 +70,21 @@ def test_micro_batch_reads_the_files_of_its_own_days_only(spark: Any, location: 
     assert added(spark, base, [("94103", BEGIN + timedelta(days=DAYS), 3)]) == {("94103", "2025-03-02T00"): 3}
 
 
-def test_micro_batches_over_several_days_one_after_the_other_add_each_to_its_base(spark: Any, location: Path) -> None:
+def test_each_micro_batch_adds_to_its_base_when_several_have_several_days(spark: Any, location: Path) -> None:
     base = StoredBase(spark, VIEW, str(location))
     for day in (3, 4, 3):
         two = [("94103", BEGIN + timedelta(days=day + more, hours=5), 1) for more in range(2)]
         assert sorted(added(spark, base, two).values()) == [101 + day, 102 + day]
 
 
-def test_view_in_complete_mode_gets_the_keys_of_the_whole_base(spark: Any, location: Path) -> None:
+def test_keys_of_the_whole_base_are_kept_when_a_view_is_in_complete_mode(spark: Any, location: Path) -> None:
     complete = StoredBase(spark, replace(VIEW, mode="complete"), str(location))
     sums = added(spark, complete, [("94103", BEGIN + timedelta(hours=5), 1)])
     assert len(sums) == DAYS
     assert sums["94103", "2025-01-01T05"] == 101
 
 
-def test_base_that_was_written_without_days_counts_as_before(spark: Any, tmp_path: Path) -> None:
+def test_base_counts_as_before_when_it_was_written_without_days(spark: Any, tmp_path: Path) -> None:
     at = BEGIN + timedelta(hours=5)
     keyed(spark, [("94103", at, 7)]).drop("day").write.parquet(str(tmp_path / "old"))
     base = StoredBase(spark, VIEW, str(tmp_path / "old"))
@@ -90,7 +92,7 @@ def test_base_that_was_written_without_days_counts_as_before(spark: Any, tmp_pat
     assert base.every().count() == 1
 
 
-def test_base_of_an_empty_history_adds_nothing(spark: Any, tmp_path: Path) -> None:
+def test_nothing_is_added_when_the_history_is_empty(spark: Any, tmp_path: Path) -> None:
     StoredBase.write(keyed(spark, []), str(tmp_path / "empty"))
     base = StoredBase(spark, VIEW, str(tmp_path / "empty"))
     assert added(spark, base, [("94103", BEGIN, 1)]) == {("94103", "2025-01-01T00"): 1}

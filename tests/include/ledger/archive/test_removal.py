@@ -39,7 +39,7 @@ def test_batch_is_settled_only_when_all_its_offsets_lie_in_registered_intervals(
     assert removal.settled_batches(pipeline, DAY, ("archived",)) == {}
 
 
-def test_removed_offsets_are_read_from_intervals_and_no_file_of_theirs_is_named(pipeline: str) -> None:
+def test_offsets_are_read_from_intervals_and_no_file_is_named_when_they_were_removed(pipeline: str) -> None:
     first, second = register(pipeline, 0, 0, 10), register(pipeline, 1, 10, 20)
     batches = [commit(pipeline, 0, 0, 4, archived=2), commit(pipeline, 1, 4, 6, empty=2)]
     batches += [commit(pipeline, 2, 6, 12, archived=2)]
@@ -56,7 +56,7 @@ def test_removed_offsets_are_read_from_intervals_and_no_file_of_theirs_is_named(
     assert [(h.interval_id, h.ranges) for h in found] == [(first, (span(0, 10),)), (second, (span(10, 12),))]
 
 
-def test_removed_offsets_outside_of_registered_intervals_are_an_error(pipeline: str) -> None:
+def test_removed_offsets_are_an_error_when_no_registered_interval_has_them(pipeline: str) -> None:
     register(pipeline, 0, 0, 10)
     with pytest.raises(TidemarkError, match=r"events-0 \[5, 12\)"):
         holdings.holdings(pipeline, "no_table", [span(5, 12)])

@@ -52,7 +52,7 @@ def next_of(lease: writers.Lease) -> Unsent:
     return unsent
 
 
-def test_micro_batches_are_sent_together_up_to_a_number_of_rows_and_a_large_one_alone(lease: writers.Lease) -> None:
+def test_micro_batches_are_sent_together_up_to_a_number_of_rows_when_they_are_small(lease: writers.Lease) -> None:
     most = row_outputs.MOST_ROWS
     first, second, large, last = archive(lease.pipeline, 10, most - 10, 3 * most, 5)
     sent = []
@@ -67,7 +67,7 @@ def test_micro_batches_are_sent_together_up_to_a_number_of_rows_and_a_large_one_
     assert row_outputs.states(lease.pipeline, ["other"])[0].behind == 4
 
 
-def test_incarnations_of_a_topic_are_not_sent_together(lease: writers.Lease) -> None:
+def test_incarnations_are_not_sent_together_when_a_topic_was_recreated(lease: writers.Lease) -> None:
     (old,) = archive(lease.pipeline, 5)
     (new,) = archive(lease.pipeline, 7, topic_id="another")
     unsent = next_of(lease)
@@ -78,7 +78,7 @@ def test_incarnations_of_a_topic_are_not_sent_together(lease: writers.Lease) -> 
     assert [each.topic_id for each in unsent.ranges] == ["another"]
 
 
-def test_replay_that_commits_behind_a_micro_batch_is_not_passed_over(lease: writers.Lease) -> None:
+def test_replay_is_not_passed_over_when_it_commits_after_a_micro_batch(lease: writers.Lease) -> None:
     with session() as ledger:
         # It takes its number first and commits later than the micro-batch.
         replay = MicroBatch(pipeline=lease.pipeline, query=REPLAY, query_id=lease.pipeline, batch_id=0, token=0)
@@ -95,7 +95,7 @@ def test_replay_that_commits_behind_a_micro_batch_is_not_passed_over(lease: writ
     assert row_outputs.next_unsent(lease.pipeline, "out") is None
 
 
-def test_position_moves_only_under_the_lease_and_with_what_was_refused(lease: writers.Lease) -> None:
+def test_position_moves_with_the_refused_rows_only_when_the_lease_is_held(lease: writers.Lease) -> None:
     archive(lease.pipeline, 5)
     unsent = next_of(lease)
     refused = [Refused("events", 0, 3, 0, "too_large", "a message of 9 bytes")]

@@ -82,7 +82,7 @@ def test_rows_are_in_both_places_when_each_is_asked_for_in_a_transaction_of_its_
     assert (paths, removal.removed_ranges(pipeline, [span(0, 10)])) == (landed(pipeline), [span(0, 10)])
 
 
-def test_next_transaction_of_the_connection_is_an_ordinary_one(pipeline: str) -> None:
+def test_next_transaction_is_an_ordinary_one_when_a_snapshot_has_ended(pipeline: str) -> None:
     snapshots.rows_of_ranges(pipeline, "no_table", [span(0, 10)])
     with session() as ledger:
         assert ledger.connection().get_isolation_level() == "READ COMMITTED"

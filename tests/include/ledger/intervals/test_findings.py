@@ -59,7 +59,7 @@ def test_range_keeps_its_incarnation_when_it_comes_back_from_json() -> None:
     assert [each.topic_id for each in back.ranges] == ["id"]
 
 
-def test_validation_names_what_failed_as_the_contract_does() -> None:
+def test_validation_names_failures_as_the_contract_does_when_some_failed() -> None:
     assert Validation(False, "suite", (MET, FAILED)).as_verdict() == {
         "success": False,
         "suite": "suite",
@@ -96,7 +96,7 @@ def test_expectation_without_a_severity_is_a_failure_when_an_earlier_version_kep
     assert not validation.waits
 
 
-def test_findings_of_an_earlier_version_are_read() -> None:
+def test_findings_are_read_when_an_earlier_version_wrote_them() -> None:
     kept = {"reconciliation": {"matched": 1, "pending": 0, "late": 0, "unexplained": 2}, "records": {"in_ranges": 3}}
     build = findings_of(kept).build
     assert build is not None

@@ -74,7 +74,7 @@ def execute(connection: Connection, statement: str, **values: object) -> list[An
     return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def test_each_attempt_has_one_build_and_those_that_passed_are_published(connection: Connection) -> None:
+def test_each_attempt_has_one_build_and_passed_ones_are_published_when_migrated(connection: Connection) -> None:
     builds = "SELECT attempt_id, published_at IS NOT NULL, registering_at IS NOT NULL FROM builds ORDER BY id"
     assert execute(connection, builds) == [(1, True, False), (2, False, True)]
     unlinked = "SELECT count(*) FROM revisions r WHERE build_id IS NULL"
@@ -90,7 +90,9 @@ def test_what_an_attempt_built_first_is_discarded_when_it_was_built_twice(connec
     ]
 
 
-def test_registration_that_was_begun_is_an_intent_with_points_drops_and_kept_revisions(connection: Connection) -> None:
+def test_intent_has_points_drops_and_kept_revisions_when_a_begun_registration_is_migrated(
+    connection: Connection,
+) -> None:
     (changes,) = execute(connection, "SELECT changes FROM builds WHERE attempt_id = 2")[0]
     named = {part: [(each["revision"], each["partition"]) for each in each_part] for part, each_part in changes.items()}
     assert named == {"points": [("r3", "date=3/i")], "drops": [("r1", "date=1/i")], "kept": [("r3", "date=2/i")]}

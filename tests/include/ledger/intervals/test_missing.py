@@ -52,14 +52,14 @@ def unpinned(offsets: int) -> MissingIntervals:
     return MissingIntervals(hour(0).to_time, hour(FAR).from_time, offsets, None)
 
 
-def test_first_offsets_of_a_topic_partition_that_was_added_are_missing(pipeline: str) -> None:
+def test_first_offsets_are_missing_when_a_topic_partition_was_added(pipeline: str) -> None:
     archive(pipeline, 0, span(0, 0, 12), span(1, 0, 7))
     build(pipeline, 0, span(0, 0, 10))
     build(pipeline, FAR, span(0, 10, 12), span(1, 5, 7))
     assert missing_intervals(pipeline) == [unpinned(5)]
 
 
-def test_first_offsets_of_a_topic_that_joined_are_missing_from_where_its_archive_begins(pipeline: str) -> None:
+def test_first_offsets_are_missing_from_the_archive_s_beginning_when_a_topic_joined(pipeline: str) -> None:
     archive(pipeline, 0, span(0, 0, 12), span(0, 3, 9, JOINED))
     build(pipeline, 0, span(0, 0, 10))
     build(pipeline, FAR, span(0, 10, 12), span(0, 7, 9, JOINED))
@@ -82,7 +82,7 @@ def test_nothing_is_missing_of_what_came_later_when_it_is_pinned_from_its_beginn
     assert completeness(pipeline).complete_until == hour(FAR).to_time
 
 
-def test_archive_of_a_topic_created_again_says_nothing_about_where_the_one_before_began(pipeline: str) -> None:
+def test_earlier_topic_s_beginning_is_not_derived_when_it_was_created_again(pipeline: str) -> None:
     archive(pipeline, 0, span(0, 20, 30))
     build(pipeline, FAR, span(0, 20, 30))
     assert missing_intervals(pipeline) == []
@@ -93,7 +93,7 @@ def test_archive_of_a_topic_created_again_says_nothing_about_where_the_one_befor
     assert missing_intervals(pipeline) == []
 
 
-def test_status_and_doctor_tell_them_with_the_command_that_builds_the_first(postgres: Home) -> None:
+def test_status_and_doctor_show_the_command_when_intervals_are_missing(postgres: Home) -> None:
     name = "isp_hits"
     archive(name, 0, span(0, 0, 12), span(1, 0, 7))
     build(name, 0, span(0, 0, 10))

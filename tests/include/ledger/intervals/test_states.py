@@ -17,7 +17,7 @@ def test_registered_revision_stays_registered_when_anything_but_a_registration_a
 
 
 @pytest.mark.parametrize("after", sorted(set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED}))
-def test_revision_that_is_being_registered_cannot_be_given_up(after: RevisionState) -> None:
+def test_revision_cannot_be_given_up_when_it_is_being_registered(after: RevisionState) -> None:
     with pytest.raises(TidemarkError, match="is registering"):
         check_transition("r1", RevisionState.REGISTERING, after)
 
@@ -29,12 +29,12 @@ def test_nothing_is_registered_when_its_intent_was_not_noted(before: RevisionSta
 
 
 @pytest.mark.parametrize("before", [*sorted(RETIRED), RevisionState.REMOVED])
-def test_revision_without_its_files_is_never_registered_again(before: RevisionState) -> None:
+def test_revision_is_never_registered_again_when_its_files_are_gone(before: RevisionState) -> None:
     with pytest.raises(TidemarkError):
         check_transition("r1", before, RevisionState.REGISTERING)
 
 
-def test_state_may_be_noted_twice() -> None:
+def test_state_stays_when_it_is_noted_twice() -> None:
     refused = []
     for state in RevisionState:
         try:

@@ -31,7 +31,7 @@ def record(pipeline: str, number: int, replay: LandedReplay) -> None:
     quarantine.record_replay(pipeline, number, replay, by="test", decoder_version="1", seconds=0.5)
 
 
-def test_replay_is_committed_whole_and_its_records_are_known(pipeline: str) -> None:
+def test_records_are_known_as_replayed_when_a_replay_is_committed(pipeline: str) -> None:
     assert quarantine.next_replay(pipeline) == 0
     record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
     assert quarantine.next_replay(pipeline) == 1
@@ -60,7 +60,7 @@ def test_failure_is_recorded_again_only_when_it_differs(pipeline: str) -> None:
         assert ledger.scalar(notes) == 2
 
 
-def test_replay_is_refused_while_another_decides(postgres: Home, pipeline: str) -> None:
+def test_replay_is_refused_when_another_decision_is_under_way(postgres: Home, pipeline: str) -> None:
     with quarantine.deciding(pipeline):
         assert quarantine.is_being_decided(pipeline)
         with pytest.raises(AnotherWriter, match="under way"), quarantine.deciding(pipeline, timedelta(0)):

@@ -89,7 +89,7 @@ def test_lease_stays_with_a_living_driver_when_the_clock_steps(
 
 
 @pytest.mark.parametrize("elsewhere", ["container of the same name", "boot of before", "host"])
-def test_lease_stays_with_a_driver_that_cannot_be_seen_from_here(
+def test_lease_stays_with_its_driver_when_it_cannot_be_seen_from_here(
     pipeline: str, driver: subprocess.Popen[bytes], impatient: None, elsewhere: str
 ) -> None:
     here = ProcessIdentity.of(driver.pid)

@@ -59,7 +59,7 @@ def at_once(*calls: Callable[[], Question]) -> list[Question | UsageError]:
         return list(threads.map(run, calls))
 
 
-def test_question_holds_build_suite_and_warnings_with_examples_until_it_is_decided(pipeline: str) -> None:
+def test_question_holds_build_suite_and_warnings_when_it_is_undecided(pipeline: str) -> None:
     question = ask(pipeline)
     assert approvals.last_of_interval(pipeline, hour()) == question
     assert (question.pipeline, question.interval, question.suite, question.decision) == (
@@ -76,7 +76,7 @@ def test_question_holds_build_suite_and_warnings_with_examples_until_it_is_decid
     assert approvals.last_of_build(question.build) == decided
 
 
-def test_same_question_is_asked_once_and_its_decision_stays(pipeline: str) -> None:
+def test_question_is_asked_once_and_its_decision_stays_when_it_is_repeated(pipeline: str) -> None:
     question = ask(pipeline)
     decided = approvals.decide(question.id, approved=True, by="ada", reason="a holiday")
     assert approvals.ask(question.build, "suite-1", (replace(WARNED, words="kind is a or b"),)) == decided
@@ -134,7 +134,7 @@ def test_one_of_two_decides_when_one_approves_and_the_other_refuses_at_once(pipe
     assert f"by {decision(decided).by} before" in str(refused)
 
 
-def test_first_of_two_approvals_at_once_is_kept_and_both_are_told_whose_it_is(pipeline: str) -> None:
+def test_first_approval_is_kept_and_named_to_both_when_two_come_at_once(pipeline: str) -> None:
     question = ask(pipeline)
     outcomes = at_once(
         *(
@@ -146,7 +146,7 @@ def test_first_of_two_approvals_at_once_is_kept_and_both_are_told_whose_it_is(pi
     assert decision(approvals.last_of_build(question.build)).reason in ("says ada", "says bob")
 
 
-def test_two_publications_at_once_ask_one_question(pipeline: str) -> None:
+def test_one_question_is_asked_when_two_publish_at_once(pipeline: str) -> None:
     attempt = begin_attempt(pipeline)
     note_build(attempt)
     build = attempts.load_attempt(attempt).build
@@ -155,7 +155,7 @@ def test_two_publications_at_once_ask_one_question(pipeline: str) -> None:
     assert asked[0] == asked[1] == approvals.last_of_build(build)
 
 
-def test_nothing_is_asked_about_an_interval_that_was_built_again(pipeline: str) -> None:
+def test_nothing_is_asked_when_the_interval_was_built_again(pipeline: str) -> None:
     question = ask(pipeline)
     note_build(begin_attempt(pipeline))
     assert approvals.last_of_interval(pipeline, hour()) is None
@@ -174,7 +174,7 @@ def test_question_and_its_files_stay_when_what_is_registered_is_built_again_to_b
     assert [each.attempt for each in due] == [rebuilt]
 
 
-def test_what_is_registered_stays_while_a_later_build_waits(pipeline: str) -> None:
+def test_registered_revisions_stay_when_a_later_build_waits(pipeline: str) -> None:
     first = begin_attempt(pipeline)
     built = note_build(first)
     register(first, built)
@@ -187,7 +187,7 @@ def test_what_is_registered_stays_while_a_later_build_waits(pipeline: str) -> No
     assert validation.failed == (WARNED,)
 
 
-def test_files_stay_as_long_as_somebody_is_asked_about_them(pipeline: str) -> None:
+def test_files_stay_when_a_question_about_them_is_open(pipeline: str) -> None:
     def due() -> list[int]:
         return [each.attempt for each in revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650))]
 

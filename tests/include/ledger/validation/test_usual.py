@@ -26,7 +26,7 @@ def registered(pipeline: str, number: int, *, rows: int, newest: str | None) -> 
         row.files = {"a.parquet": {"event_time": ["2026-11-20T05:00:00.000000Z", newest]} if newest else {}}
 
 
-def test_rows_and_age_of_the_newest_are_those_of_registered_intervals_before_newest_first(pipeline: str) -> None:
+def test_rows_and_age_are_those_of_earlier_registered_intervals_when_bounds_are_computed(pipeline: str) -> None:
     registered(pipeline, 0, rows=10, newest="2026-11-20T05:59:30.500000Z")
     registered(pipeline, 1, rows=20, newest=None)
     # Built, and not registered; and one that is not before.
@@ -52,7 +52,7 @@ def test_latest_intervals_are_looked_at_when_there_are_many(pipeline: str, monke
     assert [each.rows for each in past_intervals(pipeline, pipeline, hour(4).from_time)] == [13, 12]
 
 
-def test_failed_interval_is_not_usual(pipeline: str) -> None:
+def test_interval_is_not_usual_when_it_failed(pipeline: str) -> None:
     attempt = begin_attempt(pipeline, hour(0))
     note_build(attempt)
     attempts.end_attempt(attempt, 2, {})

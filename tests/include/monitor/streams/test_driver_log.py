@@ -44,7 +44,7 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
     settings.cache_clear()
 
 
-def test_secrets_of_the_settings_are_masked_wherever_they_stand(tmp_path: Path, secrets: list[str]) -> None:
+def test_secret_of_the_settings_is_masked_when_a_line_has_it(tmp_path: Path, secrets: list[str]) -> None:
     log = tmp_path / "driver.log"
     log.write_text("".join(f"before {each} after\nx={each}\n{{'k': '{each}'}}\n" for each in secrets))
     shown = "\n".join(driver_log(launched(log)).lines)
@@ -64,7 +64,7 @@ def test_secrets_of_the_settings_are_masked_wherever_they_stand(tmp_path: Path, 
         "AWS_ACCESS_KEY=canary",
     ],
 )
-def test_what_is_named_like_a_secret_is_masked(tmp_path: Path, line: str) -> None:
+def test_value_is_masked_when_its_name_is_like_a_secret_s(tmp_path: Path, line: str) -> None:
     log = tmp_path / "driver.log"
     log.write_text(line)
     (shown,) = driver_log(launched(log)).lines
@@ -72,7 +72,7 @@ def test_what_is_named_like_a_secret_is_masked(tmp_path: Path, line: str) -> Non
     assert "********" in shown
 
 
-def test_control_characters_are_removed_and_long_lines_cut(tmp_path: Path) -> None:
+def test_control_characters_are_removed_and_lines_cut_when_they_are_shown(tmp_path: Path) -> None:
     log = tmp_path / "driver.log"
     log.write_bytes(b"\x1b[31mred\x1b[0m \xe2\x80\xaeturned\x00\n" + b"x" * 5000 + b"\n\xff\xfe\n")
     first, second, _ = driver_log(launched(log)).lines
@@ -90,6 +90,6 @@ def test_only_the_end_is_read_when_a_log_is_large(tmp_path: Path) -> None:
     assert lines[-1] == "line 99999"
 
 
-def test_missing_log_is_told_instead_of_lines(tmp_path: Path) -> None:
+def test_note_replaces_the_lines_when_the_log_is_missing(tmp_path: Path) -> None:
     assert "cannot be read" in driver_log(launched(tmp_path / "gone.log")).note
     assert driver_log(None).note

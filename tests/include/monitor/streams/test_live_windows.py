@@ -26,7 +26,7 @@ def windows() -> LiveWindows:
     return LiveWindows(BY_ZIP)
 
 
-def test_last_value_of_a_key_counts_and_null_deletes_it() -> None:
+def test_last_value_counts_when_a_key_has_several_and_null_deletes_it() -> None:
     live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
     live.note(key(BEGIN, zipcode="10001"), value(1, hits=3))
     live.note(key(BEGIN, zipcode="10001"), value(2, hits=8))
@@ -39,7 +39,7 @@ def test_last_value_of_a_key_counts_and_null_deletes_it() -> None:
     assert [(row.key, row.value, row.width) for row in rows] == [(("10001",), "8", WIDTH), (("20002",), "4", WIDTH / 2)]
 
 
-def test_each_window_has_its_sum_and_only_the_newest_ones_stay() -> None:
+def test_only_the_newest_windows_stay_with_their_sums_when_more_come() -> None:
     live = windows()
     for number in range(WINDOWS + 3):
         live.note(key(BEGIN + number * timedelta(minutes=5), zipcode="10001"), value(1, hits=number))
@@ -53,7 +53,7 @@ def test_each_window_has_its_sum_and_only_the_newest_ones_stay() -> None:
     assert live.newest_full(BEGIN) == (last, last + timedelta(minutes=10))
 
 
-def test_view_without_a_window_has_one_that_holds_all_its_keys_for_ever() -> None:
+def test_one_window_holds_all_keys_when_a_view_has_none() -> None:
     declared = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
     live = LiveWindows(declared)
     for number in range(WINDOWS + 3):
@@ -66,7 +66,7 @@ def test_view_without_a_window_has_one_that_holds_all_its_keys_for_ever() -> Non
     assert len(live.values[EVER]) == WINDOWS + 3
 
 
-def test_decimals_are_summed_exactly_and_hostile_keys_are_cleaned() -> None:
+def test_sums_are_exact_and_keys_cleaned_when_values_are_decimals_and_keys_hostile() -> None:
     pipeline = load_pipeline("auction_bids")
     live, at = LiveWindows(pipeline.views[0]), (BEGIN, BEGIN + timedelta(minutes=10))
     for currency in ("EUR", "CHF"):
@@ -76,6 +76,6 @@ def test_decimals_are_summed_exactly_and_hostile_keys_are_cleaned() -> None:
     assert live.top(at, "amount")[0].key == ("[31mred", "CHF")
 
 
-def test_nothing_is_shown_before_anything_was_written() -> None:
+def test_nothing_is_shown_when_nothing_was_written() -> None:
     assert windows().newest_full(BEGIN) is None
     assert windows().distribution("hits") == ()

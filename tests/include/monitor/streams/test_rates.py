@@ -13,7 +13,7 @@ FIRST = QueryProgress(
 )
 
 
-def test_lines_lie_in_their_frame_and_share_a_scale() -> None:
+def test_lines_lie_in_their_frame_and_share_a_scale_when_they_are_drawn() -> None:
     told = [replace(FIRST, at=FIRST.at + timedelta(seconds=2 * n), input_rate=50.0 * n) for n in range(5)]
     plot = query_rates("archive", told).rates
     assert plot is not None
@@ -24,25 +24,25 @@ def test_lines_lie_in_their_frame_and_share_a_scale() -> None:
     assert plot.summary == "Records per second: arriving 200, worked off 200; at most 200"
 
 
-def test_nothing_is_drawn_of_one_point() -> None:
+def test_nothing_is_drawn_when_there_is_one_point() -> None:
     rates = query_rates("archive", [FIRST])
     assert (rates.rates, rates.durations) == (None, None)
 
 
-def test_parts_fill_the_bar_and_small_ones_are_summed_up() -> None:
+def test_parts_fill_the_bar_when_small_ones_are_summed_up() -> None:
     parts = {f"part{n}": 0.1 * (n + 1) for n in range(9)}
     drawn = query_rates("archive", [replace(FIRST, parts=parts)]).parts
     assert [part.name for part in drawn] == ["part8", "part7", "part6", "part5", "part4", "other parts"]
     assert abs(sum(part.width for part in drawn) - WIDTH) < 0.1
 
 
-def test_parts_are_those_of_the_last_micro_batch_with_data() -> None:
+def test_parts_are_of_the_last_micro_batch_with_data_when_later_ones_have_none() -> None:
     idle = replace(FIRST, at=FIRST.at + timedelta(seconds=10), input_rows=0, parts={"latestOffset": 0.01}, seconds=0.01)
     rates = query_rates("archive", [FIRST, idle])
     assert [part.name for part in rates.parts] == ["addBatch", "walCommit"]
     assert rates.seconds == 1.0
 
 
-def test_watermark_delay_is_counted_from_the_micro_batch() -> None:
+def test_delay_is_counted_from_the_micro_batch_when_there_is_a_watermark() -> None:
     late = replace(FIRST, watermark=FIRST.at - timedelta(hours=1))
     assert query_rates("hourly_counts", [late]).watermark_delay == 3600

@@ -136,7 +136,7 @@ STUCK = replace(KNOWN, committed_at=ago(1200))
         (KNOWN, BrokerView(error="Kafka at h:1: refused"), "bad", "Kafka at h:1: refused."),
     ],
 )
-def test_sentence_says_what_ledger_and_broker_tell(
+def test_sentence_fits_when_ledger_and_broker_report_a_state(
     known: StreamOverview, broker: BrokerView, tone: str, sentence: str
 ) -> None:
     state = assess(PIPELINE, known, broker)

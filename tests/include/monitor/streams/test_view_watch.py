@@ -25,7 +25,7 @@ def client(in_process: Home) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_view_is_shown_per_window_and_key_and_follows_its_topic(client: httpx.Client) -> None:
+def test_view_follows_its_topic_per_window_and_key_when_it_is_watched(client: httpx.Client) -> None:
     def shown(**query: str) -> Any:
         return client.get(PLACE, params={**query, "format": "json"}).json()
 

@@ -38,7 +38,7 @@ def client(postgres: Home) -> Iterator[httpx.Client]:
         yield opened
 
 
-def test_page_tells_the_newest_windows_with_their_state_and_escapes_keys(client: httpx.Client) -> None:
+def test_newest_windows_have_their_state_and_escaped_keys_when_a_page_is_opened(client: httpx.Client) -> None:
     text = client.get(PAGE).text
     assert HOSTILE not in text
     assert "&lt;script&gt;" in text
@@ -50,14 +50,14 @@ def test_page_tells_the_newest_windows_with_their_state_and_escapes_keys(client:
     assert (told["proved_until"], told["proved_below"], told["name"]) == (None, "", "live.isp_hits_by_zip")
 
 
-def test_page_of_a_key_tells_all_of_its_windows(client: httpx.Client) -> None:
+def test_all_windows_of_a_key_are_shown_when_it_is_named(client: httpx.Client) -> None:
     told = client.get(PAGE, params={"format": "json", "column": "zipcode", "key": "1"}).json()
     assert [(row["key"], row["start"]) for row in told["rows"]] == [(["1"], "2026-11-11T05:02:00Z")]
     nothing = client.get(PAGE, params={"column": "zipcode", "key": "' OR 1=1 --"})
     assert "No window has this key" in nothing.text
 
 
-def test_page_of_a_total_tells_its_largest_keys_without_a_window(client: httpx.Client) -> None:
+def test_largest_keys_are_shown_without_a_window_when_the_view_is_a_total(client: httpx.Client) -> None:
     pipeline = load_pipeline("isp_hits")
     view = next(each for each in pipeline.views if each.name == "zip_totals")
     page = PAGE.replace("by_zip", view.name)
@@ -78,7 +78,7 @@ def test_page_of_a_total_tells_its_largest_keys_without_a_window(client: httpx.C
     assert '<th scope="col">window</th>' not in text
 
 
-def test_page_refuses_what_it_does_not_have(client: httpx.Client) -> None:
+def test_page_is_refused_when_it_does_not_exist(client: httpx.Client) -> None:
     assert client.get(PAGE, params={"column": "hits; DROP TABLE x", "key": "1"}).status_code == 422
     assert client.get("/pipelines/isp_hits/views/none/answer").status_code == 404
     assert "does not serve this view" in client.get("/pipelines/nest_cameras/views/hourly_counts/answer").text

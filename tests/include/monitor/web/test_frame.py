@@ -31,19 +31,19 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize(("text", "ground"), PAIRS)
-def test_text_stands_out_from_its_ground(colours: dict[str, str], text: str, ground: str) -> None:
+def test_text_stands_out_when_colours_are_compared(colours: dict[str, str], text: str, ground: str) -> None:
     darker, lighter = sorted((luminance(colours[text]), luminance(colours[ground])))
     assert (lighter + 0.05) / (darker + 0.05) >= AA
 
 
 @pytest.mark.parametrize("template", sorted((FOLDER / "templates").glob("*.html")), ids=lambda path: path.name)
-def test_template_holds_no_script_no_style_and_no_unescaped_value(template: object) -> None:
+def test_template_holds_no_script_no_style_and_no_unescaped_value_when_it_is_read(template: object) -> None:
     text = (FOLDER / "templates" / str(template)).read_text()
     assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|\|\s*safe|autoescape", text)
     assert "://" not in text
 
 
 @pytest.mark.parametrize("script", sorted(STATIC.glob("*.js")), ids=lambda path: path.name)
-def test_script_makes_no_markup_of_texts_and_no_code(script: object) -> None:
+def test_script_makes_neither_markup_nor_code_of_texts_when_it_is_read(script: object) -> None:
     text = (STATIC / str(script)).read_text()
     assert not re.search(r"innerHTML|outerHTML\s*=[^=]|insertAdjacentHTML|document\.write|\beval\b|new Function", text)

@@ -81,7 +81,7 @@ def record_at(world: World, offset: int) -> dict[str, Any]:
     return {"topic": world.topic, "partition": 0, "offset": offset}
 
 
-def test_calendar_shows_every_state_failures_first(client: httpx.Client, world: World) -> None:
+def test_failures_come_first_when_the_calendar_shows_every_state(client: httpx.Client, world: World) -> None:
     data = client.get("/intervals?format=json").json()
     strip = next(each for each in data["strips"] if each["table"] == NAME)
     cells = {cell["label"]: cell for day in strip["days"] for cell in day["cells"]}
@@ -98,7 +98,7 @@ def test_calendar_shows_every_state_failures_first(client: httpx.Client, world: 
     assert data["strips"][0]["pipeline"] == NAME
 
 
-def test_interval_leads_to_file_range_and_record_and_back(client: httpx.Client, world: World) -> None:
+def test_interval_links_to_file_range_and_record_when_it_is_opened(client: httpx.Client, world: World) -> None:
     place = f"/intervals/{NAME}/{label(world, 1)}"
     found = client.get(f"{place}?format=json").json()
     assert (found["state"], found["advice"], found["before"]) == ("registered", None, label(world, 0))
@@ -120,9 +120,7 @@ def test_interval_leads_to_file_range_and_record_and_back(client: httpx.Client, 
         assert client.get(wrong).status_code in (404, 422)
 
 
-def test_what_doctor_finds_stands_on_the_pages_of_interval_and_stream_with_what_to_do(
-    client: httpx.Client, world: World
-) -> None:
+def test_findings_stand_on_the_pages_with_what_to_do_when_doctor_has_some(client: httpx.Client, world: World) -> None:
     place = f"/intervals/{NAME}/{label(world, 1)}"
 
     def looked() -> Any:
@@ -145,7 +143,7 @@ def test_what_doctor_finds_stands_on_the_pages_of_interval_and_stream_with_what_
     assert "disagreements of ledger, catalog and files" in client.get("/intervals").text
 
 
-def test_failed_interval_says_what_it_means_and_its_verdict_is_served(client: httpx.Client, world: World) -> None:
+def test_meaning_is_shown_and_the_verdict_served_when_an_interval_failed(client: httpx.Client, world: World) -> None:
     place = f"/intervals/{NAME}/{label(world, 3)}"
     page = client.get(place).text
     assert "exit code 2: validation failed, nothing was registered" in page
@@ -154,9 +152,7 @@ def test_failed_interval_says_what_it_means_and_its_verdict_is_served(client: ht
     assert client.get(f"{place}/report").status_code == 404
 
 
-def test_interval_says_that_it_waits_and_names_the_command_until_somebody_has_decided(
-    client: httpx.Client, world: World
-) -> None:
+def test_command_is_named_until_somebody_decides_when_an_interval_waits(client: httpx.Client, world: World) -> None:
     place = f"/intervals/{NAME}/{label(world, 3)}?format=json"
     with session() as ledger:
         build = ledger.scalar(
@@ -175,9 +171,7 @@ def test_interval_says_that_it_waits_and_names_the_command_until_somebody_has_de
     assert "exit code 2" in client.get(place).json()["advice"]["meaning"]
 
 
-def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code_and_columns(
-    client: httpx.Client, world: World
-) -> None:
+def test_trend_holds_rows_expectations_and_changes_when_a_table_has_some(client: httpx.Client, world: World) -> None:
     data = client.get(f"/tables/{NAME}?format=json").json()
     assert [point["rows"] for point in data["points"]] == [PER_HOUR - 3, PER_HOUR, PER_HOUR, None]
     assert [point["failed_expectations"] for point in data["points"]] == [0, 0, 0, 1]
@@ -199,9 +193,7 @@ def test_trend_of_a_table_holds_rows_expectations_and_changes_of_code_and_column
     assert client.get("/tables/nothing").status_code == 404
 
 
-def test_erased_offsets_have_their_place_among_the_fates_where_there_are_any(
-    client: httpx.Client, world: World
-) -> None:
+def test_erased_offsets_have_a_column_when_there_are_any(client: httpx.Client, world: World) -> None:
     place = f"/intervals/{NAME}/{label(world, 1)}"
     pages = (f"/tables/{NAME}", place, f"{place}/range?topic={world.topic}&partition=0")
     assert not [page for page in pages if "Erased" in client.get(page).text]
@@ -223,7 +215,7 @@ def erase(count: int, offsets: OffsetRange) -> None:
             ledger.execute(update(table).where(*of_range).values(erased=count, archived=PER_HOUR - count))
 
 
-def test_what_expectations_observed_is_kept_of_passed_ones_too(world: World) -> None:
+def test_observed_value_is_kept_when_an_expectation_passed(world: World) -> None:
     with session() as ledger:
         rows = ledger.scalars(select(ExpectationRow).where(ExpectationRow.table_name == NAME)).all()
     assert sorted((row.success, row.value, row.low) for row in rows) == [
@@ -231,7 +223,7 @@ def test_what_expectations_observed_is_kept_of_passed_ones_too(world: World) -> 
     ]  # fmt: skip
 
 
-def test_quarantine_is_counted_by_reason_in_the_commit(client: httpx.Client, world: World) -> None:
+def test_quarantine_is_counted_by_reason_when_a_micro_batch_commits(client: httpx.Client, world: World) -> None:
     with session() as ledger:
         rows = ledger.scalars(select(QuarantineCount).where(QuarantineCount.pipeline == NAME)).all()
     assert {(row.reason, row.records) for row in rows} == {("malformed_json", 1), ("missing_field", 2)}
@@ -242,7 +234,7 @@ def test_quarantine_is_counted_by_reason_in_the_commit(client: httpx.Client, wor
     assert [each["kafka_offset"] for each in only["records"]] == [0]
 
 
-def test_record_in_quarantine_is_shown_and_downloaded_whole(client: httpx.Client, world: World) -> None:
+def test_record_is_shown_and_downloaded_whole_when_it_is_in_quarantine(client: httpx.Client, world: World) -> None:
     value = HOSTILE.encode() + bytes(range(256))
     data = client.get(f"/quarantine/{NAME}/record", params={**record_at(world, 0), "format": "json"}).json()
     assert data["value"]["size"] == len(value)
@@ -269,7 +261,7 @@ class Structure(HTMLParser):
         self.found.append((tag, tuple(name for name, _ in attrs)))
 
 
-def test_naughty_strings_stay_text(client: httpx.Client, world: World) -> None:
+def test_string_stays_text_when_it_is_naughty(client: httpx.Client, world: World) -> None:
     page = client.get(f"/quarantine/{NAME}/record", params=record_at(world, 0)).text
     tags = [tag for tag, _ in Structure(page).found]
     assert (tags.count("script"), tags.count("img"), tags.count("iframe"), tags.count("svg")) == (1, 0, 0, 0)
@@ -280,7 +272,9 @@ def test_naughty_strings_stay_text(client: httpx.Client, world: World) -> None:
 
 
 @pytest.mark.parametrize("decision", ["discard", "replay"])
-def test_decision_needs_the_form_of_this_site(client: httpx.Client, world: World, decision: str) -> None:
+def test_decision_is_refused_when_its_form_is_not_of_this_site(
+    client: httpx.Client, world: World, decision: str
+) -> None:
     place = f"/quarantine/{NAME}/{decision}"
     form = {**{name: str(value) for name, value in record_at(world, 2).items()}, "why": "a test"}
     client.get(f"/quarantine/{NAME}")
@@ -340,7 +334,9 @@ def every_page(world: World) -> list[str]:
 
 
 @pytest.mark.browser
-def test_click_path_leads_from_the_calendar_to_a_record_and_back(page: Any, address: str, world: World) -> None:
+def test_click_path_leads_to_a_record_and_back_when_it_begins_at_the_calendar(
+    page: Any, address: str, world: World
+) -> None:
     page.get(f"{address}/intervals")
     follow(page, f"#strip-{NAME} ~ .days a[href$='{label(world, 0)}']")
     assert page.current_url.endswith(f"/intervals/{NAME}/{label(world, 0)}")
@@ -361,7 +357,9 @@ def test_click_path_leads_from_the_calendar_to_a_record_and_back(page: Any, addr
 
 
 @pytest.mark.browser
-def test_record_is_discarded_by_the_button_as_by_the_command(page: Any, address: str, world: World) -> None:
+def test_record_is_discarded_as_by_the_command_when_the_button_is_pressed(
+    page: Any, address: str, world: World
+) -> None:
     page.get(f"{address}/quarantine/{NAME}/record?topic={world.topic}&partition=0&offset={TO_BE_DISCARDED}")
     page.execute_script("document.querySelector('input[name=why]').value = 'a <b>test</b>'")
     page.execute_script("document.querySelector('form[action$=discard] button').click()")
@@ -373,7 +371,9 @@ def test_record_is_discarded_by_the_button_as_by_the_command(page: Any, address:
 
 
 @pytest.mark.browser
-def test_no_page_complains_runs_data_or_is_wider_than_a_telephone(page: Any, address: str, world: World) -> None:
+def test_no_page_complains_or_is_too_wide_when_the_screen_is_a_telephone_s(
+    page: Any, address: str, world: World
+) -> None:
     with telephone(page):
         for path in every_page(world):
             page.get(address + path)
@@ -386,7 +386,7 @@ def test_no_page_complains_runs_data_or_is_wider_than_a_telephone(page: Any, add
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible_by_axe(page: Any, address: str, world: World, scheme: str) -> None:
+def test_pages_are_accessible_when_axe_checks_them(page: Any, address: str, world: World, scheme: str) -> None:
     show_in(page, scheme)
     for path in every_page(world):
         page.get(address + path)
@@ -394,7 +394,7 @@ def test_pages_are_accessible_by_axe(page: Any, address: str, world: World, sche
 
 
 @pytest.mark.browser
-def test_calendar_is_reached_and_moved_in_by_keyboard(page: Any, address: str, world: World) -> None:
+def test_calendar_is_reached_and_moved_in_when_only_the_keyboard_is_used(page: Any, address: str, world: World) -> None:
     from selenium.webdriver.common.keys import Keys
 
     page.get(f"{address}/intervals")

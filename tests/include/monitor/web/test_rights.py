@@ -75,13 +75,13 @@ def client(guarded: FastAPI) -> Iterator[TestClient]:
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "t", "é" * 43])
-def test_page_alone_is_refused_without_the_token(alone: TestClient, path: str, token: str) -> None:
+def test_page_alone_is_refused_when_the_token_is_missing(alone: TestClient, path: str, token: str) -> None:
     with_token = f"{path}{'&' if '?' in path else '?'}token={token}" if token else path
     assert alone.get(with_token).status_code == 401
     assert alone.get(path, headers={"Authorization": f"Bearer {token}".encode()}).status_code == 401
 
 
-def test_token_in_the_address_becomes_a_cookie_that_scripts_and_other_sites_never_see(alone: TestClient) -> None:
+def test_token_becomes_a_protected_cookie_when_it_is_in_the_address(alone: TestClient) -> None:
     answer = alone.get(f"/pipelines/nope?format=json&token={TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/pipelines/nope?format=json")
     cookie = answer.headers["set-cookie"]
@@ -97,28 +97,28 @@ def test_redirect_stays_on_this_host_when_the_path_looks_like_another(alone: Tes
         assert not location.startswith(("//", "/\\"))
 
 
-def test_program_sends_the_token_in_a_header(alone: TestClient) -> None:
+def test_program_is_let_in_when_it_sends_the_token_in_a_header(alone: TestClient) -> None:
     sent = {"Authorization": f"Bearer {TOKEN}"}
     assert alone.get("/pipelines/nope?format=json", headers=sent).status_code == 404
 
 
-def test_page_alone_is_refused_under_another_name_for_this_machine(alone: TestClient) -> None:
+def test_page_alone_is_refused_when_this_machine_is_called_by_another_name(alone: TestClient) -> None:
     assert alone.get("/health", headers={"Host": "rebound.example"}).status_code == 400
 
 
-def test_person_is_sent_to_the_login_and_a_program_is_refused(client: TestClient) -> None:
+def test_person_is_sent_to_the_login_when_nobody_is_logged_in(client: TestClient) -> None:
     page = client.get("/", headers={"Accept": "text/html"})
     assert (page.status_code, page.headers["location"]) == (303, "/login?next=here")
     assert client.get("/?format=json", headers={"Accept": "text/html"}).status_code == 401
 
 
-def test_pipeline_is_read_with_the_right_to_it_only(client: TestClient) -> None:
+def test_pipeline_is_shown_only_when_the_visitor_may_read_it(client: TestClient) -> None:
     sent = {"x-name": "reader"}
     assert client.get("/pipelines/nest_cameras", headers=sent).status_code == 403
     assert client.get("/pipelines/nobody", headers=sent).status_code == 404
 
 
-def test_acting_needs_its_own_right_and_a_page_of_this_site(client: TestClient) -> None:
+def test_action_is_refused_when_right_or_form_is_missing(client: TestClient) -> None:
     path = "/quarantine/isp_hits/act"
     assert client.post(path, headers={"x-name": "reader"}).status_code == 403
     assert client.post(path, headers={"x-name": "actor"}).json() == "isp_hits"
@@ -130,7 +130,7 @@ def test_acting_needs_its_own_right_and_a_page_of_this_site(client: TestClient) 
 
 
 @pytest.mark.parametrize("path", ["/", "/pipelines/nobody", "/static/live.js", "/health", "/nothing"])
-def test_every_answer_has_the_policy(alone: TestClient, path: str) -> None:
+def test_answer_has_the_policy_when_it_is_sent(alone: TestClient, path: str) -> None:
     answer = alone.get(path)
     assert answer.headers["content-security-policy"] == POLICY
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -138,7 +138,7 @@ def test_every_answer_has_the_policy(alone: TestClient, path: str) -> None:
     assert "unsafe" not in POLICY
 
 
-def test_pictures_of_the_docs_are_shown_to_whoever_reads_a_dag(alone: TestClient) -> None:
+def test_pictures_of_the_docs_are_shown_when_the_visitor_may_read_a_dag(alone: TestClient) -> None:
     answer = alone.get("/pictures/data-way.svg")
     assert (answer.status_code, answer.headers["content-type"].split("+")[0]) == (200, "image/svg")
     assert alone.get("/pictures/../monitor.md").status_code == 404
@@ -147,5 +147,5 @@ def test_pictures_of_the_docs_are_shown_to_whoever_reads_a_dag(alone: TestClient
 @pytest.mark.parametrize(
     "path", ["/docs", "/openapi.json", "/static/../app.py", "/static/%2e%2e/app.py", "/frame.html"]
 )
-def test_nothing_else_is_served(alone: TestClient, path: str) -> None:
+def test_path_is_not_served_when_it_is_unknown(alone: TestClient, path: str) -> None:
     assert alone.get(path).status_code == 404

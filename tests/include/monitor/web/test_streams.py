@@ -91,7 +91,7 @@ def client(address: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_every_pipeline_is_told_in_a_sentence_also_without_a_broker(client: httpx.Client) -> None:
+def test_every_pipeline_has_a_sentence_when_the_broker_is_away(client: httpx.Client) -> None:
     streams = client.get("/?format=json").json()["streams"]
     assert {each["pipeline"] for each in streams} == set(pipeline_names())
     for each in streams:
@@ -103,7 +103,7 @@ def test_every_pipeline_is_told_in_a_sentence_also_without_a_broker(client: http
     assert all(f'href="/pipelines/{name}"' in page for name in pipeline_names())
 
 
-def test_stream_is_told_with_driver_rates_restarts_and_log(client: httpx.Client) -> None:
+def test_page_has_driver_rates_restarts_and_log_when_a_stream_runs(client: httpx.Client) -> None:
     page = client.get(f"/pipelines/{NAME}?format=json").json()
     state = page["state"]
     assert state["holder"].endswith(f":{os.getpid()}")
@@ -120,7 +120,7 @@ def test_stream_is_told_with_driver_rates_restarts_and_log(client: httpx.Client)
     assert page["log"]["lines"] == ["started <img src=x onerror=\"document.title='owned'\">[31m", "password=********"]
 
 
-def test_page_tells_what_a_followed_event_stream_no_longer_had(client: httpx.Client) -> None:
+def test_page_shows_missing_time_when_a_followed_event_stream_had_a_gap(client: httpx.Client) -> None:
     at = datetime(2026, 11, 20, 5, tzinfo=UTC)
     assert client.get("/pipelines/isp_hits?format=json").json()["event_gaps"] == []
     passed, stopped = (RefusedAt("isp_hits", f"https://example.org/{HOSTILE}", str(n), at, HOSTILE) for n in range(2))
@@ -139,7 +139,7 @@ def test_page_tells_what_a_followed_event_stream_no_longer_had(client: httpx.Cli
     assert "Missing of the event stream" not in client.get(f"/pipelines/{NAME}").text
 
 
-def test_open_alerts_stand_above_the_streams_until_they_are_over(client: httpx.Client) -> None:
+def test_alerts_stand_above_the_streams_when_they_are_open(client: httpx.Client) -> None:
     assert client.get("/?format=json").json()["alerts"] == []
     assert "No alert is open." in client.get("/").text
     since = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -161,7 +161,7 @@ def test_open_alerts_stand_above_the_streams_until_they_are_over(client: httpx.C
     assert client.get("/?format=json").json()["alerts"] == []
 
 
-def test_texts_of_the_page_are_escaped(client: httpx.Client) -> None:
+def test_texts_are_escaped_when_a_page_shows_them(client: httpx.Client) -> None:
     page = client.get(f"/pipelines/{NAME}").text
     assert "&lt;img src=x" in page
     assert "<img" not in page
@@ -170,7 +170,7 @@ def test_texts_of_the_page_are_escaped(client: httpx.Client) -> None:
     assert "<script>" not in page
 
 
-def test_events_bring_the_page_whenever_it_changes(client: httpx.Client) -> None:
+def test_events_bring_the_page_when_it_changes(client: httpx.Client) -> None:
     with client.stream("GET", f"/pipelines/{NAME}/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
@@ -181,7 +181,7 @@ def test_events_bring_the_page_whenever_it_changes(client: httpx.Client) -> None
         wait_for("the rate", lambda: "1,234.5/s" in next(line for line in lines if line.startswith("data: ")), 30)
 
 
-def test_metrics_tell_what_the_page_shows(client: httpx.Client) -> None:
+def test_metrics_equal_the_page_when_both_are_read(client: httpx.Client) -> None:
     progress.note(NAME, [told(901, rate=40.0)])
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -198,7 +198,7 @@ def test_metrics_tell_what_the_page_shows(client: httpx.Client) -> None:
     assert found["tidemark_stream_generation", NAME] == 1
 
 
-def test_command_prints_its_address_once_and_ends_on_a_signal(postgres: Home) -> None:
+def test_address_is_printed_once_and_a_signal_ends_it_when_the_command_runs(postgres: Home) -> None:
     process = postgres.start("monitor", "--port", "0")
     try:
         assert process.stdout is not None
@@ -215,7 +215,7 @@ def test_command_prints_its_address_once_and_ends_on_a_signal(postgres: Home) ->
         end_of(process)
 
 
-def test_token_of_a_file_opens_the_page_and_is_not_printed(postgres: Home, tmp_path: Path) -> None:
+def test_page_opens_and_no_token_is_printed_when_the_token_is_in_a_file(postgres: Home, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "short").write_text("short")
     postgres.run("monitor", "--token-file", str(tmp_path / "short"), expect=64)
@@ -242,7 +242,7 @@ def problems(browser: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.browser
-def test_page_follows_the_stream_and_shows_naughty_strings_as_texts(browser: Any, address: str, log: Path) -> None:
+def test_page_shows_strings_as_texts_when_the_stream_has_naughty_ones(browser: Any, address: str, log: Path) -> None:
     browser.get(f"{address}pipelines/{NAME}?token={TOKEN}")
     assert "token" not in browser.current_url
     problems(browser)
@@ -259,7 +259,7 @@ def test_page_follows_the_stream_and_shows_naughty_strings_as_texts(browser: Any
     assert problems(browser) == []
 
 
-def test_page_leads_to_sparks_own_pages_while_the_driver_serves_them(
+def test_page_links_to_spark_s_own_pages_when_the_driver_serves_them(
     client: httpx.Client, lease: writers.Lease
 ) -> None:
     place, served = f"/pipelines/{NAME}", "http://127.0.0.1:4040"
@@ -275,7 +275,9 @@ def test_page_leads_to_sparks_own_pages_while_the_driver_serves_them(
     assert (nobody.status_code, "no driver runs" in nobody.text) == (404, True)
 
 
-def test_pages_say_that_the_driver_runs_older_code_than_is_deployed(client: httpx.Client, lease: writers.Lease) -> None:
+def test_pages_say_so_when_the_driver_runs_older_code_than_is_deployed(
+    client: httpx.Client, lease: writers.Lease
+) -> None:
     writers.note_code(lease, {**loaded_code(), "spark_jobs/sinks/landing.py": "0123456789ab"})
     said = "spark_jobs/sinks/landing.py changed since it started"
     for place in ("/", f"/pipelines/{NAME}"):
@@ -288,7 +290,7 @@ def test_pages_say_that_the_driver_runs_older_code_than_is_deployed(client: http
 
 @pytest.mark.browser
 @pytest.mark.parametrize("path", ["", f"pipelines/{NAME}"])
-def test_page_fits_a_telephone(browser: Any, address: str, path: str) -> None:
+def test_page_fits_when_the_screen_is_a_telephone_s(browser: Any, address: str, path: str) -> None:
     browser.get(f"{address}{path}?token={TOKEN}")
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}

@@ -42,13 +42,13 @@ def test_windows_that_were_read_stay_with_the_reason_when_the_broker_is_away(cli
     assert f"{PLACE}/events?measure=hits&amp;window=" in page
 
 
-def test_what_is_no_view_or_no_window_is_refused(client: httpx.Client) -> None:
+def test_request_is_refused_when_view_or_window_does_not_exist(client: httpx.Client) -> None:
     assert client.get("/pipelines/isp_hits/views/nothing").status_code == 404
     assert client.get(PLACE, params={"window": "yesterday"}).status_code == 422
     assert client.get("/pipelines/isp_hits").text.count(f'href="{PLACE}"') == 1
 
 
-def test_page_of_a_total_tells_its_keys_against_their_limit(client: httpx.Client) -> None:
+def test_keys_are_shown_against_their_limit_when_the_view_is_a_total(client: httpx.Client) -> None:
     pipeline = load_pipeline("isp_hits")
     view = next(each for each in pipeline.views if each.name == "isp_totals")
     place = PLACE.replace("by_zip", view.name)
