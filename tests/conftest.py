@@ -37,22 +37,22 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # is filled by the classes that a whole run generates; then calls fail with `NoSuchMethodException: … linkToSpecial`.
 JVM_OPTIONS = FIRST_COMPILER
 
-# Of those that stay for many tests: they hold what was generated for all of them, which each small collection copies.
+# For JVMs that serve many tests: they hold the code generated for all of them, which each small collection copies.
 LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m"
 
-# A worker of pytest-xdist has no main module's file. Spark Connect, which Great Expectations imports, takes that for a
-# run of doctests and ends the process.
+# In a worker of pytest-xdist the main module has no file. Spark Connect, which Great Expectations imports, mistakes
+# that for a run of doctests and ends the process.
 if not hasattr(sys.modules["__main__"], "__file__"):
     sys.modules["__main__"].__file__ = pytest.__file__
 
 LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow", "test_benchmarks", "test_many_kills")
-"""Modules that a run in parallel begins with, so that it does not end with one of them alone."""
+"""Modules with which a parallel run begins, so that it does not end with one of them running alone."""
 
 LONG_TIMEOUT = 2400
-"""Seconds after which a test of the long tier has hung: some run the DAG three times, on a machine that does more."""
+"""Seconds after which a test of the long tier counts as hung: some run the DAG three times, on a busy machine."""
 
 DURATIONS = REPOSITORY / "tests" / "durations.json"
-"""Seconds that each test of the long tier took, for its parts; `--store-durations` writes it anew."""
+"""Seconds of each test of the long tier, for splitting it into parts; `--store-durations` rewrites it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
     os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
-    # Compiled once, not by each of a run's thousand processes, whatever the caller does otherwise.
+    # Compiled once, not by each of a run's thousand processes, whatever the caller's setting is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     longest, file = config.getoption("--cpu-seconds"), config.getoption("--cpu-seconds-file")
@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say how long the long tier takes, before anybody waits for it."""
+    """Print how long the long tier takes before it starts."""
     if config.option.markexpr != "slow":
         return None
     timed = json.loads(DURATIONS.read_text())
@@ -96,10 +96,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def folder_of_this_run() -> Path:
-    """Where this run's homes lie; those of runs that are over are removed.
+    """Return the folder of this run's homes; those of ended runs are removed.
 
-    Pytest's own place is closed to other users whenever another run begins, and PostgreSQL, which is another user
-    when we are root, ends at once.
+    Pytest closes its own folder to other users whenever another run begins, and PostgreSQL, which is another user when
+    we are root, would end at once.
     """
     runs = REPOSITORY / ".tidemark" / "tests"
     runs.mkdir(parents=True, exist_ok=True)
@@ -164,9 +164,9 @@ class Home:
     def run(
         self, *arguments: str, expect: int | None = 0, cwd: Path = REPOSITORY, **extra: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end: by a fork of the tests' Python process, its drivers in the tests' JVM.
+        """Run a command to its end, as a fork of the tests' Python process, with its drivers in the tests' JVM.
 
-        Both start from nothing where one of them is killed or paused at a named place.
+        Both start as new processes where one of them is killed or paused at a named place.
         """
         if {"TIDEMARK_CRASH_AT", "TIDEMARK_PAUSE_AT"}.intersection(extra):
             command, environment = self.command(*arguments), self.environment(**extra)
@@ -216,10 +216,10 @@ class Home:
         return str(self._state("kafka")["address"])
 
     def producer(self, **options: str | int) -> Producer:
-        """A producer whose records lie in the order in which they were sent.
+        """Return a producer whose records lie in the order in which they were sent.
 
-        Without idempotence, a batch that is refused (a new topic's leader is not known at once) is sent again
-        behind those that were on their way meanwhile.
+        Without idempotence, a refused batch (a new topic's leader is not known at once) is sent again after batches
+        that were on their way meanwhile.
         """
         return Producer({"bootstrap.servers": self.kafka, "enable.idempotence": True, "log_level": 0, **options})
 
@@ -249,12 +249,12 @@ def iso(moment: datetime) -> str:
 
 
 def last_hours(count: int) -> datetime:
-    """The start of the hour that lies so many whole hours before the current one."""
+    """Return the start of the hour that is `hours` whole hours before the current one."""
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=count)
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240) -> Any:
-    """The condition's first true value, asked for five times a second."""
+    """Return the condition's first true value, checking five times a second."""
     asking = Retrying(stop=stop_after_delay(seconds), wait=wait_fixed(0.2), retry=retry_if_not_result(bool))
     try:
         return asking(condition)
@@ -299,7 +299,7 @@ def take_picture(request: pytest.FixtureRequest) -> Callable[[Any, str], bytes]:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A home whose Kafka and PostgreSQL were started once, with all databases and schemas, and ended."""
+    """A home whose Kafka and PostgreSQL were once started, given all databases and schemas, and stopped."""
     folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         folder = folder.parent
@@ -315,11 +315,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 @pytest.fixture(scope="session")
 def new_home(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Callable[..., Home]:
-    """Makes homes that nothing happened in yet; `up` starts their services without setting them up first."""
+    """Makes unused homes; `up` starts their services without setting them up first."""
 
     def make(path: Path | None = None, **options: Any) -> Home:
         path = path or tmp_path_factory.mktemp("home")
-        # As they are, owners included.
+        # Copied unchanged, with their owners.
         subprocess.run(["cp", "-a", *map(str, prepared.iterdir()), str(path)], check=True)
         services = path / "services"
         # Ports are for one of them only; PostgreSQL's file has the password, too.
@@ -335,7 +335,7 @@ def new_home(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Callab
 
 @pytest.fixture(scope="session")
 def shared_services(new_home: Callable[..., Home], prepared: Path) -> Iterator[SharedServices]:
-    """This process's Kafka and PostgreSQL, for the modules that leave them as they are."""
+    """This process's Kafka and PostgreSQL, for modules that neither stop nor configure them."""
     services = SharedServices(new_home, prepared)
     yield services
     services.end()
@@ -367,7 +367,7 @@ def clean_home(
 
 
 def has_own_services(request: pytest.FixtureRequest) -> bool:
-    """Whether the module says so, or has a test of the long tier in this run: these kill services as they like."""
+    """Return whether the module declares it, or has a test of the long tier in this run: such tests kill services."""
     return request.node.get_closest_marker("own_services") is not None or any(
         item.path == request.path and item.get_closest_marker("slow") for item in request.session.items
     )

@@ -23,11 +23,11 @@ BENCHMARKS = {
     "reads": reads,
     "pipelines": pipelines,
 }
-"""Modules with `run`, whose parameters are a benchmark's options, and `targets` of what it found."""
+"""Modules with `run`, whose parameters are a benchmark's options, and `targets` for its results."""
 
 
 def main() -> int:
-    """Arguments to JSON on standard output; 1 if a figure misses its target and `--check` is given."""
+    """Run benchmarks and print JSON; return 1 if `--check` is given and a figure misses its target."""
     arguments = _parser().parse_args()
     given = {key: value for key, value in vars(arguments).items() if key not in {"name", "check"} and value is not None}
     names = [arguments.name] if arguments.name else list(BENCHMARKS)

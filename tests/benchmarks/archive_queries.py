@@ -118,13 +118,12 @@ def query_id_of(batch: DataFrame) -> str:
 
 
 def measure(pipeline: Pipeline, plain: BareDriver, rounds: int, *, speed: bool) -> dict[str, object]:
-    """Costs of each side in turns, after as many rounds that do not count; the ratios round by round.
+    """Return the costs of each side, which alternate, after as many warm-up rounds; with the ratios round by round.
 
-    In the first rounds a good part of the CPU time is the JVM's compilers, which a stream that stays pays once.
-
-    `bare`: PySpark with its own configuration. `in_our_session`: the same query with ours, so what is left there is
-    what decoding strictly and accounting cost, and `decoding_cpu_ratio` what strict decoding and row rules leave by
-    themselves, with Spark's own file sink.
+    In the first rounds much of the CPU time goes to the JVM's compilers, which a running stream pays once. `bare`:
+    PySpark with its own configuration. `in_our_session`: the same query with ours, so the difference is the cost of
+    strict decoding and accounting; `decoding_cpu_ratio` is that of strict decoding and row rules alone, with Spark's
+    own file sink.
     """
     queries = Queries(pipeline)
     sides = {
@@ -172,7 +171,7 @@ def measure(pipeline: Pipeline, plain: BareDriver, rounds: int, *, speed: bool) 
 
 
 def spread(ratios: list[float]) -> dict[str, float]:
-    """Least, median and largest ratio."""
+    """Return the smallest, the median and the largest ratio."""
     named = {"min": min(ratios), "median": statistics.median(ratios), "max": max(ratios)}
     return {name: round(value, 3) for name, value in named.items()}
 

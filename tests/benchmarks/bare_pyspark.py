@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Cost:
-    """What a run took: seconds by the clock, and of CPU time in the driver's two processes."""
+    """Wall seconds of a run, and CPU seconds of the driver's two processes."""
 
     seconds: float
     cpu_seconds: float
@@ -76,7 +76,7 @@ class BareArchive:
         every = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         bounds = kafka.offset_bounds(every)
         self._begins = {tp: low for tp, (low, _) in bounds.items()}
-        # As a stream does for the schema ids that it meets, and then begins its micro-batch again.
+        # A stream does this for new schema ids, and then begins its micro-batch again.
         prepare(pipeline.decoder, read_ranges(spark, [OffsetRange(tp, *bound) for tp, bound in bounds.items()]))
 
     def records(self) -> DataFrame:
@@ -101,7 +101,7 @@ class BareArchive:
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
         found = message.select(*COORDINATES, rows.alias("row"))
         made = found.schema["row"]
-        # Else Spark asks whether there are rows before it makes them, and parses each message twice.
+        # Otherwise Spark checks whether there are rows before it makes them, and parses each message twice.
         if isinstance(made.dataType, ArrayType):
             found = found.withColumn("row", F.explode_outer("row"))
         elif made.nullable:
@@ -110,7 +110,7 @@ class BareArchive:
         return to_files(flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd")), name, "date")
 
     def rows(self, name: str) -> int:
-        """How many rows with an event time a run wrote: it is to do the same work."""
+        """Return the number of rows with an event time that a run wrote, to check that it does the same work."""
         from pyspark.sql import functions as F
 
         written = self._spark.read.parquet(lake.uri("bench", name))
@@ -123,7 +123,7 @@ class BareArchive:
         if isinstance(decoder, Avro):
             from pyspark.sql.avro.functions import from_avro
 
-            # With another schema than its writer's, a record is no record or, worse, another one.
+            # With a schema other than its writer's, a record cannot be read or, worse, reads as another one.
             header, body = F.substring("value", 1, 5), F.expr("substring(value, 6)")
             options = {"mode": "PERMISSIVE", "avroSchema": decoder.schema}
             by_id = {
@@ -162,18 +162,18 @@ class BareDriver:
 @contextmanager
 def bare_driver(pipeline: str) -> Iterator[BareDriver]:
     """A driver with PySpark's own configuration, ended with the block."""
-    # What spark-submit told this driver is not for that one, least of all which JVM is its own.
+    # The settings that spark-submit passed to this driver are not for that one, least of all its JVM.
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
-    # Nor which PySpark: there it is an archive, without Spark's scripts.
+    # Nor is this driver's PySpark, which is an archive without Spark's scripts.
     environment = {**kept, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, __file__, pipeline]
-    # Not buffered: of what a dead driver did not take, nothing is left to be written at the end.
+    # Unbuffered, so that nothing that a dead driver did not take is left to be written at the end.
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as process:
         assert process.stdin
         assert process.stdout
-        # The end of its input is its end.
+        # The driver ends when its input ends.
         yield BareDriver(process.stdin, process.stdout)
 
 
@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pipeline")
     arguments = parser.parse_args()
-    # Answers alone go there: the JVM would write to it, too.
+    # Only answers go there: the JVM would write to it, too.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     builder = SparkSession.builder.appName(f"bare {arguments.pipeline}")

@@ -50,7 +50,7 @@ def run(
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """What lies behind a micro-batch is no burden to it."""
+    """Return the target: earlier micro-batches do not slow down a later one."""
     after = found["speed_view_in_a_new_generation"]
     return [
         Target("cost_ratio", found["cost_ratio"]["median"], at_most=1.1),
@@ -61,7 +61,7 @@ def targets(found: dict[str, Any]) -> list[Target]:
 def _in_turns(young: BenchHome, old: BenchHome, query: str, measured: int, rounds: int) -> dict[str, Any]:
     costs: list[tuple[float, float]] = []
     for number in range(rounds):
-        # In turns, so that whatever else the machine does meets both.
+        # They alternate, so that other work of the machine affects both.
         order = (young, old) if number % 2 == 0 else (old, young)
         found = {home.path: _cost(home, query, measured) for home in order}
         costs.append((found[young.path], found[old.path]))

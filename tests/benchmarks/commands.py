@@ -24,7 +24,7 @@ _QUERY = "import sys, psycopg2; c = psycopg2.connect(sys.argv[1]).cursor(); c.ex
 
 @dataclass(frozen=True)
 class Measured:
-    """A command, what it is compared with, and what is wanted of it."""
+    """A command, its baseline, and its target."""
 
     arguments: tuple[str, ...]
     baseline: str
@@ -42,11 +42,11 @@ COMMANDS = {
 }
 
 _ONCE = {"sql"}
-"""Run once: half a minute is no matter of a few milliseconds."""
+"""Run only once: it takes half a minute, and a few milliseconds do not matter."""
 
 
 def run(rounds: int = 7, names: Sequence[str] = tuple(COMMANDS)) -> dict[str, Any]:
-    """Least wall and CPU seconds of each command and baseline over the rounds, and the ratios of the CPU seconds."""
+    """Return the smallest wall and CPU seconds of each command and baseline over the rounds, and the CPU ratios."""
     with bench_home() as home:
         baselines = {
             "python": [sys.executable, "-c", "pass"],
@@ -67,7 +67,7 @@ def run(rounds: int = 7, names: Sequence[str] = tuple(COMMANDS)) -> dict[str, An
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """A command that only reads is not waited for."""
+    """Return the targets: nobody should have to wait for a command that only reads."""
     return [
         Target(f"seconds.{name}.wall", each["wall"], at_most=COMMANDS[name].wall)
         for name, each in found["seconds"].items()

@@ -52,13 +52,13 @@ def collect(topic: str, count: int, ready: Any, found: Any) -> None:
             continue
         now, last = time.time_ns(), time.monotonic()
         sent = json.loads(message.value())["bid_id"]
-        # A flag that is raised twice counts as it came first.
+        # A flag that is raised twice counts by its first arrival.
         latencies.setdefault(sent, (now - int(sent.split("-")[0])) / 1e6)
     found.put(sorted(latencies.values()))
 
 
 def echo(source: str, target: str, ready: Any, stop: Any) -> None:
-    """Write whatever comes to `source` to `target`."""
+    """Copy every message of `source` to `target`."""
     consumer, producer = reader(source), kafka.producer(**{"linger.ms": 0})
     consumer.poll(1)
     ready.set()
@@ -191,7 +191,7 @@ def compare(rates: dict[int, int], warm_up: float) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Arguments to a file with the figures."""
+    """Run with these arguments and write the figures to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rates", type=json.loads, required=True)
     parser.add_argument("--warm-up", type=float, required=True)

@@ -36,7 +36,7 @@ def run(rates: dict[int, int] | None = None, warm_up: float = 30.0) -> dict[str,
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """In real time within three times what Kafka and its client cost by themselves, and every bid flagged."""
+    """Return the targets: real time takes at most three times as long as Kafka and its client, and flags every bid."""
     real_time = found["milliseconds"]["real_time"]
     ratios = found["p50_to_echo"]["real_time"].items()
     return [

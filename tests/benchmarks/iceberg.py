@@ -39,7 +39,7 @@ from tests.benchmarks.targets import Target
 from tests.support.open_tables import LONG_AGO, PASSED, OpenTable, lay_files, pipeline_named, rows_of
 
 WARM_UP = 3
-"""Commits that import and open what the others find, and are not measured."""
+"""Warm-up commits, which import and open what the others use; they are not measured."""
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
 
 
 def measure(rounds: int, past: Sequence[int], keep: int) -> dict[str, Any]:
-    """The same on services that run already; the tables take turns, for machines do not stay as fast as they are."""
+    """Run the benchmark on running services; the tables alternate, because a machine's speed varies."""
     tables_of = {str(number): _commits(number, keep) for number in past}
     for commits in tables_of.values():
         for _ in range(WARM_UP):
@@ -73,7 +73,7 @@ def measure(rounds: int, past: Sequence[int], keep: int) -> dict[str, Any]:
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """A commit costs the interval's files, not the table's; registering adds 3 s to an interval at most."""
+    """Return the targets: a commit's cost depends on the interval, not on the table; registering adds at most 3 s."""
     ratios = [Target(f"cpu_ratio.{n}", ratio, at_most=1.1) for n, ratio in found["cpu_ratio"].items()]
     return [*ratios, Target("registering_seconds", max(found["registering_seconds"]), at_most=3)]
 

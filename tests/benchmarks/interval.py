@@ -18,7 +18,7 @@ from tests.benchmarks.targets import Target
 
 HOUR = timedelta(hours=1)
 SMALLER = 4
-"""The smaller of the two intervals has so many times fewer messages."""
+"""How many times fewer messages the smaller of the two intervals has."""
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """An interval costs at most twice its archive query."""
+    """Return the target: an interval costs at most twice its archive query."""
     return [
         Target(f"{name}.ratio_to_archive_query", of["ratio_to_archive_query"], at_most=2.0)
         for name, of in found.items()
@@ -50,7 +50,7 @@ def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, A
 
 
 def run_parts(home: BenchHome, name: str, hours: Sequence[datetime], rounds: int) -> dict[str, Any]:
-    """Take intervals apart in a driver of their own (`interval_parts.py`)."""
+    """Measure the parts of intervals in a driver of their own (`interval_parts.py`)."""
     result = home.path / "interval.json"
     script = Path(__file__).with_name("interval_parts.py")
     begins = [part for hour in hours for part in ("--hour", format_time(hour))]

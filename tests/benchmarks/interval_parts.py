@@ -74,7 +74,7 @@ class Parts:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what is used inside to that part, but for the parts in it."""
+        """Count the CPU time used inside for that part, except for its inner parts."""
         self._note()
         self._open.append(name)
         try:
@@ -103,7 +103,7 @@ class Inline(Executor):
 
 
 def wrap(parts: Parts) -> None:
-    """Let the functions of the interval's jobs tell their parts."""
+    """Wrap the functions of the interval's jobs, so that they count for their parts."""
 
     def wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
@@ -112,7 +112,7 @@ def wrap(parts: Parts) -> None:
 
         return called
 
-    # One after the other: what is used meanwhile is counted to one part.
+    # One after the other, so that all CPU time meanwhile counts for one part.
     importlib.import_module("spark_jobs.intervals.read").ThreadPoolExecutor = Inline  # type: ignore[attr-defined]
     for module_name, function_name, part in WRAPPED:
         module = importlib.import_module(module_name)

@@ -67,7 +67,7 @@ def run(rounds: int = 3, seconds: float = 60.0) -> dict[str, Any]:
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """Nobody pays for being looked at, and Airflow reads its DAGs at once."""
+    """Return the targets: open pages cost almost nothing, and Airflow parses its DAGs quickly."""
     return [
         Target("idle.with_page", found["idle"]["with_page"], at_most=0.15),
         Target("busy.share_of_all_cores", found["busy"]["share_of_all_cores"], at_most=0.01),
@@ -105,7 +105,7 @@ def idle_stack(home: BenchHome) -> Iterator[AirflowApi]:
     _wait(lambda: stream in airflow.dag_ids())
     airflow.set_paused(stream, False)
     _wait(lambda: not any(each["lag"] for each in json.loads(home.run("lag", NAME, "--json"))))
-    # Set-up, the first compilations and the first reading of all DAG files are no idleness.
+    # Set-up, the first compilations and the first parsing of all DAG files do not count as idle.
     time.sleep(60)
     yield airflow
     airflow.set_paused(stream, True)
@@ -201,7 +201,7 @@ def _cost_of_notes(home: BenchHome, looks: int = 200) -> dict[str, float]:
         env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
     driver = float(done.stdout)
-    # PostgreSQL served the looks that do not count, too.
+    # PostgreSQL also served the warm-up looks.
     database = (_postgres(home) - before) / (looks + WARM)
     look = driver + database
     return {

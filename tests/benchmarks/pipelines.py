@@ -30,13 +30,13 @@ def run(
     found = {}
     for name in pipelines or pipeline_names():
         found[name] = _of(name, events, rounds, bad_fraction)
-        # It takes minutes for each: whoever waits, or ends it, has what was found so far.
+        # Each takes minutes, so results so far are printed even if the run is ended early.
         print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
     return found
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """No archive query costs over 5 % more CPU time than PySpark as it comes."""
+    """Return the targets: no archive query uses over 5 % more CPU time than plain PySpark."""
     return [Target(f"{name}.cpu_ratio", of["cpu_ratio"]["median"], at_least=0.95) for name, of in found.items()]
 
 

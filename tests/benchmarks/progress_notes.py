@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.streaming.progress import ProgressNotes
 
 WARM = 300
-"""Looks that do not count: the JVM compiles what it does often, which a stream that stays pays once."""
+"""Warm-up looks: the JVM compiles frequent code, which a running stream pays once."""
 
 
 def main(pipeline: str, looks: int) -> int:
@@ -23,7 +23,7 @@ def main(pipeline: str, looks: int) -> int:
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
-        # One micro-batch, then they wait: what is spent is spent on the looks.
+        # One micro-batch, then the queries wait, so all CPU time is that of the looks.
         rows = spark.readStream.format("rate").load()
         queries = {
             name: rows.writeStream.format("noop")
@@ -46,7 +46,7 @@ def main(pipeline: str, looks: int) -> int:
 
 def _look(notes: ProgressNotes, times: int) -> None:
     for _ in range(times):
-        # As if each query had told something new, as a busy one has.
+        # As if each query had new progress, like a busy one.
         notes._noted.clear()
         notes._look()
 

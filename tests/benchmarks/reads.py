@@ -42,7 +42,7 @@ def run(events: int = 150_000) -> dict[str, Any]:
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
-    """An interval reads its ranges once, and little else."""
+    """Return the targets: an interval reads its ranges once, and little else."""
     return [Target(f"sent_ratio.{run}", ratio, at_most=1.1) for run, ratio in found["sent_ratio"].items()]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Target:
-    """A figure and its bound: at least so much of what we are compared with, or at most so much more than it."""
+    """A figure and its bound: at least this share of the baseline, or at most this many times it."""
 
     figure: str
     measured: float

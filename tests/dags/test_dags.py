@@ -40,7 +40,7 @@ print("RESULT" + json.dumps({"dags": found, "heavy": heavy}))
 
 
 def run_script(script: str, folder: Path, *arguments: str) -> Any:
-    """What the script prints after RESULT, run where DAGs are read: no service, settings with canary secrets."""
+    """Return what the script prints after RESULT, run like a DAG parser: no service, settings with canary secrets."""
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(folder),
@@ -87,7 +87,7 @@ def test_interval_publishes_only_when_it_was_reconciled(parsed: dict[str, Any]) 
     assert tasks["publish"] == ["announce"]
     assert "build_interval" in tasks["pin_ranges"]
     assert set(tasks["announce"]) == tables
-    # Only once the run has pinned what lies on its way, and nothing of the interval waits for it.
+    # Only after the run has pinned earlier intervals; no other task waits for it.
     assert "find_missing" in tasks["pin_ranges"]
     assert (tasks["find_missing"], tasks["build_missing"]) == (["build_missing"], [])
 

@@ -51,7 +51,7 @@ def test_notebook_reads_ledger_tables_and_live_view_and_draws_each(in_process: H
     kafka.create_topic("isp-hits-by-zip", 2, compacted=True)
     kafka.send("isp-hits-by-zip", [message(zipcode, hits) for zipcode, hits in (("10001", 7), ("20002", 9))])
     done = tmp_path / "done.ipynb"
-    # The project's libraries first, then those of the group alone: both are of one lock file.
+    # The project's libraries come first, then those of the group; both are from one lock file.
     packages = next((REPOSITORY / ".venv" / "lib").glob("python*/site-packages"))
     secrets = {
         "TIDEMARK_ALERT_SMTP": "smtp://eve:c4nary-of-mail@127.0.0.1:1",

@@ -50,7 +50,7 @@ def docs(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one of its level or above. Raises IndexError without it."""
+    """Return the text under a heading, up to the next one of its level or above. Raises IndexError without it."""
     level = heading.split(" ", 1)[0]
     below = f"\n{text}\n".split(f"\n{heading}\n", 1)[1]
     return re.split(rf"^#{{1,{len(level)}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
@@ -122,7 +122,7 @@ def verbs() -> dict[str, Verb]:
 
 
 def usages(text: str) -> list[Usage]:
-    """Every command that a page writes as code; `./tidemark VERB` is none."""
+    """Return every command that a page writes as code, except `./tidemark VERB`."""
     found = [usage for code in (*code_spans(text), *fenced_lines(text)) for usage in _usages(code)]
     return [usage for usage in found if usage.verb and not usage.verb.isupper()]
 
@@ -154,7 +154,7 @@ def _usage(words: Sequence[str]) -> Usage:
 
 
 def wrong_in(usage: Usage) -> str:
-    """What of a command does not exist; empty if nothing."""
+    """Return the part of a command that does not exist; empty if all of it does."""
     groups = {name.split(" ")[0] for name in verbs() if " " in name}
     if usage.verb not in verbs():
         return "" if usage.verb in groups and not usage.options else "no such verb"
@@ -342,7 +342,7 @@ def _declared(text: str, **names: Any) -> Any:
 
 
 def is_part_of(shown: Any, declared: Any) -> bool:
-    """Whether a declaration says nothing that another does not; parts may be left out."""
+    """Return whether a declaration says only what another one says; parts may be left out."""
     if isinstance(shown, tuple) and any(is_dataclass(each) for each in shown):
         rest = iter(declared)
         return all(any(is_part_of(each, other) for other in rest) for each in shown)

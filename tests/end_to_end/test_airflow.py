@@ -58,7 +58,7 @@ roll_up = consumer("consumer__roll_up", PartitionedAssetTimetable(
     default_partition_mapper=RollupMapper(upstream_mapper=BY_DAY, window=DayWindow(), wait_policy=MinimumCount(1)),
 ))
 """
-"""Somebody's DAGs on a table: one for each kind of event, and one that rolls up."""
+"""A consumer's DAGs on a table: one for each kind of event, and one that rolls up."""
 
 
 def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
@@ -118,13 +118,13 @@ def launched(airflow: AirflowApi) -> dict[str, Any]:
         airflow.set_paused(dag, False)
         wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d))
     for run in (each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["run_type"] == "scheduled"):
-        # The last hour's, which holds nothing: it would only take its turns in the task slots.
+        # The last hour's run, which has no records: it would only occupy task slots.
         airflow.fail_run(INTERVAL, run)
     airflow.set_paused(STREAM, False)
     run = runs[INTERVAL]
     state = wait_for("the run", lambda: run_ended(airflow, run), 480)
     ended = {"run": run, "state": state, "tasks": airflow.tasks(INTERVAL, run)}
-    # Nobody launches the stream that these wait for, and Airflow would wait for them when it ends.
+    # The stream that these wait for is not launched, and Airflow would wait for them when it ends.
     airflow.set_paused(of_isp, True)
     for each in airflow.runs(of_isp):
         airflow.fail_run(of_isp, each["dag_run_id"])
@@ -223,7 +223,7 @@ def test_day_is_summed_up_when_the_last_of_its_24_intervals_is_told_of_and_not_b
     airflow.emit(event["asset_id"], others[-1].strftime("%Y-%m-%dT%H:%M:%S"))
     [run] = wait_for("the day's run", lambda: airflow.runs(DAILY), 60)
     assert run["partition_key"] == START.strftime("%Y-%m-%d")
-    # What was emitted by hand is not registered: the ledger says so, whatever Airflow was told.
+    # The manually emitted event registers nothing: the ledger decides, not Airflow's event.
     wait_for("it to look", lambda: airflow.tasks(DAILY, run["dag_run_id"]) == {"roll_up": "up_for_retry"}, 90)
     airflow.fail_run(DAILY, run["dag_run_id"])
 
@@ -354,7 +354,7 @@ def test_run_has_the_oldest_missing_interval_built_when_it_asks_for_one(
     assert attempts == [(at[1],)]
     built = {partition.split("interval=")[1] for _, partition, *_ in registered(home)}
     assert built == {each.strftime("%Y-%m-%dT%H") for each in at[:2]}
-    # One was asked for; the other is still told.
+    # One was requested; the other is still listed.
     [missing] = home.json("status", "--json")["missing"]
     assert (missing["count"], missing["from"]) == (1, iso(at[2]))
 
@@ -410,9 +410,9 @@ def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(
     before = registered(home)
     run = airflow.trigger(INTERVAL)
     assert wait_for("the run", lambda: run_ended(airflow, run)) == "success", airflow.tasks(INTERVAL, run)
-    # Should an hour have passed meanwhile, its partition came on top.
+    # If an hour has passed meanwhile, its partition was added.
     assert set(before) <= set(registered(home))
-    # The interval holds nothing: it is complete, and no table has a partition of it.
+    # The interval has no records: it is complete, and no table has a partition of it.
     assert {event["name"] for event in airflow.asset_events(run)} == {"intervals.nest_cameras"}
     tasks = airflow.tasks(INTERVAL, run)
     assert {tasks[f"announce_tables.{table}"] for table in TABLES} == {"skipped"}
@@ -427,7 +427,7 @@ def test_operators_are_alerted_when_a_task_fails_for_good(
     wait_for("the run", lambda: next(r["state"] for r in airflow.runs(INTERVAL) if r["dag_run_id"] == run) == "failed")
     wait_for("the topic", lambda: "tidemark-alerts" in audit.topics(home.kafka), 60)
     every = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
-    # The interval that waits without a stream gives up, too, some time. A question names no task.
+    # The interval that waits without a stream also gives up at some time. A question names no task.
     alerts = [alert for alert in every if alert["pipeline"] == "nest_cameras" and "task" in alert]
     assert [(a["pipeline"], a["dag"], a["run"], a["task"]) for a in alerts] == [
         ("nest_cameras", INTERVAL, run, "pin_ranges")

@@ -66,7 +66,7 @@ def received() -> Iterator[Received]:
 
 @pytest.fixture(scope="module")
 def secrets(received: Received, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canaries]:
-    """A canary in each secret setting; whatever runs meanwhile is looked at."""
+    """A canary in each secret setting; all processes meanwhile are watched."""
     with canaries(tmp_path_factory.mktemp("secrets"), received) as made:
         yield made
 
@@ -237,7 +237,7 @@ def test_decision_is_taken_by_form_and_required_action(home: Home, airflow: Airf
     ui.submit()
     run = new_run(airflow, "decide", known)
     wait_for("the question", lambda: airflow.tasks("decide", run).get("approve") == "awaiting_input", 120)
-    # A person is not quicker than the end of the process that asked; a test is, and Airflow asks once more then.
+    # A test answers before the process that asked has ended, unlike a person, and Airflow then asks once more.
     told = f"Received executor event with state success.*task_id='approve', run_id='{re.escape(run)}'"
     log = home.path / "logs" / "airflow.log"
     wait_for("the process that asked to end", lambda: re.search(told, log.read_text()), 60)
@@ -331,7 +331,7 @@ def test_dag_shows_its_docs_with_the_picture(ui: AirflowUi) -> None:
     ui.open_grid(INTERVAL)
     ui.click(ui.find("[data-testid=markdown-button]"))
     ui.wait("the picture", "document.querySelector('[role=dialog] img')?.naturalWidth > 100")
-    # Another dialog is in the page, which nobody sees.
+    # The page has another, invisible dialog.
     assert "pin_ranges" in ui.text("[role=dialog]:has(img)")
 
 
@@ -359,7 +359,7 @@ def test_no_secret_is_in_arguments_logs_databases_pages_metrics_or_what_was_sent
     for path in (*READ, "/metrics", *(f"{each}?format=json" for each in READ)):
         ui.browser.get(f"{ui.address}/tidemark{path}")
         assert secrets.told_by(ui.browser.page_source) == [], path
-    # They were used: the receivers were told of the interval, by the address and with the key of the settings.
+    # The secrets were used: the receivers got the interval's events, at the address and with the key of the settings.
     assert received.posts
     assert {(user, password) for user, password, _ in received.logins} == {("eve", secrets.values["mail"])}
     assert {mail["To"] for mail in received.mails} == {"operators@example.org"}

@@ -31,7 +31,7 @@ ON_YARN = {
     "TIDEMARK_ARCHIVE_WAIT": "10m",
 }
 PATIENCE = 1200
-"""Seconds: a driver waits for its container, its JVM and its executor, on a machine that does more."""
+"""Seconds: a driver waits for its container, its JVM and its executor, on a busy machine."""
 
 
 def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
@@ -96,7 +96,7 @@ def airflow(home: Home, manager: str) -> Iterator[AirflowApi]:
 
 @pytest.fixture(scope="module")
 def streaming(home: Home, airflow: AirflowApi) -> dict[str, str]:
-    """The applications of both streams, which have archived what there is."""
+    """The applications of both streams, which have archived everything."""
     for pipeline in PIPELINES:
         produce(home, pipeline, EVENTS, seed=1)
         airflow.set_paused(f"stream__{pipeline}", False)

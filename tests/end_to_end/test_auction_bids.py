@@ -38,7 +38,7 @@ def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def first(home: Home) -> dict[str, Any]:
-    """The verdict of the first hour, which nothing was learned before."""
+    """The verdict of the first hour, before which no limits were learned."""
     produce(home, START, seed=7)
     home.run("stream", PIPELINE, "--until-caught-up")
     return home.interval(PIPELINE, START)
@@ -158,7 +158,7 @@ def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_sur
     try:
         before, _ = raise_flag(home, "early", hour)
         seconds = sorted(raise_flag(home, f"early-{n}", hour + timedelta(seconds=n))[1] for n in range(20))
-        # The query commits every 30 s; nobody waits for that. How soon it is indeed, `bench flags` tells.
+        # The query commits every 30 s, but flags come earlier; `bench flags` measures the latency.
         assert seconds[10] < 15, seconds
         assert "in micro-batches" not in log.read_text()
         produce(home, hour, seed=9)
@@ -174,7 +174,7 @@ def test_running_stream_flags_ahead_of_its_commits_takes_over_new_limits_and_sur
     finally:
         end_of(stream)
     assert lag_of(home, "flags") > 0
-    # What was flagged since the last commit is flagged again, in the same words.
+    # Records since the last commit are flagged again, with the same text.
     home.run("stream", PIPELINE, "--until-caught-up")
     assert lag_of(home, "flags") == 0
     found = {
@@ -206,7 +206,7 @@ def test_stream_with_a_flags_query_stops_at_once_when_asked(home: Home, second: 
 def test_new_generation_raises_each_flag_once_and_goes_on_where_the_archive_ends(
     home: Home, second: dict[str, Any]
 ) -> None:
-    # What an earlier test stopped ahead of its commit is told again first; that is not what is looked at here.
+    # An earlier test stopped the query before its commit, so those flags come again first; they are not examined here.
     home.run("stream", PIPELINE, "--until-caught-up")
     before = audit.read_topic(home.kafka, FLAGS).keys()
     home.run("new-generation", PIPELINE, "--reason", "a test")
@@ -300,7 +300,7 @@ def test_forged_and_altered_flags_and_a_missing_one_stop_the_interval(home: Home
     found = rerun(home, 3)
     assert {d["where"] for d in found} == {f"{c[0]}-{c[1]} offset {c[2]}" for c in (honest, altered)}
     assert all(d["evidence"].startswith("the topic has") for d in found)
-    # With limits that flag every bid of a bidder, flags are missing: as if the stream had swallowed them.
+    # Under limits that flag every bid of a bidder, flags are missing, as if the stream had lost them.
     innocent = bids_of(home, second)[honest]
     grown = json.dumps([["burst", innocent["bidder"], None]])
     ledger(home, "UPDATE limits_versions SET limits = limits || %s::jsonb WHERE id = %s", grown, flag["limits_version"])

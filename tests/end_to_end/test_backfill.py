@@ -26,7 +26,7 @@ EVENTS = 50 * HOURS
 INTERVAL, DAILY = "interval__nest_cameras", "daily__nest_cameras"
 FATES = ("archived", "empty", "quarantined", "gaps")
 AT_RANDOM = 6
-"""How many are triggered by hand first, before the backfill of all."""
+"""How many runs are triggered manually before the backfill of all."""
 
 
 def landed(home: Home) -> None:
@@ -121,7 +121,8 @@ def test_catalog_is_the_same_as_in_order_when_a_day_runs_at_random_backwards_and
     wait_for("the backfill", lambda: airflow.backfill_ended(backfill), 3600)
     assert states("backfill") == {"success": HOURS}
 
-    # Run after run by others than the order of time, all pinned ranges tile, and all hashes are those of the order.
+    # Although the runs are not in the order of time, all pinned ranges tile, and all hashes equal those of ordered
+    # runs.
     assert outcome(home) == in_order
     records = audit.read_topic(home.kafka, "nest-logs")
     assert len(records) == EVENTS

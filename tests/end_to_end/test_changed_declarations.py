@@ -81,7 +81,7 @@ def test_registered_interval_is_built_again_by_the_content_of_then_and_a_new_one
 def test_interval_is_refused_when_the_content_of_then_is_gone_and_built_by_that_of_now_when_asked(
     home: Home, first: dict[str, Any], moved: Checkout
 ) -> None:
-    # The registered ones: by the shipped content, and by the moved one.
+    # The registered rows: by the shipped content, and by the moved one.
     kept = sorted((home.lake / "references" / "nest_cameras" / "device_locations").glob("*.csv"))
     assert len(kept) == 2
     shipped = next(path for path in kept if "10001" not in path.read_text().splitlines()[1])

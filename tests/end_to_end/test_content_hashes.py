@@ -34,7 +34,8 @@ def registry(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    # One of the pipelines by default, by rows, views and a reference; each of them has a stream and an interval there.
+    # One of the pipelines by default, the one with rows, views and a reference; each has a stream and an interval
+    # there.
     "pipeline",
     [pytest.param(name, marks=[] if name == "nest_cameras" else pytest.mark.slow) for name in sorted(EXPECTED)],
 )

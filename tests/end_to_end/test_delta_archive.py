@@ -112,7 +112,7 @@ def test_view_shows_the_validated_version_of_registered_intervals_alone(streamed
 
 
 def said_by(home: Home, version: int) -> dict[str, Any]:
-    """What the commit of a version says of its interval."""
+    """Return the statement of a version's commit about its interval."""
     log = (delta(home) / "_delta_log" / f"{version:020}.json").read_text().splitlines()
     (said,) = (line["commitInfo"]["userMetadata"] for line in map(json.loads, log) if "commitInfo" in line)
     found: dict[str, Any] = json.loads(said)
@@ -139,7 +139,7 @@ def test_commit_says_which_interval_of_which_verdict_it_holds(streamed: Home, fi
 def test_interval_restores_what_was_validated_after_update_delete_and_merge(
     streamed: Home, first: dict[str, Any]
 ) -> None:
-    """Of its own rows and of those of another interval; the view never showed anything else."""
+    """Changes to its own rows and to those of another interval; the view never showed them."""
     before, pinned = read_delta(delta(streamed)), first["delta"]["version"]
     assert sql(streamed, "UPDATE TABLE SET speed = -7 WHERE deviceId < 40")["num_affected_rows"] > 0
     assert sql(streamed, "DELETE FROM TABLE WHERE deviceId >= 40 AND deviceId < 60")["num_affected_rows"] > 0

@@ -57,7 +57,7 @@ class Bucket(s3_server.BucketHome):
 
 
 def end_of_all(drivers: list[subprocess.Popen[str]]) -> list[str]:
-    """What drivers that run at once printed; each must end with 0."""
+    """Return what concurrent drivers printed; each must end with 0."""
     printed = []
     try:
         for driver in drivers:
@@ -140,13 +140,13 @@ def test_no_commit_is_lost_when_instances_and_the_stream_and_an_interval_commit_
     assert audit.identities(after) == landed(streamed) + of_instances
     assert (audit.identities(before) - audit.identities(after)).total() == 0
     assert audit.identities(validated(after)) == identities_of(verdict, streamed)
-    # None of the versions was committed twice, and none is missing: each says what one driver did.
+    # No version was committed twice, and none is missing: each is one driver's commit.
     commits = sorted((table / "_delta_log").glob("*.json"))
     assert [int(each.stem) for each in commits] == list(range(latest_version(table) + 1))
 
 
 def test_one_of_two_puts_of_a_version_is_refused_when_both_come_at_once(streamed: Bucket) -> None:
-    """With Delta's log stores for file systems without such a decision, some versions are committed twice."""
+    """With Delta's log stores, which do not let the store decide, some versions are committed twice."""
     races = {}
     for log_store in (LOG_STORE_CLASS, "io.delta.storage.GCSLogStore"):
         [said] = end_of_all([streamed.start_driver("race_for_versions.py", log_store, str(VERSIONS))])

@@ -83,7 +83,7 @@ def test_missing_file_is_named_with_the_interval_to_run_when_it_was_deleted(
         assert [(f["kind"], f["remedy"]) for f in found] == [("file missing", again())]
         assert file.name in found[0]["what"]
         assert archive["partition"] in found[0]["what"]
-        # Nothing can be made up: repairing leaves it as it is and says so.
+        # Lost content cannot be restored: repairing leaves it as it is and reports that.
         assert [f["kind"] for f in findings(home, "--repair")] == ["file missing"]
 
 
@@ -149,7 +149,7 @@ def test_catalog_follows_the_ledger_when_its_entries_were_changed(home: Home, ve
     )
     before = change(home, "catalog", query)
     assert len(before) == 2
-    # The archive's partition points at an older place; a partition nobody registered lies beside it.
+    # The archive's partition points at an older location, and there is an unregistered partition beside it.
     part = 'SELECT p."PART_ID" FROM "PARTITIONS" p JOIN "TBLS" t USING ("TBL_ID") WHERE t."TBL_NAME" ='
     sd = f'(SELECT "SD_ID" FROM "PARTITIONS" WHERE "PART_ID" = ({part} \'nest_cameras\'))'
     stale = archive["location"].replace("file://", "file:").rsplit("/", 1)[0] + "/r20200101T000000-0"

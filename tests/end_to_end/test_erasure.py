@@ -41,7 +41,7 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def erased(landed: Home, keys_file: Path) -> dict[str, Any]:
-    """What the command said of the erasure of a thousand persons."""
+    """The command's output about the erasure of a thousand persons."""
     assert list(remnants.in_files(landed.lake, MARK))
     arguments = ("--keys-file", str(keys_file), "--reason", "a request of 2026-11-20", "--json")
     account: dict[str, Any] = landed.json("erase", "wiki_changes", *arguments)

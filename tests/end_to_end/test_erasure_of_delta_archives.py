@@ -49,7 +49,7 @@ def landed(in_process: Home, tmp_path_factory: pytest.TempPathFactory) -> HomeOf
     home.run("stream", "wiki_changes", "--until-caught-up", TIDEMARK_MAX_OFFSETS_PER_TRIGGER="1500")
     for start in (START - timedelta(hours=1), START):
         assert home.interval("wiki_changes", start)["reconciliation"]["unexplained"] == 0
-    # Of somebody who works on the table by hand: its commit's conditions name persons, too.
+    # Somebody's manual change of the table: the conditions of its commit name persons, too.
     by_hand = f"UPDATE delta.`file://{delta(home)}` SET comment = '{PERSONS[0]}' WHERE user = '{PERSONS[1]}'"
     home.run("sql", by_hand)
     return home
@@ -61,14 +61,14 @@ def transactions(home: Home) -> set[tuple[str, int]]:
 
 
 def said(home: Home) -> list[str]:
-    """What commits say of their intervals, in order."""
+    """Return the commits' statements about intervals, in order."""
     infos = (each for kind, each in actions(delta(home)) if kind == "commitInfo")
     return [each["userMetadata"] for each in infos if "tidemark." in each.get("userMetadata", "")]
 
 
 @pytest.fixture(scope="module")
 def before(landed: HomeOfCheckout) -> tuple[set[tuple[str, int]], list[str]]:
-    """What the log told before."""
+    """The contents of the log before the erasure."""
     assert any(each.endswith(".json: its bytes") for each in remnants.in_files(delta(landed), MARK))
     known = transactions(landed), said(landed)
     assert all(known)
@@ -100,7 +100,7 @@ def erased(
     before: tuple[set[tuple[str, int]], list[str]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    """What the command said in the end."""
+    """The command's final output."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("\n".join(PERSONS) + "\n", encoding="utf-8")
     asked: Sequence[str] = ("erase", "wiki_changes", "--keys-file", str(keys), "--reason", "a request")

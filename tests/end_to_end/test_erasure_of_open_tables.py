@@ -63,7 +63,7 @@ def before(landed: HomeOfCheckout) -> dict[str, list[str]]:
 def erased(
     landed: HomeOfCheckout, before: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """What the command said in the end."""
+    """The command's final output."""
     assert list(remnants.in_files(landed.lake / "iceberg", MARK))
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("\n".join(PERSONS) + "\n", encoding="utf-8")

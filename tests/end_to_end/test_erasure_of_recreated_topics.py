@@ -85,7 +85,7 @@ def is_marked(record: Record) -> bool:
 
 @pytest.fixture(scope="module")
 def erased(recreated: Recreated) -> dict[str, Any]:
-    """What the command said after it was killed once."""
+    """The command's output after it was killed once."""
     named = [part for each in PERSONS for part in ("--key", each)]
     asked = ("erase", "wiki_changes", *named, "--reason", "a test")
     killed = recreated.home.run(*asked, expect=None, TIDEMARK_CRASH_AT="erased_file_swapped")
@@ -114,7 +114,7 @@ def test_records_of_both_incarnations_are_erased_and_their_namesakes_stay(
         assert counts["in_ranges"] == sum(counts[fate] for fate in fates)
         table = audit.read_parquet(r["location"] for r in verdict["registered"] if r["table"] == "wiki_changes")
         held = audit.coordinates_of(table)
-        # What another incarnation lost at the same offsets, this one has.
+        # This incarnation still has the offsets that the other one lost.
         somebody = {at for at, r in of_topic.items() if b'"somebody ' in (r.value or b"")}
         assert somebody <= held.keys()
         assert not held.keys() & gone[name]

@@ -62,7 +62,7 @@ def bounds(start: datetime) -> tuple[str, ...]:
 
 
 def kept(home: Home) -> dict[str, list[tuple[Any, ...]]]:
-    """All that the ledger says to be committed and registered, and the files of the quarantine."""
+    """Return everything that the ledger lists as committed and registered, and the quarantine's files."""
     queries = {
         "positions": "SELECT query, topic_partition, next_offset FROM positions ORDER BY 1, 2",
         "files": "SELECT fate, path FROM landing_files ORDER BY 2, 1",

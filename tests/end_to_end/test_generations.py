@@ -54,7 +54,7 @@ def places() -> dict[str, str]:
 
 
 def counts(rows: Any, but_not: str = "") -> Counter[tuple[str, str]]:
-    """The oracle: sightings per zip code and hour, with the standard library alone."""
+    """The oracle: sightings per zip code and hour, computed only with the standard library."""
     where, found = places(), Counter[tuple[str, str]]()
     for row in rows:
         zip_code = where.get(row["device_id"])

@@ -176,7 +176,7 @@ def test_stream_waits_and_quarantines_nothing_when_the_registry_is_away(
         end_of(stream)
     assert quarantined(home) == before
     assert "s3cret-c4nary" not in log.read_text()
-    # Spark says so of a query that is too large, and interprets it.
+    # Spark logs this for a query that is too large, and interprets it.
     assert "Failed to compile" not in log.read_text()
 
 

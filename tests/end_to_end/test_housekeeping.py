@@ -176,7 +176,7 @@ def test_later_interval_reconciles_when_the_revision_of_an_earlier_one_in_its_wi
     home, registered = kept.home, kept.registered("nest_cameras", 1)
     damaged = next(Path(registered["location"].removeprefix("file://")).glob("*.parquet"))
     whole = damaged.read_bytes()
-    # Not even its footer, which tells the event times, can be read.
+    # Not even its footer, which holds the event times, can be read.
     damaged.write_bytes(whole[:-4] + b"\0\0\0\0")
     start = START + timedelta(hours=2)
     bounds = ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))

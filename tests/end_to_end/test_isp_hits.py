@@ -50,7 +50,7 @@ def served(home: Home, table: str, key: str) -> dict[Window, int]:
 
 
 def hostile() -> list[bytes | None]:
-    """Messages nobody wants, and each naughty string as zip code, as provider and as user."""
+    """Hostile messages, and each naughty string as zip code, as provider and as user."""
     moment = iso(START + timedelta(minutes=90))
     good = {"zipcode": "94103", "hittime": moment, "isp": "Northwind Cable", "user": "u"}
     messages: list[bytes | None] = [
@@ -140,7 +140,7 @@ def test_every_hit_has_one_fate_and_lies_by_date_and_zip_code_when_it_was_archiv
 def test_compacted_topics_hold_the_counts_of_all_windows_when_the_stream_has_caught_up(
     streamed: Home, verdict: dict[str, Any]
 ) -> None:
-    # By the ledger: beside what is committed lies what the killed driver wrote last.
+    # The ledger decides: beside committed files there are those that the killed driver wrote last.
     rows = archived(streamed, "isp_hits")
     counted = [{**row, "seconds": row["hittime"].replace(tzinfo=UTC).timestamp()} for row in rows]
     for topic, key, expected in (
@@ -305,7 +305,7 @@ def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_conve
 
 
 def _driver_that_stopped_itself(process: subprocess.Popen[str]) -> psutil.Process:
-    """The stream's driver, once it waits at the place where it was told to."""
+    """Return the stream's driver once it waits at its crash point."""
 
     def look() -> psutil.Process | None:
         assert process.poll() is None, "the stream ended before it stopped itself"

@@ -21,7 +21,7 @@ def test_late_rows_are_counted_row_by_row_when_the_speed_view_dropped_them(home:
     verdict = home.interval("nest_cameras", start + timedelta(hours=2))
     assert verdict["reconciliation"]["unexplained"] == 0
 
-    # The oracle: what the topic holds and the speed view's last values do not count.
+    # The oracle: records of the topic that the speed view's last values do not count.
     lines = load_pipeline("nest_cameras").references["device_locations"].path.read_text().splitlines()[1:]
     places = dict(line.split(",") for line in lines)
     rows = audit.expected(audit.read_topic(home.kafka, "nest-logs")).rows.values()

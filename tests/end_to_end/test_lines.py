@@ -57,7 +57,7 @@ def test_ledger_says_that_there_are_no_offsets(from_files: tuple[Home, Path]) ->
     assert "no Kafka offsets" in guarantee
     for table in ("micro_batch_ranges", "positions", "topics", "interval_ranges", "intervals"):
         assert ledger(home, f"SELECT count(*) FROM {table}") == [(0,)], table
-    # The queries of the views say how far they have read, too.
+    # The views' queries also record how far they have read.
     spans = "SELECT query, max(until_file), min(after_file) FROM line_spans s JOIN micro_batches b"
     found = ledger(home, f"{spans} ON b.id = s.micro_batch_id GROUP BY query ORDER BY query")
     last = ledger(home, "SELECT max(id) FROM line_files")[0][0]

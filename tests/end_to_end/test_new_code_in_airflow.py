@@ -57,7 +57,7 @@ def produce(home: Home, events: int) -> None:
 
 
 def needs(checkout: Checkout) -> str:
-    """What a driver of the code in a checkout needs before it can go on where the stream is."""
+    """Return what a driver of a checkout's code needs before it can continue the stream."""
     done = subprocess.run(
         [sys.executable, "-m", "include.streams.new_code", NAME],
         cwd=checkout.path,
@@ -95,7 +95,7 @@ def test_driver_is_replaced_between_two_micro_batches_when_code_that_continues_i
     home: Home, checkout: Checkout, airflow: AirflowApi
 ) -> None:
     before, run = driver(home), airflow.runs(STREAM)[0]["dag_run_id"]
-    # Code with another window has to wait for a person: the driver goes on as it is.
+    # Code with another window has to wait for a person: the old driver keeps running.
     checkout.edit(DECLARATION, 'TimeWindow("1d")', 'TimeWindow("2d")')
     assert "window length: 1 day → 2 days" in needs(checkout)
     produce(home, 100)
@@ -128,7 +128,7 @@ def test_replaced_driver_is_left_alone_and_no_row_is_lost_or_doubled(home: Home,
     wait_for("the new driver's modules", lambda: ask(home, f"SELECT 1 FROM writers WHERE code ? '{MODULE}'"))
     before = driver(home)
     wait_for("what was produced", lambda: not any(each["lag"] for each in home.json("lag", NAME, "--json")))
-    # Airflow has looked, and found that the new driver runs what is deployed.
+    # Airflow has checked that the new driver runs the deployed code.
     wait_for("Airflow's look", lambda: ask(home, "SELECT 1 FROM writers WHERE replaced_for = ''"), 120)
     produce(home, 100)
     assert driver(home) == before

@@ -39,7 +39,7 @@ def told(home: Home) -> list[dict[str, Any]]:
 
 
 def outages_in(records: dict[audit.Coordinates, audit.Record]) -> list[tuple[str, str, audit.Coordinates]]:
-    """What the log tells of each camera: it goes down, or is up again, and by which record."""
+    """Return each camera's changes in the log: whether it goes down or is up again, and by which record."""
     found = []
     rows = sorted(audit.expected(records).rows.items(), key=lambda row: (row[1]["device_id"], row[0]))
     for device, states in groupby(rows, key=lambda row: row[1]["device_id"]):
@@ -77,7 +77,7 @@ def test_each_outage_of_the_log_is_told_once_when_it_begins_and_once_when_it_end
 
 @pytest.fixture(scope="module")
 def streaming(landed: Home) -> Iterator[Callable[..., Any]]:
-    """Starts the stream; gives it once it reads."""
+    """Starts the stream, and returns it once it reads."""
     started = []
 
     def start(**extra: str) -> Any:
@@ -168,7 +168,7 @@ def test_interval_stops_with_exit_code_3_when_an_outage_was_missed_or_made_up(la
 def test_next_interval_begins_with_the_cameras_that_were_down_before(landed: Home) -> None:
     verdict = landed.interval("nest_cameras", START + timedelta(hours=1))
     assert verdict["reconciliation"]["unexplained"] == 0
-    # Without what it began with, the first state that finds a camera up again would be made up.
+    # Without its beginning, a camera's first state of being up again would have no cause.
     execute(landed, f"UPDATE outages SET key = 'other' WHERE {LASTING}")
     missed = landed.interval("nest_cameras", START + timedelta(hours=1), expect=3)
     assert missed["reconciliation"]["unexplained"] == 1

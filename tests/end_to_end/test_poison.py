@@ -102,7 +102,7 @@ def test_record_that_throws_stays_in_quarantine_when_replayed_by_the_code_it_thr
 def test_record_that_threw_is_delivered_when_mended_code_replays_it(home: Home, throwing: Checkout) -> None:
     begin = iso(START + timedelta(hours=1))
     home.run("produce", "nest_cameras", "--events", "100", "--start", begin, "--span", "50m", "--seed", "3")
-    # The mended function is another query than the one that made the view's checkpoint.
+    # The corrected function is another query than the one that made the view's checkpoint.
     home.run("stream", "nest_cameras", "--until-caught-up", expect=64)
     home.run("new-generation", "nest_cameras", "--reason", "the transform was mended")
     home.run("stream", "nest_cameras", "--until-caught-up")
@@ -111,7 +111,8 @@ def test_record_that_threw_is_delivered_when_mended_code_replays_it(home: Home, 
     verdict = home.interval("nest_cameras", START + timedelta(hours=1))
     assert verdict["records"]["replayed"] == 2
     assert verdict["reconciliation"]["unexplained"] == 0
-    # Landed by the code that threw, read by the mended one: the same rows, and what threw stays where it was.
+    # Landed by the throwing code, read by the corrected one: the same rows, and the records that threw stay in
+    # quarantine.
     again = home.interval("nest_cameras", START)
     assert again["reconciliation"]["unexplained"] == 0
     assert again["records"]["quarantined"] == 2

@@ -69,7 +69,7 @@ def wider(landed: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="module")
 def discarded(landed: Home) -> dict[str, Any]:
-    """A record that nobody wants replayed, as the listing shows it, and what the command said of it."""
+    """A discarded record, as the listing shows it, and the command's output about it."""
     record = next(row for row in listed(landed) if row["reason"] == "malformed_json")
     said = landed.json("quarantine", "discard", "nest_cameras", *named(at(record)), "--reason", "a test of the sender")
     return {"record": record, "said": said}
@@ -77,7 +77,7 @@ def discarded(landed: Home) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def replayed(first: dict[str, Any], discarded: dict[str, Any], wider: Checkout) -> dict[str, int]:
-    """What the first replay said: after an interval was published, and with one record discarded."""
+    """The output of the first replay, after an interval was published and one record discarded."""
     counts: dict[str, int] = wider.json("quarantine", "replay", "nest_cameras")
     return counts
 

@@ -57,7 +57,7 @@ def test_report_over_an_interval_s_ranges_is_the_interval_s_and_selects_by_value
     landed: Home, verdict: dict[str, Any], source: str
 ) -> None:
     before = rows_of_the_ledger(landed)
-    # As a user has it: by a spark-submit of its own, with the jars that this brings.
+    # As for a user: by a spark-submit of its own, with its jars.
     landed.own_drivers = source == "kafka"
     found = report(landed, ranges_option(verdict["ranges"]), source)
     landed.own_drivers = False
@@ -123,7 +123,7 @@ def test_report_is_refused_in_one_line_when_the_ranges_are_not_there(
     assert f"nest_cameras: {words}" in line
 
 
-# What follows cuts and ends the topic: nothing may be asked of it afterwards.
+# The rest cuts and deletes the topic: nothing can be read from it afterwards.
 
 
 def test_report_names_what_retention_removed_and_the_archive_still_gives_it(

@@ -119,7 +119,7 @@ def in_archive(home: Home) -> dict[tuple[str, int, int, int], dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def streamed(checkout: Checkout, shop: Shop) -> Home:
-    """Hits that were streamed by drivers of which some were killed: wherever an output can be when it is."""
+    """Hits that drivers streamed, some of them killed at every step of an output."""
     home = checkout.home
     arguments = ["--events", str(EVENTS), "--bad-fraction", "0.03", "--start", iso(START), "--span", "3h"]
     assert checkout.json("produce", "isp_hits", *arguments)["delivered"] == EVENTS

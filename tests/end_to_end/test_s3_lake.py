@@ -31,10 +31,10 @@ LEFT_BY_A_KILLED_DRIVER = "landing unknown to the ledger"
 
 @dataclass
 class S3Home(s3_server.BucketHome):
-    """A home in the bucket whose processes were looked at."""
+    """A home in the bucket whose processes were watched."""
 
     seen: set[str] = field(default_factory=set)
-    """Command lines of a stream's processes, and what it said."""
+    """Command lines of a stream's processes, and its output."""
 
     def watch(self, stream: subprocess.Popen[str]) -> None:
         """Wait for a stream's end, and keep what others could see of it meanwhile."""
@@ -154,7 +154,7 @@ def test_tables_stay_whole_when_housekeeping_removed_the_landing(
     below = audit.fs.FileSelector(f"{s3_server.BUCKET}/tidemark/landing", recursive=True)
     files = {e.path for e in landed.server.filesystem().get_file_info(below) if e.is_file}
     noted = {path for (path,) in landed.ledger("SELECT path FROM landing_files WHERE removed_at IS NULL")}
-    # What killed drivers left is gone too: nothing lies there that no commit names.
+    # Leftovers of killed drivers are gone, too: every file is named by a commit.
     assert {path.removeprefix(f"{s3_server.BUCKET}/tidemark/") for path in files} <= noted
     landed.audit_tables(verdicts)
     archive = next(r for r in verdicts[0]["registered"] if r["table"] == "nest_cameras")
@@ -208,6 +208,6 @@ def holds(path: Path, secret: str) -> bool:
 
 
 def kinds(home: Home) -> set[str]:
-    """What the doctor finds to disagree."""
+    """Return the disagreements that doctor finds."""
     findings = json.loads(home.run("doctor", "--json", expect=None).stdout)["findings"]
     return {each["kind"] for each in findings if each.get("kind")}

@@ -35,7 +35,7 @@ def produce(home: Home, hour: int, events: int, seed: int, span: str = "1h") -> 
 
 
 def good_hits(home: Home, longest: int) -> list[dict[str, Any]]:
-    """The hits that must be archived, by the standard library alone."""
+    """Return the hits that must be archived, computed only with the standard library."""
     found = []
     for record in audit.read_topic(home.kafka, TOPIC).values():
         try:
@@ -77,7 +77,7 @@ def differences(verdict: dict[str, Any]) -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def totals(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A deployment whose isp_hits has no other views, so that a verdict speaks of totals alone."""
+    """A deployment whose isp_hits has no other views, so that a verdict is about totals only."""
     checkout = copy_checkout(tmp_path_factory.mktemp("totals") / "checkout", home)
     declared = checkout.path / "include/pipelines/isp_hits.py"
     text = declared.read_text()

@@ -133,7 +133,7 @@ def test_interval_ends_with_exit_code_7_and_pins_nothing_when_a_transaction_hang
 
 
 def compact(home: Home, policy: str) -> None:
-    """Let the cleaner run at once, over segments of five minutes of records, if the policy says so."""
+    """Make the cleaner run at once, over segments of five minutes of records, if the policy has it."""
     client = AdminClient({"bootstrap.servers": home.kafka})
 
     def configure(kind: ConfigResource.Type, name: str, **config: str) -> None:
@@ -202,6 +202,6 @@ def test_records_compacted_since_they_were_archived_keep_their_fates_unless_the_
     assert all("a second reader sees none of them" in d["evidence"] for d in named)
 
     compact(home, "delete")
-    # Nothing else explains what the archive has and Kafka has not: with that policy the log drops no single record.
+    # Nothing else explains records that only the archive has: with that policy the log drops no single record.
     unexplained = home.interval("nest_cameras", start, expect=3)
     assert unexplained["reconciliation"]["unexplained"] > 0

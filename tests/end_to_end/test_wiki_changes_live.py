@@ -28,18 +28,18 @@ PATIENCE = 600
 
 @dataclass
 class Live:
-    """The server, the page in the browser, and what was told until now."""
+    """The server, the page in the browser, and the changes sent so far."""
 
     home: Home
     server: GrowingServer
     browser: Any
 
     def add(self, count: int, seed: int) -> None:
-        """Tell of more changes, all of them in the window."""
+        """Send more changes, all of them in the window."""
         self.server.add(made_up_changes(count, WINDOW + timedelta(minutes=1), seed=seed))
 
     def expected(self) -> list[list[str]]:
-        """The rows that the page must show of what was told: a flag is said by yes, or not at all."""
+        """Return the rows that the page must show for the changes: a flag is `yes`, or empty."""
         changes = {("wiki-changes", 0, at): {**each, "moment": WINDOW} for at, each in enumerate(self.server.changes)}
         rows = top_of(edits_of(changes), iso(WINDOW))
         return [[str(user), "yes" if bot else "", str(count)] for user, bot, count in rows]
@@ -59,7 +59,7 @@ class Live:
 
 @contextmanager
 def running(home: Home, log: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs until the end of the block, with what it says in a file."""
+    """Run a command until the end of the block, with its output in a file."""
     with log.open("w") as output:
         process = subprocess.Popen(
             home.command(*arguments), env=home.environment(), stdout=output, stderr=subprocess.STDOUT, text=True

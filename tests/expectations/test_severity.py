@@ -22,7 +22,7 @@ PAST = [PastInterval(100 + number, timedelta(seconds=number)) for number in rang
 
 @pytest.fixture(autouse=True)
 def main_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main module of a worker of pytest-xdist has no file, for which Spark Connect, at import, ends the process."""
+    """Give the main module a file: in a worker of pytest-xdist it has none, and Spark Connect then ends the process."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(REPOSITORY / "tests" / "conftest.py"), raising=False)
 
 
@@ -43,7 +43,7 @@ def expected(bounds: UsualBounds, rows: int) -> list[Any]:
 
 
 def check(rows: Any, *expectations: Any, accepted: Any = ()) -> tuple[bool, list[Any], list[Any]]:
-    """Whether the checkpoint passed, what it found, and what each pass was told."""
+    """Return whether the checkpoint passed, its results, and those that each call of `on_pass` got."""
     from expectations.checkpoint import run_checkpoint
     from include.pipelines.spec import IDENTITY
 
@@ -71,7 +71,7 @@ def test_revision_is_kept_back_when_a_warning_is_not_accepted_or_an_expectation_
     failed = gxe.ExpectColumnValuesToBeBetween(column="amount", min_value=2)
     passed, found, told = check(rows, warned, failed, accepted={each.key for each in found})
     assert (passed, told, found[1].severity) == (False, [], "fail")
-    # What may not be accepted, is not.
+    # A failure cannot be accepted.
     passed, found, told = check(rows, failed, accepted={found[1].key})
     assert (passed, told) == (False, [])
 
@@ -118,7 +118,7 @@ def test_check_fails_whatever_was_declared_when_it_raises(rows: Any, severity: A
     passed, [found], told = check(rows, broken, accepted={key})
     assert (passed, told) == (False, [])
     assert found.key == key
-    # Nobody is asked about it: nobody could let it pass.
+    # No question is asked: nobody could let it pass.
     assert (found.observed, found.severity) == ("the check itself failed", "fail")
 
 

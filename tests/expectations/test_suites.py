@@ -80,7 +80,7 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: A
     }
     for table, frame in frames.items():
         expectations = expectations_of(pipeline, table, frame.count())
-        # What is said of each row for itself; shares of all rows, and counts, are no single message's doing.
+        # Only expectations of single rows; no single message decides about shares and counts.
         of_rows = {
             (each.expectation_type, each.column)
             for each in expectations
@@ -95,7 +95,7 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: A
 
 
 def test_statistics_are_imported_only_when_an_expectation_compares_distributions(tmp_path: Path) -> None:
-    # Of a file: Spark Connect, at import, ends a process whose main module has none.
+    # Run from a file: Spark Connect, at import, ends a process whose main module has none.
     program = tmp_path / "program.py"
     program.write_text(
         "import expectations.checkpoint, sys\n"

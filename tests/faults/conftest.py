@@ -64,7 +64,7 @@ class Rig:
         return psutil.Process(self.home.services[name]["pid"])
 
     def audit(self) -> None:
-        """Everything that nest_cameras committed against Kafka, and its compacted topic against the oracle."""
+        """Compare everything that nest_cameras committed with Kafka, and its compacted topic with the oracle."""
         assert audit.check_archive(self.home.kafka, self.home.database, self.home.lake) == self.produced
         with LOCATIONS.open() as file:
             zip_codes = {row["device_id"]: row["zip_code"] for row in csv.DictReader(file)}

@@ -45,7 +45,7 @@ HOURS = KILLS + 3
 """One for each kill, then those whose runs are cleared and repeated."""
 FIRST = last_hours(HOURS + 1)
 BEFORE = -1
-"""The hour before the first, whose interval nobody asks for."""
+"""The hour before the first, whose interval is never requested."""
 STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
 TASKS = ("pin_ranges", "build_interval", "reconcile", "publish")
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
@@ -76,7 +76,7 @@ class Scheduled:
         return self.api.trigger(INTERVAL, **bounds, **wishes)
 
     def kill(self, part: str) -> None:
-        """kill -9 of one part. What started it notices, ends the others, and is started again, as by an operator."""
+        """Kill one part with SIGKILL. Its parent notices, ends the others, and is started again, as by an operator."""
         served = psutil.Process(self.home._state("airflow")["pid"])
         # Some name themselves anew, as `airflow api_server -- …`.
         named = {" ".join(child.cmdline()).replace("_", "-"): child for child in served.children()}
@@ -116,7 +116,7 @@ def hour_at(number: int) -> datetime:
 @pytest.fixture(scope="module")
 def scheduled(home: Home) -> Iterator[Scheduled]:
     made = Scheduled(home)
-    # The stream and the ranges begin with these: nobody asks for their hour.
+    # The stream and the ranges begin with these records; their hour is never requested.
     made.produce(BEFORE)
     made.up()
     wait_for("the DAGs", lambda: {STREAM, INTERVAL} <= made.api.dag_ids(), 180)
@@ -170,7 +170,7 @@ def test_each_interval_is_registered_once_and_whole_when_parts_of_airflow_are_ki
         part = rng.choice(PARTS)
         scheduled.kill(part)
         killed[part] += 1
-        # Not the run's end: that of most is awaited by nobody, as on an ordinary day.
+        # It does not wait for the run's end, as on an ordinary day.
         if rng.random() < 0.5:
             assert scheduled.ended(runs[-1]) == "success", scheduled.api.tasks(INTERVAL, runs[-1])
     for run in runs:
@@ -202,7 +202,7 @@ def run_again(scheduled: Scheduled, rng: random.Random, hours: range) -> None:
 
 
 def repin(scheduled: Scheduled, rng: random.Random, hours: range) -> None:
-    """Of the last hour it is done, of another one refused."""
+    """Pin again: done for the last hour, refused for another one."""
     scheduled.run_interval(rng.choice(hours), repin=True)
 
 
@@ -214,7 +214,7 @@ def backfill(scheduled: Scheduled, rng: random.Random, hours: range) -> None:
 
 
 def mark_failed(scheduled: Scheduled, rng: random.Random, hours: range) -> None:
-    """A run that goes on, as by a person in the UI, in the middle of whatever it does."""
+    """Clear a running run in the middle of its work, as a person does in the UI."""
     for each in scheduled.api.runs(INTERVAL):
         if each["state"] == "running":
             scheduled.api.fail_run(INTERVAL, each["dag_run_id"])

@@ -28,7 +28,7 @@ NAME = "nest_cameras"
 
 @pytest.fixture
 def in_this_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """The process that watches streams, as Airflow's triggerer is one; it looks often and is soon out of patience."""
+    """A process that watches streams, like Airflow's triggerer, but looks often and loses patience soon."""
     monkeypatch.setattr(streams, "_LOOK_AT_PROGRESS", 1.0)
     monkeypatch.setattr(streams, "Progress", partial(Progress, after=timedelta(seconds=10)))
     with settings_of(rig.home):
@@ -36,7 +36,7 @@ def in_this_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]
 
 
 def watch(launch: str) -> dict[str, Any]:
-    """What Airflow's trigger tells of a driver, once it has something to tell."""
+    """Return the event of Airflow's trigger about a driver."""
 
     async def first() -> dict[str, Any]:
         event = await anext(streams.StreamTrigger(NAME, launch, poll_seconds=0.5).run())
@@ -63,7 +63,7 @@ def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_
     try:
         wait_for("its lease", lambda: writers.live_writer(NAME))
         assert watch(launched.id) == {"event": "stalled", "query": "archive"}
-        # By its heartbeat alone it would be well for ever.
+        # Judged only by its heartbeat, it would count as healthy for ever.
         live = writers.live_writer(NAME)
         assert live is not None
         assert live.renewed_at > live.acquired_at

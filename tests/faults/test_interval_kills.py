@@ -34,7 +34,7 @@ def interval(home: Home, request: pytest.FixtureRequest) -> Interval:
 
 
 def check_result(home: Home, interval: Interval, begun: Registered) -> None:
-    """The interval runs to its end now: what was begun is registered, each row once, built equal every time."""
+    """Run the interval to its end: it is registered, each row once, and every build is equal."""
     verdict: dict[str, Any] = home.interval("nest_cameras", interval.from_time)
     assert {(r["table"], r["partition"]) for r in verdict["registered"]} == {(t, p) for t, p, _ in begun}
     assert in_catalog(home.database, interval.label) == begun

@@ -37,7 +37,7 @@ def committed(home: Home, name: str) -> int:
 
 @contextmanager
 def server(*connections: bytes) -> Iterator[tuple[str, threading.Event]]:
-    """A server that sends one content after the other, each to one client, and hangs up; the last time when told to."""
+    """A server that sends one content after the other, each to one client, and closes; the last time on demand."""
     hang_up = threading.Event()
 
     def serve() -> None:
@@ -57,7 +57,7 @@ def server(*connections: bytes) -> Iterator[tuple[str, threading.Event]]:
 
 
 def kill(stream: subprocess.Popen[str]) -> None:
-    """End the stream's processes, Python before the JVM: the driver has no moment to put anything in order."""
+    """Kill the stream's processes, Python before the JVM, so that the driver cannot clean up."""
     below = psutil.Process(stream.pid).children(recursive=True)
     for process in sorted(below, key=lambda process: process.name() == "java"):
         process.kill()

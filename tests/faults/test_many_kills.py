@@ -52,7 +52,7 @@ def rig(new_home: Callable[..., Home], pipeline: str) -> Iterator[Rig]:
 
 
 def kill_at_any_moment(rig: Rig, after: float) -> bool:
-    """kill -9 of the driver and its JVM so many seconds after it holds the lease; False when it was done before."""
+    """Kill the driver and its JVM `seconds` after it holds the lease; return False when it had already ended."""
     stream = rig.started("--until-caught-up")
     try:
         stream.wait(after)
@@ -112,7 +112,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_again_and_again(
     rng = random.Random(SEED)
     done: Counter[str] = Counter()
     runs = 0
-    # A driver may be done before its moment comes: so often at most is one started.
+    # A driver may end before its moment comes; this limits how many are started.
     while done.total() < kills and runs < 4 * kills:
         runs += 1
         rig.produce(records // kills, bad_fraction=0.02)
@@ -126,7 +126,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_again_and_again(
         if ended.returncode not in (*range(8), 64):
             done[moment] += 1
     assert done.total() >= kills, f"{done.total()} kills in {runs} runs, {kills} were wanted: {dict(done)}"
-    # With fewer kills chance may leave a moment out.
+    # With fewer kills a moment may be missed by chance.
     if kills >= 100:
         assert set(done) == {"any moment", *MOMENTS}, f"moments without a kill: {dict(done)}"
     rig.catch_up()

@@ -34,7 +34,7 @@ def fill(folder: Path) -> None:
     """Leave no space on the small disk; skipped where mounting is not allowed."""
     if not folder.is_mount():
         pytest.skip("small disks need the right to mount")
-    # Many small blocks were written in parallel meanwhile: what is left after the big file goes too.
+    # Small blocks are written in parallel, so fill what is left after the big file, too.
     for number, block in enumerate((1 << 20, 4096, 512)):
         try:
             with (folder / f"ballast-{number}").open("wb", buffering=0) as file:
@@ -130,7 +130,7 @@ def test_stream_goes_on_or_ends_clearly_when_the_broker_is_killed(rig: Rig, endi
     broker = rig.service("kafka")
     broker.kill()
     psutil.wait_procs([broker], timeout=20)
-    # The outage itself, longer than the clients' time-outs and the lease; a stream that ends cuts it short.
+    # The outage lasts longer than the clients' time-outs and the lease, unless the stream ends before.
     with suppress(subprocess.TimeoutExpired):
         stream.wait(seconds)
     rig.home.run("up", "kafka")

@@ -74,7 +74,7 @@ def in_order(found: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def stop(stream: subprocess.Popen[str]) -> None:
-    """End a stream that went on through an outage, or has ended of it and says so."""
+    """End a stream that survived an outage, or that has ended because of it with a clear error."""
     if stream.poll() is None:
         stream.send_signal(signal.SIGTERM)
     _, errors = stream.communicate(timeout=180)
@@ -82,7 +82,7 @@ def stop(stream: subprocess.Popen[str]) -> None:
 
 
 def end_service(service: psutil.Process) -> None:
-    """kill -9 of a service and all that it started."""
+    """Kill a service with SIGKILL, and everything that it started."""
     every = [service, *service.children(recursive=True)]
     for process in every:
         process.kill()
