@@ -95,14 +95,14 @@ MODULES_IN_A_FOLDER = 13
 """About twelve, and `__init__.py`."""
 
 SQL_READERS = {"include.catalog", "include.catalog.properties", "include.services.metastore", "include.iceberg.catalog"}
-"""What speaks SQL beside the ledger: what reads the metastore, writes its properties and makes it, and PyIceberg's
-catalog with its errors."""
+"""Modules besides the ledger that use SQL: those that read, write and create the metastore, and PyIceberg's catalog
+with its errors."""
 
 MAIL = "include/alerts/mail.py"
-"""A command, too, sends its mails by Airflow's SMTP provider, and imports that when it sends one."""
+"""A command also sends its mails by Airflow's SMTP provider, which it imports when it sends one."""
 
 LONG = {"include/ledger/models.py", "include/proof/verify.py"}
-"""The ledger's tables, in one place; and the file that checks a proof where nothing else of the project is."""
+"""The ledger's tables, in one place, and the file that checks a proof without the rest of the project."""
 
 
 @cache
@@ -145,7 +145,7 @@ def libraries(path: Path) -> set[str]:
 
 
 def unit_of(module: str, units: tuple[str, ...]) -> str:
-    """The most special unit that a module belongs to."""
+    """Return the most specific unit that a module belongs to."""
     holding = [unit for unit in units if module == unit or module.startswith(f"{unit}.")]
     return max(holding, key=len)
 
@@ -178,7 +178,7 @@ def test_unit_has_its_place_when_the_order_lists_it(folder: str, units: tuple[st
 
 
 def test_modules_import_in_one_direction_only_when_they_import_each_other() -> None:
-    # A package's own `__init__` only passes on what its modules define.
+    # A package's own `__init__` only re-exports its modules' definitions.
     graph = {
         module: {each for each in project_imports(module) if not module.startswith(f"{each}.")}
         for module, path in modules().items()

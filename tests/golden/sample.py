@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 
 
 def decoded_sample(spark: Any, name: str) -> Any:
-    """A row per row of each message (`spark_jobs/decoding/records.py`); a record's timestamp is its event's time."""
+    """Yield the rows of each message (`spark_jobs/decoding/records.py`); a record's timestamp is its event's time."""
     from spark_jobs.decoding.records import decode
     from spark_jobs.spark.frames import frame_of
     from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
@@ -29,7 +29,7 @@ def decoded_sample(spark: Any, name: str) -> Any:
 
 def event_time(pipeline: Pipeline, message: dict[str, Any]) -> datetime:
     """The event time of a message of the sample."""
-    # The archive's column may bear another name than the message's field, which Tidemark has a column of.
+    # The archive's column may have another name than the message's field, if Tidemark has a column of that name.
     path = pipeline.archive.event_time
     top, _, rest = path.partition(".")
     found = value_at(message, path) or value_at(message, ".".join(filter(None, (top.removesuffix("_"), rest))))

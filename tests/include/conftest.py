@@ -9,5 +9,5 @@ from tests.conftest import Home
 
 @pytest.fixture
 def pipeline(postgres: Home, request: pytest.FixtureRequest) -> str:
-    """A name of its own for each test: nothing of another test is in its way."""
+    """A unique name for each test, so that other tests' data do not interfere."""
     return str(request.node.name)[:60]

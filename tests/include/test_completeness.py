@@ -26,7 +26,7 @@ from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 pytestmark = pytest.mark.services
 
 HOURS = [f"2026-11-18T{hour:02}:00:00Z" for hour in range(5, 12)]
-"""Begins of the intervals 0, 1, …; an interval is complete at the next one's."""
+"""Starts of the intervals 0, 1, …; an interval is complete at the start of the next one."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def register(archive: OpenTable, spec: attempts.AttemptSpec, built: list[BuiltRe
 
 
 def said(archive: OpenTable) -> dict[str, str]:
-    """What both catalogs say, which must be the same."""
+    """Return the properties of both catalogs, which must be equal."""
     name = archive.pipeline.table
     in_iceberg = {key: value for key, value in archive.load().properties.items() if key in KEYS}
     assert properties([name], KEYS) == {name: in_iceberg}

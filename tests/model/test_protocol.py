@@ -24,13 +24,13 @@ CONTROLS = [
 
 
 def check(folder: Path, *definitions: str) -> tuple[int, str]:
-    """Explore every state; how many there are, and the text of the promise that is broken in one, empty for none."""
+    """Explore every state; return their number, and the text of a broken promise, or an empty text."""
     if not (shutil.which("spin") and shutil.which("gcc")):
         pytest.fail(MISSING) if os.environ.get("CI") else pytest.skip(MISSING)
     flags = [f"-D{definition}" for definition in definitions]
     subprocess.run(["spin", *flags, "-a", str(MODEL)], cwd=folder, check=True, capture_output=True)
     subprocess.run(["gcc", "-O2", "-w", "-DSAFETY", "-o", "pan", "pan.c"], cwd=folder, check=True)
-    # Invalid end states are none here: a process may wait for ever for what another one never does.
+    # Waiting end states are valid here: a process may wait for ever for an action that another one never takes.
     run = subprocess.run(["./pan", "-m1000000", "-E", "-w24"], cwd=folder, check=True, capture_output=True, text=True)
     assert "max search depth too small" not in run.stdout
     states = re.search(r"(\d+) states, stored", run.stdout)
@@ -43,7 +43,7 @@ def check(folder: Path, *definitions: str) -> tuple[int, str]:
 def test_every_promise_holds_when_every_state_is_reached(tmp_path: Path, part: str, least: int) -> None:
     states, violated = check(tmp_path, part)
     assert violated == ""
-    # A model that got stuck early would hold everything.
+    # A model that got stuck early would keep every promise.
     assert states > least
 
 

@@ -59,7 +59,7 @@ class AirflowUi:
         self.find("input[name=username]").send_keys("admin")
         self.find("input[name=password]").send_keys(self.password, Keys.ENTER)
         self.wait("the page behind the login", "!location.pathname.includes('/login')")
-        # What was asked for before the login was refused, as it must be.
+        # Requests before the login were refused, as they must be.
         self.browser.get_log("browser")
 
     def open_grid(self, dag: str) -> None:
@@ -112,7 +112,7 @@ class AirflowUi:
         self.wait("the form to close", f"!document.querySelector('{_DIALOG} [data-testid=trigger-dag-submit]')")
 
     def open_question(self, dag: str, run: str, task: str) -> str:
-        """Open what a task that awaits input asks, and return what the page says."""
+        """Open the question of a task that awaits input, and return the page's text."""
         self.browser.get(f"{self.address}/dags/{dag}/runs/{run}/tasks/{task}/required_actions")
         self.wait("the question", "document.querySelector('#element_reason')")
         return self.text()
@@ -126,7 +126,7 @@ class AirflowUi:
 
     @contextmanager
     def pages(self, path: str = "/") -> Iterator[Any]:
-        """Give Tidemark's page at a path in the frame that Airflow shows it in, as the navigation leads there."""
+        """Return Tidemark's page at a path inside Airflow's frame, reached by the navigation."""
         self.browser.get(f"{self.address}{PAGES}")
         self.wait("the frame", "document.querySelector('iframe')?.contentDocument?.querySelector('h1')")
         self.browser.switch_to.frame(self.find("iframe"))
@@ -139,7 +139,7 @@ class AirflowUi:
             self.browser.switch_to.default_content()
 
     def click(self, element: Any) -> None:
-        """Click an element, once what moves before it has come to rest."""
+        """Click an element once moving elements before it have come to rest."""
 
         def is_clicked() -> bool:
             try:
@@ -155,7 +155,7 @@ class AirflowUi:
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "body") -> str:
-        """Return what an element says; nothing where there is none."""
+        """Return the text of an element; empty where there is none."""
         script = "return document.querySelector(arguments[0])?.innerText ?? ''"
         return str(self.browser.execute_script(script, selector))
 
@@ -164,9 +164,9 @@ class AirflowUi:
         return wait_for(what, lambda: self.browser.execute_script(f"return Boolean({script})"), seconds)
 
     def complaints(self) -> list[str]:
-        """Return the errors of the console since it was asked before."""
+        """Return the errors of the console since the last call."""
         told = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
-        # Of the machine, not of a page: somebody has made or removed a network interface.
+        # Caused by the machine, not by a page: a network interface was created or removed.
         return [message for message in told if "ERR_NETWORK_CHANGED" not in message]
 
     def _click_beside_fields(self) -> None:

@@ -45,7 +45,7 @@ def begin_attempt(pipeline: str, interval: Interval | None = None, *, topic_part
 def note_build(
     attempt: int, *, rows: int = 190, differences: tuple[Difference, ...] = (), unexplained: int = 0
 ) -> BuiltRevision:
-    """What a build of the attempt leaves: one revision of the archive table, and its findings."""
+    """Return the result of a build of the attempt: one revision of the archive table, and its findings."""
     spec = attempts.load_attempt(attempt)
     ranges = spec.pinned.ranges
     offsets = sum(map(len, ranges))
@@ -66,7 +66,7 @@ def note_build(
 
 
 def register(attempt: int, built: BuiltRevision, validation: Validation | None = None) -> None:
-    """What a publication leaves that passed."""
+    """Return the result of a publication that passed."""
     spec = attempts.load_attempt(attempt)
     passed = validation or Validation(True, spec.pinned.pipeline)
     builds.finish_registration(builds.begin_registration(spec, passed, Changes(points=(built,))))

@@ -80,7 +80,7 @@ def last_values(bootstrap: str, topic: str) -> dict[str, dict[str, Any]]:
 
 
 def read_parquet(locations: Iterable[str], store: fs.FileSystem | None = None) -> pa.Table:
-    """The rows below the locations, file by file as they lie there: on the disk, or in a store."""
+    """Return the rows of all files below the locations, on disk or in a store."""
     tables = []
     for location in locations:
         if store is not None:
@@ -157,7 +157,7 @@ def expected(records: dict[Coordinates, Record]) -> Fates:
 
 
 def counts_by_partition(fates: Fates) -> Counter[tuple[int, str]]:
-    """How many records of each topic partition have which fate; those of one topic."""
+    """Count the records of a topic by topic partition and fate."""
     named = {"archived": fates.archived, "empty": fates.empty, "quarantined": fates.bad}
     return Counter((partition, fate) for fate, found in named.items() for _, partition, _ in found)
 
@@ -175,7 +175,7 @@ def check_archive(
     fates_of: Callable[[dict[Coordinates, Record]], Fates] = expected,
     store: fs.FileSystem | None = None,
 ) -> int:
-    """Hold everything the archive query committed against the topic, record by record; how many records there are.
+    """Compare everything that the archive query committed with the topic, record by record; return their number.
 
     Every visible record is landed row by row, empty, or whole in quarantine, once; the commits of every query
     tile per topic partition and reach the end.

@@ -24,7 +24,7 @@ MISSING = "Chromium and its driver are not installed (Debian: chromium, chromium
 
 
 def show_in(browser: Any, scheme: str) -> None:
-    """Let pages appear as somebody sees them who prefers `light` or `dark`."""
+    """Show pages as for a person who prefers `light` or `dark`."""
     feature = {"name": "prefers-color-scheme", "value": scheme}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 

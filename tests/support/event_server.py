@@ -36,7 +36,7 @@ class Answer:
 
 
 class EventServer(ABC):
-    """Serves at `url` until closed; what was asked for lies in `last_event_ids`, by whom in `user_agents`."""
+    """Serves at `url` until closed; `last_event_ids` and `user_agents` record the requests."""
 
     def __init__(self) -> None:
         self.last_event_ids: list[str | None] = []
@@ -106,7 +106,7 @@ class EventServer(ABC):
 
 
 class ScriptedServer(EventServer):
-    """Gives the answers in turn, the last one for ever."""
+    """Sends the answers in turn, the last one for ever."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = answers
@@ -170,13 +170,13 @@ class ChangeServer(EventServer):
 
 
 class GrowingServer(ChangeServer):
-    """A log that grows while it is followed, over the same bad network; `add` is told to whoever is connected."""
+    """A log that grows while it is followed, over the same bad network; `add` sends to connected readers."""
 
     def __init__(self, *, seed: int = 1, per_connection: int = 150) -> None:
         super().__init__([], seed=seed, per_connection=per_connection)
 
     def add(self, changes: Sequence[dict[str, Any]]) -> None:
-        """Tell of more changes."""
+        """Send more changes."""
         with self.lock:
             self.changes = [*self.changes, *changes]
 
@@ -197,8 +197,8 @@ class GrowingServer(ChangeServer):
 class ServiceServer(EventServer):
     """A log of changes a minute apart that answers as Wikimedia's service does.
 
-    403 to a reader who names no way to be reached, 400 to a position before `kept_since`, and ids that name times.
-    Without a position or `since` it begins with the event `present`. At its end it holds the connection.
+    403 to a reader who names no contact, 400 to a position before `kept_since`, and ids that name times. Without a
+    position or `since` it begins with the event `present`. At its end it holds the connection.
     """
 
     def __init__(self, begin: datetime, count: int) -> None:

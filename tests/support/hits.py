@@ -23,19 +23,19 @@ Window = tuple[str, int]
 
 
 def good(start: datetime, count: int, seed: int) -> list[bytes]:
-    """So many hits within eight minutes: none of them is late, in whatever order they come."""
+    """Return `count` hits within eight minutes: none of them is late, whatever their order."""
     rng = random.Random(seed)
     return [isp_hits.message(start + timedelta(seconds=rng.uniform(0, 480)), rng)[1] for _ in range(count)]
 
 
 def naughty(start: datetime) -> list[bytes]:
-    """Hits of users with the names nobody expects; all of them are good."""
+    """Return hits of users with unexpected names; all of them are good."""
     hit = {"zipcode": "94103", "hittime": iso(start), "isp": "Northwind Cable"}
     return [json.dumps({**hit, "user": name}, ensure_ascii="\0" in name).encode() for name in NAUGHTY]
 
 
 def bad(start: datetime) -> list[bytes]:
-    """Lines that are no hits, each of which must be in quarantine as it is."""
+    """Return lines that are not hits, each of which must be in quarantine unchanged."""
     lines = [b"", b" ", b"\xff\xfe", b"null", b"[]", b"{}", b'{"zipcode": "94103"', b"x" * 1_100_000]
     lines += [value for _, value in isp_hits.bad_messages(start, random.Random(1))]
     return lines + [path.read_bytes().replace(b"\n", b" ").rstrip(b"\r") for path in JSON_CASES]
@@ -67,7 +67,7 @@ def fates_of(records: dict[audit.Coordinates, audit.Record]) -> audit.Fates:
 
 
 def counts_by_zip(hits: Iterable[dict[str, Any]]) -> Counter[Window]:
-    """Hits per zip code and window of ten minutes, every five minutes from two past the hour, by hand."""
+    """Count hits per zip code and window of ten minutes, every five minutes from two past the hour, in plain Python."""
     counted: Counter[Window] = Counter()
     for each in hits:
         last = int(each["seconds"] - 120) // 300 * 300 + 120
@@ -76,7 +76,7 @@ def counts_by_zip(hits: Iterable[dict[str, Any]]) -> Counter[Window]:
 
 
 def told_by_topic(kafka: str, topic: str, key: str) -> dict[Window, int]:
-    """What a compacted topic says of each window."""
+    """Return a compacted topic's values by window."""
     found = {}
     for text, value in audit.last_values(kafka, topic).items():
         parsed = json.loads(text)
@@ -92,14 +92,14 @@ def ledger(home: Home, statement: str) -> list[tuple[Any, ...]]:
 
 
 def move_in(folder: Path, name: str, lines: list[bytes], end: bytes = b"\n") -> None:
-    """Give the stream a file as it is told to: complete, under another name, then renamed."""
+    """Give the stream a file in the documented way: complete, under another name, then renamed."""
     hidden = folder / f".{name}"
     hidden.write_bytes(b"\n".join(lines) + end)
     hidden.rename(folder / name)
 
 
 def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """The rows of the files, as they lie there."""
+    """Return the rows of the files."""
     return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
 
 

@@ -21,7 +21,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class RecordingApi(ThreadingHTTPServer):
-    """Keeps what it is sent, and answers with it."""
+    """Keeps the objects that it is sent, and answers with them."""
 
     daemon_threads = True
 
@@ -34,9 +34,9 @@ class RecordingApi(ThreadingHTTPServer):
         self.sent: list[str] = []
         """Bodies of the requests."""
         self.refusal = ""
-        """What each request is refused with, as 403."""
+        """The message with which each request is refused, as 403."""
         self.log = ""
-        """Of each pod, with the times of its lines."""
+        """Log of each pod, with the times of its lines."""
 
     @property
     def master(self) -> str:
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 (the library's names)
 
     def log_message(self, *_: Any) -> None:
-        """Stay quiet."""
+        """Log nothing."""
 
 
 @contextmanager

@@ -15,12 +15,12 @@ KINDS: tuple[Kind, ...] = ("killed", "cut", "cut before commit", "answer lost")
 
 
 class Killed(BaseException):
-    """What stands for kill -9: no code of the project catches it."""
+    """Simulates kill -9: no code of the project catches it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the n-th statement, or at the n-th commit, counted from 1."""
+    """The fault at the n-th statement, or at the n-th commit, counted from 1."""
 
     kind: Kind
     nth: int
@@ -45,7 +45,7 @@ class Faults:
 
     @contextmanager
     def armed(self, fault: Fault | None) -> Iterator[None]:
-        """Let the fault happen during the block, if it comes to it."""
+        """Let the fault happen during the block, if its statement is reached."""
         self._fault, self._passed, self.happened = fault, 0, None
         try:
             yield

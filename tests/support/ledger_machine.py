@@ -76,7 +76,7 @@ class LedgerMachine(StreamRules):
                 job.reach(point)
 
     def run_job(self, job: Actor, fault: Fault | None, whole: bool) -> None:
-        """Let a job run on, to its end or to its next crash point; what it ends with must be expected."""
+        """Let a job run to its end or to its next crash point; its error must be an expected one."""
         others = lock_holders(self.cursor)
         with self.faults.armed(fault):
             job.finish() if whole else job.step()
@@ -97,7 +97,7 @@ class LedgerMachine(StreamRules):
 
     @rule(number=HOURS, repin=RARELY, passes=MOSTLY, fault=FAULTS, at=st.integers(0, 2))
     def run_an_interval(self, number: int, repin: bool, passes: bool, fault: Fault | None, at: int) -> None:
-        """Pin, build, publish; a fault happens in one of them, and what follows it is left to other rules."""
+        """Pin, build, publish; a fault happens in one of them, and other rules run the rest."""
         faults = [fault if step == at else None for step in range(3)]
         if (attempt := self.begin(number, repin, faults[0])) is not None:
             self.build(attempt, False, False, True, faults[1])
@@ -173,7 +173,7 @@ class LedgerMachine(StreamRules):
             job.kill()
             return
         if how == "cut":
-            # Its locks are gone, and it does not know it yet.
+            # Its locks are gone, but it has not noticed yet.
             end_backends(self.cursor, sorted(lock_holders(self.cursor)))
             for each in self.jobs:
                 each.was_cut = True
@@ -190,7 +190,7 @@ class LedgerMachine(StreamRules):
 
         self.act(end, fault)
 
-    # The house.
+    # Housekeeping.
 
     @rule(how=st.sampled_from(("finish", "keep house", "doctor", "doctor of a changed catalog")), fault=FAULTS)
     def tend(self, how: str, fault: Fault | None) -> None:

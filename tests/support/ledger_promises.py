@@ -164,7 +164,7 @@ class Seen:
                 assert lake.exists(lake.uri(path)), f"removed_landing_is_registered: {path} is gone"
 
     def failed_attempt_touches_nothing(self, before: Seen) -> None:
-        """What is registered is what was registered before."""
+        """The registered revisions are those that were registered before."""
         was = {key: each.id for key, each in before.registered.items()}
         now = {key: each.id for key, each in self.registered.items()}
         assert now == was, f"failed_attempt_touches_nothing: {was} became {now}"

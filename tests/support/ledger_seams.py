@@ -50,7 +50,7 @@ def put_in_place(patch: pytest.MonkeyPatch, world: World, reach: Callable[[str],
         validate=lambda *arguments: validate(world, *arguments),
     )
     replace(spark_jobs.publication.register, crash_point=reach)
-    # Whoever finds an interval taken is refused at once: one thread runs at a time, and would wait for itself.
+    # A job that finds an interval taken is refused at once: only one thread runs at a time, and would wait for itself.
     replace(held_locks, _take=lambda connection, lock, patience, waiting_for: bool(connection.scalar(select(lock))))
 
 
@@ -70,7 +70,7 @@ def validate(
     on_pass: Callable[[Validation], None],
     approved: Question | None,
 ) -> Validation:
-    """Stands for the checkpoint: it passes a build that has every row, unless the suite is against it."""
+    """Stands for the checkpoint: it passes a build that has every row, unless the suite refuses it."""
     complete = world.is_complete(run.pinned, built)
     success = complete and world.suite_passes
     result = ExpectationResult(world.pipeline.table, "rows", "", "as many rows as records", success, "", 0)

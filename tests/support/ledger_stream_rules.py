@@ -27,7 +27,7 @@ from tests.support.ledger_seams import put_in_place
 from tests.support.ledger_world import Checkpoint, World
 
 FAULTS = st.one_of(st.none(), st.none(), st.builds(Fault, st.sampled_from(KINDS), st.integers(1, 12)))
-"""A third of the actions may fail; in those that are too short for it nothing happens."""
+"""A third of the actions may fail; in actions that are too short nothing happens."""
 
 ONE_OF_TWO = st.integers(0, 1)
 RARELY = st.integers(0, 5).map(lambda n: n == 5)
@@ -35,7 +35,7 @@ RARELY = st.integers(0, 5).map(lambda n: n == 5)
 
 @dataclass
 class Driver:
-    """A driver of the stream: what it believes to hold, and the micro-batch that it planned."""
+    """A driver of the stream: the lease that it believes to hold, and the micro-batch that it planned."""
 
     lease: writers.Lease | None = None
     checkpoint: Checkpoint | None = None
@@ -81,7 +81,7 @@ class StreamRules(RuleBasedStateMachine):
     # How actions run.
 
     def act(self, action: Callable[[], object], fault: Fault | None, *expected: type[TidemarkError]) -> object:
-        """Return what an action gave, or the error that it ended with: an expected one, or that of the fault."""
+        """Return the result of an action, or its error: an expected one, or that of the fault."""
         with self.faults.armed(fault):
             try:
                 return action()

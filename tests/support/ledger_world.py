@@ -49,7 +49,7 @@ def hour(number: int) -> Interval:
 
 @dataclass
 class Checkpoint:
-    """Spark's checkpoint of the archive query: where it begins, what was planned, and what is done of it."""
+    """Spark's checkpoint of the archive query: where it begins, planned micro-batches, and finished ones."""
 
     query_id: str
     begin: Mapping[TopicPartition, int]
@@ -99,7 +99,7 @@ class World:
         self.code = 0
         """The version of the pipeline's code: another one gives records to other table partitions."""
         self.suite_passes = True
-        """Whether the checkpoint that runs next is for what is complete."""
+        """Whether the next checkpoint passes complete builds."""
         self.catalog: dict[tuple[str, str], str] = {}
         self.rows_at: dict[str, frozenset[Row]] = {}
         """Rows of the revisions that were written, by location."""
@@ -181,7 +181,7 @@ class World:
         )
 
     def is_complete(self, pinned: PinnedInterval, built: Sequence[BuiltRevision]) -> bool:
-        """What the checkpoint's count of rows says of a build."""
+        """Return whether a build has the rows that the checkpoint counts."""
         rows = [row for each in built for row in self.rows_at[each.location]]
         return sorted(rows) == sorted(records_of(pinned.ranges, "archived"))
 

@@ -28,11 +28,11 @@ class Mariadb:
 
     @property
     def url(self) -> str:
-        """As a user names it."""
+        """The URL as a user writes it."""
         return f"jdbc:mariadb://127.0.0.1:{self.port}/hits"
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a client of its own gets."""
+        """Arguments for an independent client."""
         connection = pymysql.connect(
             host="127.0.0.1", port=self.port, user="writer", password=SECRET, database="hits", charset="utf8mb4"
         )
@@ -51,7 +51,7 @@ def _is_there() -> bool:
 
 
 def _install() -> None:
-    """Install the server. Skips where that cannot be done, which continuous integration takes for a failure."""
+    """Install the server. Skips where that is impossible, which fails in continuous integration."""
     if _is_there():
         return
     said = f"no mariadbd, and not root to install it: apt-get install {' '.join(PACKAGES)}"

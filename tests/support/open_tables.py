@@ -122,7 +122,7 @@ class OpenTable:
         return BuiltRevision(self.pipeline.table, partition, revision, location, rows.num_rows, content, files)
 
     def changes(self, spec: AttemptSpec, built: Sequence[BuiltRevision]) -> Changes:
-        """What registering changes, as publication finds it."""
+        """Return the changes of a registration, as publication computes them."""
         before = {(each.table, each.partition): each for each in revisions.registered_of_interval(spec.pinned.id)}
         points, kept = [], []
         for each in built:
@@ -144,7 +144,7 @@ class OpenTable:
         return self.publish(*self.build(hour, parts))
 
     def load(self) -> Table:
-        """The Iceberg table as it is now."""
+        """Return the current Iceberg table."""
         with iceberg_catalog.opened() as catalog:
             return catalog.load_table(("lake", self.pipeline.table))
 

@@ -12,7 +12,7 @@ from tests.conftest import Home, iso
 
 TOPIC = "wiki-changes"
 MARK = "Zq7 Person"
-"""Begins every key, and stands nowhere else."""
+"""Prefix of every key, which occurs nowhere else."""
 PERSONS = [f"{MARK} {number:04d} é" for number in range(1000)]
 OTHERS = 1500
 

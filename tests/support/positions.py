@@ -18,7 +18,7 @@ NEWEST = fastavro.parse_schema(json.loads(VERSIONS[-1]))
 
 
 def decoded_by_another_library(registry: SchemaRegistry) -> Callable[[bytes | None], dict[str, Any] | None]:
-    """Values as fastavro reads them with their own schemas, resolved to the newest; None for what is none."""
+    """Return values as fastavro reads them with their own schemas, resolved to the newest; None for invalid ones."""
     schemas: dict[int, Any] = {}
 
     def decode(value: bytes | None) -> dict[str, Any] | None:

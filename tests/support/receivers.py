@@ -27,7 +27,7 @@ from include.services.process import free_port
 
 @dataclass
 class Received:
-    """What has arrived."""
+    """The mails and posts that have arrived."""
 
     mails: list[Message] = field(default_factory=list)
     logins: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -86,7 +86,7 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
             self.end_headers()
 
         def log_message(self, *arguments: Any) -> None:
-            """Nothing: the test's output is its own."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Keep)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -99,7 +99,7 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
 
 
 def tls_in(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """Return what a server on loopback shows for itself, and the certificate that who trusts it must know."""
+    """Return the TLS context of a server on loopback, and the certificate that its clients must trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)

@@ -14,7 +14,7 @@ import httpx
 
 @dataclass
 class Gate:
-    """The gate as it is now; every request's path is in `asked`."""
+    """The state of the gate; `asked` has the path of every request."""
 
     target: str
     user: str = ""

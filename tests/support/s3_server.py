@@ -32,7 +32,7 @@ SIGNATURES = (
     "x-amz-sdk-checksum-algorithm",
     "x-amz-trailer",
 )
-"""What a request says of its signature, and of a body that is sent in signed chunks."""
+"""Headers of a request about its signature, and about a body in signed chunks."""
 PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
 
 
@@ -44,7 +44,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a user sets."""
+        """Return the settings of a user."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -53,7 +53,7 @@ class S3Server:
         }
 
     def filesystem(self) -> fs.S3FileSystem:
-        """An own client of the store, made of nothing of the project's."""
+        """Return a client of the store that uses none of the project's code."""
         return fs.S3FileSystem(
             access_key=self.access_key,
             secret_key=self.secret_key,
@@ -75,7 +75,7 @@ class BucketHome(Home):
 
 
 def binary() -> Path:
-    """The server's program, in an environment of its own: who runs no test of it need not have it."""
+    """Return the server's program, in an environment of its own, which only its tests need."""
     return tool_environment("s3-server") / "weed"
 
 
@@ -141,9 +141,9 @@ def serving(folder: Path, *, knows_users: bool = True) -> Iterator[S3Server]:
 
 @contextmanager
 def without_conditions(store: S3Server) -> Iterator[S3Server]:
-    """The same store as one that was made before conditional puts: `If-None-Match` does not reach it.
+    """Yield the store like one without conditional puts: `If-None-Match` does not reach it.
 
-    It must not know users: a signature covers this header, too, so that requests are passed on without any.
+    It must not have users: a signature would cover this header, so requests are passed on without one.
     """
 
     class Forgetful(BaseHTTPRequestHandler):
@@ -173,7 +173,7 @@ def without_conditions(store: S3Server) -> Iterator[S3Server]:
             raise AttributeError(name)
 
         def log_message(self, *_: object) -> None:
-            """The test's own output is enough."""
+            """Log nothing."""
 
     with httpx.Client() as clients, ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tests.conftest import Home
 
 UNSAFE = "fsync = off\nsynchronous_commit = off\nfull_page_writes = off\n"
-"""Settings of a PostgreSQL whose data nobody needs when it was killed."""
+"""Settings of a PostgreSQL whose data is not needed after a kill."""
 
 SECONDS = 30
-"""How long emptying may take before others are started instead."""
+"""How long emptying may take before new services are started instead."""
 
 
 class SharedServices:
@@ -174,7 +174,7 @@ def open_transactions(admin: AdminClient) -> list[TopicPartition]:
 
 
 def end_drivers_of(path: Path | None) -> None:
-    """Kill the commands and drivers of that home folder, which only a module that was interrupted leaves."""
+    """Kill the commands and drivers of that home folder, which only an interrupted module leaves."""
     mark = f"TIDEMARK_HOME={path}".encode()
     for process in Path("/proc").iterdir():
         # One may end meanwhile, and that of another user is none of ours.

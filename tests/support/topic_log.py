@@ -32,7 +32,7 @@ def hour(number: int) -> Interval:
 
 @dataclass
 class Log:
-    """A pipeline with a topic of its own, and an archive that is as far as it is told."""
+    """A pipeline with a topic of its own, and an archive that has read as far as the test says."""
 
     pipeline: Pipeline
     batches: int = 0
@@ -50,7 +50,7 @@ class Log:
 
     def create(self, partitions: int) -> None:
         kafka.create_topic(self.topic, partitions)
-        # The controller has done it; the broker that is asked learns of it a moment later.
+        # The controller has done it; the broker that is asked knows it a moment later.
         wait_for("the topic", lambda: self.topic in kafka.describe_topics([self.topic]), 30)
 
     def delete(self) -> None:

@@ -51,11 +51,11 @@ class WarmPython:
         self._process: subprocess.Popen[bytes] | None = None
 
     def environment(self) -> dict[str, str]:
-        """What lets a command that it runs, and a `stand_in`, ask it in turn."""
+        """Return the environment in which its commands, and a `stand_in`, can ask it, too."""
         return {ADDRESS: self._address()}
 
     def stand_in(self, file: str) -> list[str]:
-        """A command that has `python FILE ARGUMENTS…` run, and takes what `python FILE` takes."""
+        """Return a command that runs `python FILE ARGUMENTS…` in the process, with the arguments of `python FILE`."""
         return [sys.executable, "-S", "-I", __file__, "ask", file]
 
     def _address(self) -> str:
@@ -131,7 +131,7 @@ def _serve(address: str) -> dict[str, Any]:
                 request, output, _, _ = socket.recv_fds(connection, _LARGEST_REQUEST, 2)
                 pid = os.fork()
                 if not pid:
-                    # All other descriptors, the other requests' ones among them, are not its own.
+                    # All other descriptors, including those of other requests, belong to others.
                     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                     os.dup2(output[0], 1)
                     os.dup2(output[1], 2)
@@ -156,14 +156,14 @@ def _serve(address: str) -> dict[str, Any]:
                     connection.send(str(code).encode())
                 connection.close()
             else:
-                # Whoever asked is no more.
+                # The caller has ended.
                 selector.unregister(key.fileobj)
                 with suppress(ProcessLookupError):
                     os.kill(key.data, signal.SIGKILL)
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Be the process that was asked for."""
+    """Become the requested process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     os.chdir(request["cwd"])
@@ -185,7 +185,7 @@ def _become(request: dict[str, Any]) -> None:
 def _main(address: str) -> None:
     for library in LIBRARIES:
         importlib.import_module(library)
-    # Behind a fork there is one thread, and whatever another one held stays locked.
+    # After a fork there is one thread, and locks that others held stay locked.
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a library has started a thread"
     gc.collect()
     gc.freeze()
@@ -193,7 +193,7 @@ def _main(address: str) -> None:
 
 
 def _stand_in(arguments: list[str]) -> NoReturn:
-    """Have the arguments run, in this process's environment, and end as that ended."""
+    """Run the arguments in this process's environment, and end with the same exit code."""
     code = ask(os.environ[ADDRESS], arguments, dict(os.environ), Path.cwd(), (1, 2))
     if code < 0:
         os.kill(os.getpid(), -code)

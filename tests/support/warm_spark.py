@@ -36,8 +36,8 @@ GATEWAY = "TIDEMARK_TEST_GATEWAY"
 """Environment variable that names the file with the JVM's port and secret, which is the lock on the JVM, too."""
 
 KEPT_CLASSES = {"spark.sql.codegen.cache.maxEntries": "2000"}
-"""Setting by which a JVM keeps what was generated and compiled for one test, or driver, for the next: an interval alone
-has some 280 classes, Spark keeps 100."""
+"""Setting by which a JVM keeps generated and compiled code for the next test or driver: an interval alone has some 280
+classes, and Spark keeps 100 by default."""
 
 
 class WarmJvm:
@@ -52,7 +52,7 @@ class WarmJvm:
         self._process: subprocess.Popen[bytes] | None = None
 
     def environment(self) -> dict[str, str]:
-        """What makes a command submit to the JVM, which is started if it does not run."""
+        """Return the environment that makes a command submit to the JVM, which is started if it does not run."""
         if self._process is None or self._process.poll() is not None:
             self._process = self._start()
         gateway = {"TIDEMARK_SPARK_SUBMIT": str(self._script), GATEWAY: str(self._gateway)}
@@ -113,7 +113,7 @@ def host(gateway: Path, tests: int) -> None:
 
 
 def submit(arguments: list[str]) -> None:
-    """In place of `spark-submit`: be the driver, in the JVM that is there, if nobody else is."""
+    """In place of `spark-submit`: become the driver in the running JVM, unless another one uses it."""
     own = [str(OWN_SPARK_SUBMIT), *arguments]
     conf, application = _parse(arguments)
     gateway = Path(os.environ[GATEWAY])
@@ -152,7 +152,7 @@ def _prepare(conf: dict[str, str]) -> None:
     assert jvm is not None
     left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
     if left.isDefined():
-        # Of a driver that died.
+        # Left by a driver that died.
         left.get().stop()
     system = jvm.java.lang.System
     for name in list(system.getProperties().stringPropertyNames()):
@@ -167,8 +167,8 @@ def _prepare(conf: dict[str, str]) -> None:
 def _own_metastore_client() -> dict[str, str]:
     """What makes Hive's client, which the JVM keeps, connect anew for another home, where the address is the same.
 
-    Its connections were ended with the last home's database. It connects anew when a property of JDO changes, and JDO
-    has no opinion on this one.
+    Its connections were ended with the last home's database. It reconnects when a property of JDO changes, and JDO
+    ignores this one.
     """
     return {"spark.hadoop.tidemark.jdo.home": os.environ.get("TIDEMARK_HOME", "")}
 

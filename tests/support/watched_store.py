@@ -17,13 +17,13 @@ _REQUEST = re.compile(rb"^(?:PUT|POST|GET|HEAD|DELETE) (\S+) HTTP/1\.1\r$", re.M
 
 @dataclass
 class Watched:
-    """What has passed until now."""
+    """The traffic so far."""
 
     port: int = 0
     received: int = 0
     """Bytes from the server."""
     refuse: bytes = b""
-    """Connections end at what holds these bytes; with none of them all is passed on."""
+    """Connections end at data with these bytes; if it is empty, everything is passed on."""
     _sent: bytearray = field(default_factory=bytearray)
 
     @property
@@ -37,7 +37,7 @@ class Watched:
         return [found[0].decode().removesuffix(" HTTP/1.1\r") for found in _REQUEST.finditer(bytes(self._sent))]
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Reset the counts."""
         self.received = 0
         self._sent.clear()
 

@@ -44,7 +44,7 @@ def elsewhere() -> str:
 
 
 class Driver(threading.Thread):
-    """Holds the lease as a driver does, and commits nothing; ends when asked to, unless it hangs."""
+    """Holds the lease like a driver, and commits nothing; ends when asked to, unless it hangs."""
 
     def __init__(self, *, hangs: bool = False, starts_after: threading.Event | None = None) -> None:
         super().__init__(daemon=True)
@@ -69,7 +69,7 @@ def holds_lease() -> bool:
 
 
 def test_failures_are_counted_back_to_a_stop_or_long_life_when_they_are_in_a_row(in_process: Home) -> None:
-    # Minutes ago; the one that told no end was over when the next was launched, two hours later.
+    # Minutes ago; the launch without a noted end was over when the next began, two hours later.
     lives = [(360, 359, 6), (300, 299, 0), (240, 239, 6), (200, None, None), (30, 29, 4), (20, 19, 4), (10, 9, 4)]
     for began, ended, code in lives:
         ended_at = "NULL" if ended is None else f"now() - interval '{ended} min'"

@@ -32,7 +32,7 @@ WARNED = ExpectationResult(NAME, "expect_rows", "", "50 to 294 rows", False, "7"
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Airflow was given to ask; its supervisor is not there to take it."""
+    """Return the question that was passed to Airflow, whose supervisor does not run here."""
     questions: list[dict[str, Any]] = []
     monkeypatch.setattr(approval, "upsert_hitl_detail", lambda **question: questions.append(question))
     return questions
@@ -140,7 +140,7 @@ def test_answer_decides_nothing_when_something_else_is_asked_since(
 def test_task_fails_and_asks_nobody_when_an_approval_was_of_an_older_suite(
     driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
 ) -> None:
-    # What the driver does that finds another suite: it asks anew, and ends with 2.
+    # A driver that finds another suite asks again, and ends with 2.
     driver.write_text("2")
     before, spec = question(waiting), attempts.load_attempt(waiting)
     ask_anew = Validation(False, NAME, (WARNED,), question=before + 1)

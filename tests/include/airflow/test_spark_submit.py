@@ -18,7 +18,7 @@ SECRETS = {
     "TIDEMARK_DATABASE_URL": f"postgresql://tidemark:{CANARY}@127.0.0.1:5432",
     "TIDEMARK_REGISTRY_URL": f"https://tidemark:{CANARY}@127.0.0.1:8081",
     "AWS_SECRET_ACCESS_KEY": CANARY,
-    # No setting of ours: what it holds nobody knows.
+    # Not one of our settings: its content is unknown.
     "TIDEMARK_SOMETHING": CANARY,
 }
 MODES = {
@@ -57,7 +57,7 @@ def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
     assert CANARY not in "\n".join(command)
     assert CANARY not in caplog.text
     assert CANARY not in json.dumps({"env": operator.env_vars, "conf": operator.conf})
-    # What is no secret arrives: the hook has it as arguments or as the process's environment.
+    # Settings that are not secret arrive: the hook has them as arguments or in the process's environment.
     assert operator.env_vars is not None
     assert operator.env_vars["TIDEMARK_LAKE"] == "file:///srv/lake"
     if mode in ("yarn cluster", "k8s"):
@@ -74,5 +74,5 @@ def test_foreign_lines_are_logged_for_debugging_only_when_a_job_runs() -> None:
     with structlog.testing.capture_logs() as logged:
         hook._process_spark_submit_log(iter(["WARNING: Using incubator modules\n", "tidemark: nest_cameras: done\n"]))
         hook._build_spark_submit_command("publish.py")
-    # Of less than the level INFO Airflow's logger makes nothing.
+    # Airflow's logger drops everything below the level INFO.
     assert [(each["log_level"], each["event"]) for each in logged] == [("info", "tidemark: nest_cameras: done")]

@@ -59,7 +59,7 @@ def nothing_received(receivers: Received) -> None:
 
 
 def cells_of(mail: Message) -> dict[str, str]:
-    """What a mail says, by name."""
+    """The parts of a mail, by name."""
     [part] = mail.get_payload()
     text = part.get_payload(decode=True).decode()
     return {unescape(name): unescape(said) for name, said in re.findall(r"<th [^>]*>(.*?)</th><td>(.*?)</td>", text)}
@@ -97,7 +97,7 @@ def test_end_is_sent_once_when_the_alert_was_sent(receivers: Received) -> None:
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
     assert "over_at" in receivers.posts[-1]
     assert len(receivers.mails) == 2
-    # It begins again: that is another one.
+    # It begins again, which is another alert.
     assert alerts.tell(alert("second"))
     assert len(receivers.posts) == 3
     alerts.recover("test/second")
@@ -110,7 +110,7 @@ def test_receiver_gets_an_alert_later_and_no_other_twice_when_it_refused(
     alerts.tell(alert("third"))
     assert (len(receivers.mails), len(receivers.posts)) == (1, 0)
     assert "not sent by webhook" in caplog.text
-    # The address is a secret: many services need nothing else to be written to.
+    # The address is a secret: many services need nothing else for posting.
     assert CANARY not in caplog.text
     receivers.refuses = False
     assert alerts.tell_untold() == 1
@@ -172,20 +172,20 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     for number in (0, *range(2, 30)):
         deliver(number)
     assert watch(pipeline, START + timedelta(hours=2) + late)["overdue"] == 1
-    # A day later it is no longer looked for, and was never built.
+    # A day later it is no longer checked, and was never built.
     assert watch(pipeline, START + timedelta(hours=27) + late)["recovered"] == 0
     assert [each["state"] for each in receivers.posts] == ["raised"]
     assert watch(pipeline, START + timedelta(hours=31) + late)["overdue"] == 1
     assert watch(pipeline, START + timedelta(hours=33) + late)["overdue"] == 3
     assert [each["since"] for each in receivers.posts] == ["2026-11-20T07:20:00Z", "2026-11-21T12:20:00Z"]
-    # Built at last; the other one goes on, also with intervals that nobody was told of one by one.
+    # Built at last; the other alert goes on, also for intervals without an alert of their own.
     deliver(1)
     assert watch(pipeline, START + timedelta(hours=33) + late)["recovered"] == 1
     deliver(30)
     assert watch(pipeline, START + timedelta(hours=33) + late)["recovered"] == 0
     deliver(31)
     deliver(32)
-    # Nobody watched for two days: what is overdue by then was not told.
+    # The watch did not run for two days: what is overdue by then was not reported.
     assert watch(pipeline, START + timedelta(hours=33) + 2 * day + late)["recovered"] == 1
     for number in range(33, 81):
         deliver(number)
@@ -211,12 +211,12 @@ def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: 
     postgres.run("alerts", "dismiss", told.key, "--reason", " ", expect=64)
     assert open_alerts("overdue/isp_given_up") == [told]
     postgres.run("alerts", "dismiss", told.key, "--reason", "the cameras were off")
-    # A command's process tells on the channels of its own settings; the next watch tells on these.
+    # A command sends on the channels of its own settings; the next watch sends on these.
     alerts.tell_untold()
     [over] = [each for each in receivers.posts if each["state"] == "recovered"]
     assert (over["dismissed_because"], "@" in over["dismissed_by"]) == ("the cameras were off", True)
     receivers.posts.clear()
-    # Of what was given up nobody is told again, also when more is overdue.
+    # A given-up interval is not reported again, even when more are overdue.
     assert watch(pipeline, START + timedelta(hours=2, minutes=30))["told"] == 0
     assert open_alerts("overdue/isp_given_up") == []
     assert watch(pipeline, START + timedelta(hours=3) + late)["overdue"] == 2
@@ -234,7 +234,7 @@ def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(re
     (limit,) = (view.max_keys for view in declared.views if view.name == "isp_totals")
     assert key_limits.watch(pipeline) == (0, 0)
     note_keys("isp_keys", "isp_totals", limit + 1, version=5)
-    # Of a driver that stood still: it counted before.
+    # From a driver that was suspended: its count is older.
     note_keys("isp_keys", "isp_totals", 3, version=4)
     assert [key_limits.watch(pipeline) for _ in range(2)] == [(1, 0), (1, 0)]
     [told] = receivers.posts
@@ -272,7 +272,7 @@ def test_stream_that_goes_on_failing_is_told_again_when_its_recovery_did_not_las
     backoff, told = StreamBackoff("gps_positions"), []
     for number in range(6):
         failed_driver("gps_positions")
-        # The ledger, or every receiver, may be away at the third failure: then the fourth one tells.
+        # The ledger, or every receiver, may be away at the third failure: then the fourth one sends the alert.
         if number != 2:
             backoff.evaluate(RuntimeError("Kafka is away"), 1, 1, context)
         told.append(len(receivers.posts))

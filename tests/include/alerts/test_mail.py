@@ -1,4 +1,4 @@
-"""Alerts leave by Airflow's SMTP provider: a password only by TLS, and to a server that is away later."""
+"""Alerts are sent by Airflow's SMTP provider: a password only by TLS, and later when the server was away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def received() -> Iterator[Received]:
 
 
 def tell(home: Home, url: str, key: str, receivers: str = "on-call@example.org", **settings: str) -> None:
-    """Tell of an alert, and of its end, by mail."""
+    """Send an alert, and its end, by mail."""
     channels = {"TIDEMARK_ALERT_SMTP": url, "TIDEMARK_ALERT_EMAIL_TO": receivers, **settings}
     with settings_of(home, **channels):
         alerts.tell(Alert(f"mail/{key}", key, "the archive is behind", "interval 05", SINCE, "look at the stream"))
@@ -52,7 +52,7 @@ def test_password_is_sent_by_tls_when_the_server_s_certificate_is_trusted(
     received = Received()
     with mail_server(received, context):
         url = with_password(received.smtp, "localhost")
-        # Nobody here knows who signed it.
+        # Its issuer is unknown here.
         tell(postgres, url, "trusted")
         assert (received.mails, received.logins) == ([], [])
         assert "not sent by email, it is tried again: SSLCertVerificationError" in caplog.text

@@ -20,7 +20,7 @@ HEAVY = {
     "airflow", "alembic", "fastapi", "great_expectations", "httpx", "jinja2", "pandas", "pydantic", "pyspark",
     "sqlalchemy",
 }  # fmt: skip
-"""Libraries that take longer to import than a command that only reads may take in all."""
+"""Libraries whose import takes longer than a read-only command may take in total."""
 
 ASK = """
 import json, runpy, sys
@@ -48,7 +48,7 @@ print(json.dumps([code, sorted(sys.modules), chains]), file=sys.stderr)
 
 
 def imported(home: Home, *arguments: str) -> tuple[set[str], dict[str, list[str]]]:
-    """Names of all modules that are loaded when a command has succeeded; and per library who imported whom for it."""
+    """Return the names of all modules that a successful command has loaded, and the chain of imports per library."""
     result = subprocess.run(
         [sys.executable, "-c", ASK, *arguments],
         env=home.environment(),

@@ -23,7 +23,7 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout that is set up: its Python says what it runs, its uv fails, and hashing is noted in a file."""
+    """A checkout that is set up: its Python prints what it runs, its uv fails, and hashing is noted in a file."""
     shutil.copy(REPOSITORY / "tidemark", tmp_path / "tidemark")
     for name in INPUTS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ print_table(["[red]column"], [["[/cell]"]], title="[bold]title")
 
 
 def at_terminal(home: Path, *command: str) -> str:
-    """All that a command writes to a terminal of 100 columns, which is its standard output and error."""
+    """Return everything that a command writes to a terminal of 100 columns, which is its standard output and error."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
     environment = {**os.environ, "TIDEMARK_HOME": str(home), "TERM": "xterm-256color"}
@@ -61,7 +61,7 @@ def at_terminal(home: Path, *command: str) -> str:
     )
     os.close(slave)
     written = b""
-    # A terminal whose last program has ended gives an error, no end of file.
+    # A terminal whose last program has ended raises an error instead of an end of file.
     with suppress(OSError):
         while part := os.read(master, 65536):
             written += part

@@ -125,7 +125,7 @@ def test_lake_can_be_written_and_read_with_the_key_alone_when_compose_starts_its
     server, driver = in_a_bucket["s3"], in_a_bucket["airflow-scheduler"]["environment"]
     ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
     command = [each.replace("/srv/s3", str(tmp_path)) for each in server["command"]]
-    # Here there is no host `s3`, and others may listen on the ports of the image.
+    # Here there is no host `s3`, and the image's ports may be in use.
     command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", *(f"-{name}.port={port}" for name, port in ports.items())]
     endpoint = f"http://127.0.0.1:{ports['s3']}"
     with (tmp_path / "log").open("w") as log:
@@ -324,7 +324,7 @@ class _Health(BaseHTTPRequestHandler):
         self.wfile.write(b'{"scheduler": {"status": "healthy"}, "triggerer": {"status": "unhealthy"}}')
 
     def log_message(self, *_: Any) -> None:
-        """Stay quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_setting_is_known_and_not_secret_when_the_manifest_has_it() -> None:
     assert data.keys() <= known - secret_variables()
     assert not named("Secret")
     for each in containers():
-        # What is no reference is an argument in another form.
+        # Anything but a reference is an argument in another form.
         assert all("valueFrom" in variable for variable in each.get("env", ())), each["name"]
     for name, value in named("ConfigMap")["airflow-settings"]["data"].items():
         if re.search(r"(PASSWORD|_KEY|_SECRET|_CONN|_ASYNC)(_CMD)?$", name):
@@ -124,11 +124,11 @@ def test_pods_are_hardened_bounded_and_probed_when_they_start() -> None:
         for each in pod["containers"]:
             assert each["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
             assert each["resources"]["limits"], each["name"]
-            # The set-up ends by itself, and an executor is its driver's to watch.
+            # The set-up ends by itself, and a driver watches its executors.
             assert "livenessProbe" in each or each["name"] in ("setup", "spark-kubernetes-executor"), each["name"]
         mounted = {volume["name"] for volume in pod["volumes"]} | {"state"}
         assert {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]} <= mounted
-    # Who cannot read the pod's own files cannot start: the image's user and group.
+    # The image's user and group must be able to read the pod's own files.
     assert {(pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) for pod in pods()} == {
         (10001, 10001)
     }

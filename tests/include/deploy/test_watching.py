@@ -43,7 +43,7 @@ EXPRESSIONS = [rule["expr"] for rule in RULES] + [
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """The labels of every metric that a stream with everything in it exports."""
+    """Return the labels of every metric that a stream with all features exports."""
     writer = LiveWriter("host:1:x", 7, NOW - timedelta(hours=1), NOW, "local-1")
     known = StreamOverview("nest_cameras", NOW, writer, 7, NOW, False, 0, "first", NOW, 100, 3)
     lag = Lag("nest_cameras", "archive", "nest-logs", 0, 5, 9)

@@ -31,7 +31,7 @@ def test_no_disagreement_is_found_when_an_interval_is_registered_between_two_rea
     hours = [1, 2, 3]
 
     def scan(table: str) -> TableScan:
-        """The files as they are, just before another interval is registered."""
+        """Return the current files, just before another interval is registered."""
         scanned = scan_table(table)
         if hours:
             world.run(hours.pop(0))
@@ -40,7 +40,7 @@ def test_no_disagreement_is_found_when_an_interval_is_registered_between_two_rea
     monkeypatch.setattr(tables, "scan_table", scan)
     missing = [each for each in disagreements_of(world.pipeline, deep=False) if each.kind == "file missing"]
     assert hours == []
-    # Only the files that are really gone: those of the later hours were written while the first look went on.
+    # Only the files that are really gone: those of later hours were written during the first look.
     assert {(each.table, each.interval) for each in missing} == {("isp_hits", world.interval(0))}
 
 

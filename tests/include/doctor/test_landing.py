@@ -33,7 +33,7 @@ PIPELINE = "nest_cameras"
 
 
 def written(*parts: str) -> Path:
-    """A file that was written a day ago by the clock of whoever wrote it, which may be wrong."""
+    """A file that was written a day ago by its writer's clock, which may be wrong."""
     path = Path(lake.filesystem(lake.uri(*parts))[1])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"rows")
@@ -54,7 +54,7 @@ def unknown() -> list[str]:
 
 
 def repaired() -> list[str]:
-    """Examine, repair, and what was said meanwhile."""
+    """Examine and repair; return the output."""
     said: list[str] = []
     repair([*check_landing(load_pipeline(PIPELINE))], said.append)
     return said
@@ -125,7 +125,7 @@ def test_files_stay_when_housekeeping_may_be_compacting_them(postgres: Home) -> 
 
 
 def lost_file(number: int) -> str:
-    """A landing file of the hour of that number, as `register_hour` pins it, that is not there any more; its path."""
+    """Remove a landing file of an hour that `register_hour` pins, and return its path."""
     path = f"landing/{PIPELINE}/0a1b2c3d-{number:09d}-1/fate=archived/part-0.parquet"
     with session() as ledger:
         batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="lost", batch_id=number, token=1)
@@ -164,12 +164,12 @@ def test_rows_are_read_from_revisions_when_a_landing_file_was_lost(postgres: Hom
 def test_rows_of_a_lost_file_are_not_read_from_revisions_when_its_topic_was_created_again(
     postgres: Home, created_again: None
 ) -> None:
-    """Tables tell rows by offset alone: those of the new topic at the same offsets would be taken for these."""
+    """Tables identify rows only by offset: rows of the new topic at the same offsets would be mistaken for these."""
     register_hour(1)
     path = lost_file(1)
     [found] = [each for each in check_landing(load_pipeline(PIPELINE)) if each.location == path]
     said: list[str] = []
-    # As an examination before the topic was adopted would have it.
+    # The finding of an examination before the topic was adopted.
     repair([found, replace(found, repair="read from revisions")], said.append)
     of_new_topic = OffsetRange(TopicPartition(TOPIC, 0), 100, 150, "new")
     assert snapshots.rows_of_ranges(PIPELINE, PIPELINE, [of_new_topic]).removed == []

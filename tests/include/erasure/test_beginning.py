@@ -60,7 +60,7 @@ def at(offset: int, topic_id: str = "id") -> RecordKey:
 
 
 def begin(pipeline: str, landed: set[RecordKey], quarantined: set[RecordKey], key: str = "cam-1") -> int:
-    """What the command does once it has searched."""
+    """Do what the command does after its search."""
     lease = writers.acquire(pipeline)
     try:
         request = Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, hashes_of([key], "00" * 16), False)
@@ -70,7 +70,7 @@ def begin(pipeline: str, landed: set[RecordKey], quarantined: set[RecordKey], ke
 
 
 def write(path: str, offsets: list[int]) -> None:
-    """A landing file with a row of each offset, in the place of one that the ledger knows."""
+    """Write a landing file with a row per offset, at the path of one that the ledger lists."""
     columns = {"kafka_topic": ["events"] * len(offsets), "kafka_partition": [0] * len(offsets), "kafka_offset": offsets}
     _, place = lake.filesystem(lake.uri(path))
     pq.write_table(pa.table({**columns, "device_id": [f"cam-{offset}" for offset in offsets]}), place)
@@ -187,7 +187,7 @@ def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeli
 
 
 def test_row_of_a_replay_goes_whichever_replay_is_left_when_its_file_is_written_again(pipeline: str) -> None:
-    """The replay of an erased record is forgotten at once, so that its file alone does not tell the incarnation."""
+    """The replay of an erased record is deleted at once, so that its file alone does not show the incarnation."""
     assert in_file({at(1, "old")}, {}) == {at(1).coordinates}
     assert in_file({at(1, "old")}, {"events": "old"}) == {at(1).coordinates}
     assert in_file({at(1, "old")}, {"events": "id"}) == frozenset()

@@ -102,7 +102,7 @@ def test_second_commit_changes_nothing_when_it_follows_a_crash(archive: OpenTabl
     tables.prepare(archive.pipeline)
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
     first = tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
-    # Killed here: the next publication finishes what the intent says.
+    # Killed here: the next publication finishes the intent.
     (found,) = builds.begun_registrations(archive.pipeline.name)
     assert tables.put_build(archive.pipeline, found.pinned.id, found.build, found.changes) == first
     builds.finish_registration(found)
@@ -128,7 +128,7 @@ def test_merging_small_manifests_writes_none_again_that_is_full(archive: OpenTab
         archive.run(hour, {"2026-11-18": rows_of(hour, 2)})
         written.append(len(manifests().keys() - before))
     assert full < manifests().keys()
-    # One for each interval, had they not been merged.
+    # There would be one per interval without merging.
     assert len(manifests()) < 80
     # Merged once: the other commits write the manifest of their own file.
     assert sum(count > 1 for count in written) == 1

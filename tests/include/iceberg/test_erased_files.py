@@ -50,7 +50,7 @@ def traces(archive: OpenTable) -> list[str]:
 
 
 def replaced(archive: OpenTable) -> list[BuiltRevision]:
-    """What an erasure retires: revisions that are not registered any more."""
+    """Return the revisions that an erasure has retired: no longer registered ones."""
     with session() as ledger:
         rows = ledger.query(Revision).where(
             Revision.table_name == archive.pipeline.table, Revision.state != "registered"
@@ -79,7 +79,7 @@ def forget(archive: OpenTable) -> int:
 
 
 def assert_forgotten(archive: OpenTable) -> None:
-    """No value is left; every snapshot is readable, the head has the registered rows, and doctor finds nothing."""
+    """Assert that no value is left, all snapshots are readable, the head has the registered rows, and doctor agrees."""
     assert traces(archive) == []
     table = archive.load()
     assert all(table.scan(snapshot_id=each.snapshot_id).to_arrow().num_rows for each in table.snapshots())
@@ -97,7 +97,7 @@ def test_no_value_is_left_in_any_file_when_its_row_was_erased(erased: OpenTable)
     assert forget(erased) == 3
     assert_forgotten(erased)
     after = erased.load()
-    # Of the interval before the first erased row, and of the verdict that has none any more.
+    # Those of the interval before the first erased row, and of the verdict that no longer has one.
     assert sorted(name for name in after.refs() if name != "main") == [tags[0], tags[2]]
     assert after.snapshot_by_name(tags[2]) == after.current_snapshot()
     head = after.current_snapshot()
@@ -110,7 +110,7 @@ def test_no_value_is_left_in_any_file_when_its_row_was_erased(erased: OpenTable)
     by_duckdb = duckdb_iceberg.query(f"SELECT {columns} FROM iceberg_scan('{after.metadata_location}')")
     assert sorted((tuple(row.values()) for row in by_duckdb), key=repr) == wanted
     assert comparable(pl.scan_iceberg(after).select(NAMES).collect().to_arrow(), NAMES) == wanted
-    # Intervals that come later are committed and told as ever.
+    # Later intervals are committed and reported as usual.
     erased.run(3, {DAY: rows_of(3, 2)})
     assert_forgotten(erased)
 

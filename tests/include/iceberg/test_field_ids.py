@@ -42,7 +42,7 @@ DEEP = "many ARRAY<STRUCT<a: INT, b: ARRAY<ARRAY<STRING>>>>, of MAP<STRING, STRU
 
 @dataclass
 class WrittenBySpark(OpenTable):
-    """Its files are written as an interval's are."""
+    """Its files are written like an interval's."""
 
     spark: Any = None
 
@@ -73,7 +73,7 @@ def file_of(built: BuiltRevision) -> Path:
 class Mixed:
     archive: WrittenBySpark
     plain: BuiltRevision
-    """Written before files told numbers."""
+    """Written before files held numbers."""
     numbered: BuiltRevision
     metadata: str
 
@@ -89,7 +89,7 @@ def mixed(postgres: Home, spark: Any) -> Mixed:
 
 
 def written_with_numbers(spark: Any, folder: Path, columns: str, row: tuple[Any, ...]) -> Path:
-    """A file that Spark alone has written, its columns numbered from 1; what Delta asks for besides is asked for."""
+    """Write a file only with Spark, its columns numbered from 1, with the options that Delta also sets."""
     from pyspark.sql.types import StructField, StructType
 
     plain = StructType.fromDDL(columns)
@@ -288,7 +288,7 @@ def test_table_is_refused_and_recreated_when_its_numbers_are_not_the_ledger_s(po
 def test_number_is_not_given_again_when_it_was_given_once(postgres: Home) -> None:
     assert field_numbers.give("given_once", ["a", "b"], {}) == {"a": 1, "b": 2}
     assert field_numbers.give("given_once", ["c", "b"], {}) == {"a": 1, "b": 2, "c": 3}
-    # One of them is in use for another, the last is larger than what is declared.
+    # One of them is used for another field, and the last is larger than the declared ones.
     assert field_numbers.give("given_once", ["d", "e"], {"x": 2, "e": 7}, last=9) == {
         "a": 1, "b": 2, "c": 3, "e": 7, "d": 10,
     }  # fmt: skip

@@ -42,7 +42,7 @@ def names(archive: OpenTable) -> set[str]:
 
 
 def needed(archive: OpenTable) -> set[str]:
-    """Names of what kept snapshots need, and of the metadata that the catalog's and its log name."""
+    """Return the names of files that kept snapshots need, and of metadata that the catalog and the log name."""
     table = archive.load()
     paths = [table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)]
     for each in table.snapshots():
@@ -56,7 +56,7 @@ def sweep(archive: OpenTable, *, dry_run: bool = False, age: timedelta = timedel
 
 
 def assert_whole(archive: OpenTable) -> None:
-    """All kept snapshots are readable, the head has the registered rows, and doctor finds nothing."""
+    """Assert that all kept snapshots are readable, the head has the registered rows, and doctor finds nothing."""
     table = archive.load()
     assert all(table.scan(snapshot_id=each.snapshot_id).to_arrow().num_rows for each in table.snapshots())
     assert comparable(table.scan().to_arrow(), NAMES) == comparable(archive.registered_rows(), NAMES)
@@ -64,7 +64,7 @@ def assert_whole(archive: OpenTable) -> None:
 
 
 def test_file_is_removed_only_when_no_kept_snapshot_needs_it(archive: OpenTable) -> None:
-    # Of commits that failed, and of somebody who keeps a note there.
+    # Files of failed commits, and somebody's note.
     (folder(archive) / "00099-0.metadata.json").write_text("{}")
     (folder(archive) / "0-m0.avro").write_bytes(b"")
     (folder(archive) / "note.txt").write_text("mine")

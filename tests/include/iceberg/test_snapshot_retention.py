@@ -33,7 +33,7 @@ def intervals_told(archive: OpenTable) -> list[str]:
 
 
 def own(summary: Summary | None) -> dict[str, str]:
-    """What Tidemark says in a summary."""
+    """Return Tidemark's entries in a summary."""
     said = summary.additional_properties if summary else {}
     return {key: value for key, value in said.items() if key.startswith("tidemark.")}
 
@@ -83,12 +83,12 @@ def test_snapshot_stays_with_the_entries_of_its_files_when_somebody_else_tagged_
     archive.run(0, {"2026-11-18": rows_of(0, 8)})
     for hour in (1, 2, 3, 4):
         archive.run(hour, {"2026-11-18": rows_of(hour, 2)})
-    # The swap of hour 5 tells which file the tagged snapshot needs.
+    # The swap of hour 5 shows which file the tagged snapshot needs.
     assert intervals_told(archive) == ["05", "05", "07", "08", "09"]
 
 
 def assert_told_again(archive: OpenTable, *, snapshot: bool) -> None:
-    """After a verdict's tag is gone, and maybe its snapshot, doctor names it and tells it again."""
+    """Assert that doctor names and restores a verdict whose tag, and maybe snapshot, is gone."""
     first = archive.run(0, {"2026-11-18": rows_of(0, 9)})
     archive.run(1, {"2026-11-18": rows_of(1, 4)})
     said = archive.load().snapshots()[0].summary

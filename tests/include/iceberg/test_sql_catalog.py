@@ -47,7 +47,7 @@ def told(metadata: TableMetadata) -> dict[str, Any]:
 
 
 def staged(of: type[AnyCatalog], table: Table, *updates: TableUpdate) -> TableMetadata:
-    """What a commit of these updates would leave, by one class's way."""
+    """Return what a commit of these updates by one of the classes would leave."""
     stage = getattr(of, "_update_and_stage_table")  # noqa: B009
     metadata: TableMetadata = stage(table.catalog, table, table.name(), (), updates).metadata
     return metadata

@@ -59,7 +59,7 @@ def test_refusal_is_kept_with_who_and_why_when_a_build_is_refused(postgres: Home
     assert states(question) == [RevisionState.REJECTED]
     spec = attempts.load_attempt(question.attempt)
     assert [each.revision for each in revisions.registered_of_interval(spec.pinned.id)] == [built.revision]
-    # Twice is once; and who comes later cannot turn it round.
+    # Repeating it changes nothing, and a later person cannot reverse it.
     assert postgres.json(*refuse, "--json")["validation"]["decision"] == said
     other = postgres.run(*command(hour(0), "--reason", "it is fine"), expect=64)
     assert "it was refused by" in other.stderr

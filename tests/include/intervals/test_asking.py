@@ -37,7 +37,7 @@ def receivers(postgres: Home) -> Iterator[Received]:
 
 
 def build_that_is_warned(interval: Interval, *warnings: ExpectationResult) -> Question:
-    """What a run of an interval leaves whose suite warns, announced."""
+    """Return the announced result of an interval whose suite warns."""
     attempt = begin_attempt(NAME, interval)
     note_build(attempt)
     spec = attempts.load_attempt(attempt)

@@ -34,7 +34,7 @@ MISSED = ExpectationResult("nest_cameras", "expect_set", "device_id", "known cam
 
 
 def check(event: dict[str, Any]) -> list[str]:
-    """The schemas that an event and its facets were checked by; those of our own are looked at elsewhere."""
+    """Return the schemas by which an event and its facets were checked; our own are tested elsewhere."""
     checked: list[str] = []
 
     def walk(value: Any) -> None:

@@ -163,7 +163,7 @@ def test_offset_is_in_one_interval_when_timestamps_and_order_of_pinning_vary(log
     assert_tiles(log)
     for partition, end in enumerate(ends):
         assert_each_offset_is_in_one_interval(log, partition, end)
-    # Six hours of records: none of them lies empty for a timestamp.
+    # Six hours of records: none of them is empty because of a timestamp.
     assert all(sum(map(len, each.ranges)) > 0 for each in log.pinned() if hour(0) <= each.interval <= hour(5))
 
 

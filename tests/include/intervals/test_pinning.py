@@ -110,7 +110,7 @@ def test_interval_is_complete_up_to_the_end_and_the_next_goes_on_there_when_a_to
     log.archive()
     assert log.pin(0) == {0: (0, 2), 1: (0, 1)}
     assert log.pin(1) == {0: (2, 2), 1: (1, 2)}
-    # It speaks again, of an hour that is already pinned.
+    # It gets records again, of an hour that is already pinned.
     log.send(0, 1.4, 2.4)
     log.archive()
     assert log.pin(1) == {0: (2, 2), 1: (1, 2)}
@@ -189,7 +189,7 @@ def test_intervals_of_another_schedule_are_run_as_they_are_and_none_overlaps_the
         assert f"--from {iso(hours[0].from_time)} --to {iso(hours[0].to_time)}" in error.value.remedy
     assert len(log.pinned()) == 1
 
-    # What lies between the last one and the next boundary is an interval of its own, and no offset is left out.
+    # The time between the last one and the next boundary is an interval of its own, and no offset is left out.
     assert by_partition(pin(log.pipeline, Interval(hours[2].from_time, hours[3].to_time)))[0] == (2, 4)
     assert [each.interval for each in log.pinned()][:2] == hours[:2]
     assert_tiling(log.pinned())
@@ -449,7 +449,7 @@ def test_loss_can_be_accepted_when_a_topic_joins_a_pattern_without_its_beginning
     second = f"{log.topic}2"
     pipeline = replace(log.pipeline, source=KafkaTopics(pattern=f"{log.topic}2?"))
     log.send(0, 0.5)
-    # At a first start a topic's beginning may be cut: nothing of it was ever to be read.
+    # At a first start a topic's beginning may be cut: it was never to be read.
     generation = ledger_generations.current_or_first(pipeline.name, "test@host")
     assert lost_offsets(pipeline) == []
     began = dict.fromkeys(kafka.topic_partitions_of(kafka.describe_topics([log.topic]).values()), 0)

@@ -54,7 +54,7 @@ def log(request: pytest.FixtureRequest) -> Log:
 
 @dataclass
 class Cost:
-    """What pinning asked of Kafka and wrote to the ledger."""
+    """The requests to Kafka and the writes to the ledger while pinning."""
 
     searches: int = 0
     written: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ def test_hour_is_pinned_alone_when_the_topic_s_first_records_are_of_2015(log: Lo
     assert by_partition(pin(log, 0)) == {0: (500, 502), 1: (1, 2)}
     assert len(cost.written) == 1
     assert cost.searches <= 3
-    # The next one, and two of the history, from which those between are left.
+    # The next one, and two of the history; those between are left for later.
     assert by_partition(pin(log, 1)) == {0: (502, 503), 1: (2, 3)}
     assert by_partition(pin(log, YEARS + 250)) == {0: (250, 251), 1: (1, 1)}
     assert by_partition(pin(log, YEARS)) == {0: (0, 1), 1: (0, 1)}
@@ -136,7 +136,7 @@ def test_next_pinning_goes_on_when_an_earlier_one_was_killed(log: Log, monkeypat
 @pytest.mark.parametrize("seed", range(3))
 def test_every_offset_is_in_one_interval_when_far_intervals_are_pinned_in_any_order(log: Log, seed: int) -> None:
     chosen = random.Random(seed)
-    # Days of records, far from each other: each is left for later, or pinned, alone.
+    # Days of records, far from each other: each is left for later, or pinned, by itself.
     days = [-4 * (NEAR + 24), -3 * (NEAR + 24), -2 * (NEAR + 24), -(NEAR + 24), 0]
     ends = []
     for partition in (0, 1):

@@ -72,7 +72,7 @@ def test_content_of_the_registered_build_is_used_when_a_row_was_added_since(with
     built_by(interval, then)
     add(with_reference, "cam-9999,10001")
     now = keep_references(with_reference)
-    # A build that was never registered says nothing.
+    # A build that was never registered does not count.
     built_by(interval, now, registered=False)
     with references_of(with_reference, interval, anew=False) as (used, contents):
         assert lines(used) == rows

@@ -148,7 +148,7 @@ def test_who_decided_and_why_is_told_when_a_person_has_decided(pipeline: str, sa
 def test_summary_names_tables_report_and_page_when_it_is_announced(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The declaration is another's; the ledger's rows are this test's.
+    # The declaration belongs to another pipeline; the ledger's rows are this test's.
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
     attempt = begin_attempt(pipeline)

@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY, Home, wait_for
 
 pytestmark = pytest.mark.services
 
-# In a process of its own: what went wrong here once was that the process ended.
+# In a process of its own, because a former bug ended the process.
 COMMITS = """
 import sys
 from include import kafka

@@ -57,7 +57,7 @@ def topic(in_process: Home) -> str:
 
 @contextmanager
 def sleeping(home: Home, topic: str, moment: str) -> Iterator[psutil.Popen]:
-    """A driver that stopped itself at the moment, so long ago that its lease has run out."""
+    """A driver that stopped itself at that moment, long enough ago that its lease has expired."""
     environment = home.environment(TIDEMARK_PAUSE_AT=moment, TIDEMARK_LEASE_SECONDS=LEASE)
     command = [sys.executable, "-c", SLEEPER, topic, *KEYS]
     process = psutil.Popen(command, env=environment, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
@@ -93,7 +93,7 @@ def test_sleeper_overwrites_nothing_when_it_wakes_while_a_newer_driver_writes(
         _, said = sleeper.communicate(timeout=60)
     assert said.startswith(f"5 {topic}: this driver's lease is over"), said
     assert {value["of"] for value in audit.last_values(in_process.kafka, topic).values()} == {"newer"}
-    # Nothing that the older one wrote can be read at all, and nothing holds readers back.
+    # Nothing that the older one wrote can be read, and readers are not held back.
     newer.write(messages(topic, "newest"))
     writers.release(lease)
     read = [record.value for record in audit.read_topic(in_process.kafka, topic).values()]

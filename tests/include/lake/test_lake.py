@@ -82,7 +82,7 @@ def test_missing_file_is_said_to_be_missing(root: str) -> None:
 def test_folder_goes_when_tasks_still_make_and_remove_files_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of a job that failed: Spark cancels them, and does not wait for their end."""
+    """Like tasks of a failed job: Spark cancels them without waiting for their end."""
     monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
     settings.cache_clear()
     folder, ended = tmp_path / "landing" / "p" / "one", Event()
@@ -115,7 +115,7 @@ def test_file_outside_of_the_lake_is_not_deleted(root: str) -> None:
 
 
 def test_age_of_a_folder_is_that_of_its_newest_file_when_scanned(root: str) -> None:
-    # What is due is deleted by it, and folders of a store have no age of their own.
+    # Due files are deleted by it, and folders of a store have no age of their own.
     before = datetime.now(UTC) - timedelta(seconds=2)
     lake.write_text(f"{root}/landing/p/00000000-000000001-1/fate=empty/x.parquet", "x")
     (folder,) = scan_landing("p").values()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 MEBIBYTE = 1024**2
 LIMIT = 5 * MEBIBYTE
-"""What S3 takes as a part at the least."""
+"""The smallest part that S3 accepts."""
 LARGE = random.Random(1).randbytes(3 * LIMIT + 12_345)
 
 
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.S3Ser
 
 @pytest.fixture
 def watched(server: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """What passes between this process and the store, which takes 5 MiB for too large to be copied at once."""
+    """The traffic between this process and the store, where more than 5 MiB is too large for a single copy."""
     with watching(server.endpoint) as listener:
         where = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.port}", "AWS_MAX_ATTEMPTS": "1"}
         lake_uri = {"TIDEMARK_LAKE": f"s3a://{s3_server.BUCKET}/lake"}
@@ -65,7 +65,7 @@ def test_large_object_is_copied_by_the_store_part_by_part_when_it_is_moved(
     watched.forget()
     lake.move(source, target)
     assert parts_of(watched) == [1, 2, 3, 4]
-    # 15 MiB were moved; what passed through here are requests and answers.
+    # 15 MiB were moved; only requests and answers passed through here.
     assert watched.bytes < 64 * 1024
     store = server.filesystem()
     assert store.open_input_stream(target.removeprefix("s3a://")).read() == LARGE
@@ -119,7 +119,7 @@ def test_object_stays_where_it_is_when_the_store_refuses_the_credentials(
 
 
 def uploads(server: s3_server.S3Server) -> list[Any]:
-    """Uploads that were begun and neither completed nor given up."""
+    """Return the uploads that were begun and neither completed nor aborted."""
     client = boto3.client(
         "s3",
         endpoint_url=server.endpoint,

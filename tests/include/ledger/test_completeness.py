@@ -173,7 +173,7 @@ def test_older_gap_holds_nothing_up_when_asked_since_a_later_time(pipeline: str)
     assert completeness(pipeline, hour(2).from_time).complete_from == hour(2).from_time
     assert until(pipeline, hour(2).from_time) == hour(3).to_time
     assert until(pipeline, hour(3).from_time) == hour(3).to_time
-    # In the hole, where nothing is registered, and before the first interval there is nothing to begin with.
+    # In the gap nothing is registered, and before the first interval there is nothing.
     assert until(pipeline, hour(1).from_time) is None
     assert until(pipeline, hour(5).from_time) is None
     assert until(pipeline, hour(9).from_time) is None

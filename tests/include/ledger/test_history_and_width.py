@@ -96,7 +96,7 @@ def batch(pipeline: str, hours: int, partitions: int, number: int) -> BatchCommi
 
 
 def interval(pipeline: str, hours: int, partitions: int) -> None:
-    """What the interval after the history asks and writes before and while it is built."""
+    """Run the queries and writes of the interval after the history, before and during its build."""
     at = Interval(START + timedelta(hours=hours), START + timedelta(hours=hours + 1))
     topic = f"{pipeline}-log"
     begin = hours * PER_HOUR
@@ -140,7 +140,7 @@ def written(database: str, size: tuple[int, int]) -> dict[str, int]:
 
 
 def looked(database: str) -> dict[str, dict[str, int]]:
-    """Rows of each table that the commands read which only look at the ledger."""
+    """Return the rows of each table that read-only commands read."""
     declared = all_pipelines()
     return {
         "status": reads(database, lambda: [(summarize_missing(each), completeness(each.name)) for each in declared]),

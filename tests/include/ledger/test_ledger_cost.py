@@ -37,7 +37,7 @@ pytestmark = pytest.mark.services
 BATCHES = 20
 """Micro-batches of an interval; each covers one record of each topic partition."""
 SHORT, LONG = 5, 50
-"""Intervals behind the one that is measured: 200 and 2,000 micro-batches of both queries together."""
+"""Intervals before the measured one: 200 and 2,000 micro-batches of both queries together."""
 VIEW = "hourly_counts"
 
 
@@ -86,7 +86,7 @@ class Past:
             self.batches += 1
 
     def run_interval(self) -> None:
-        """Everything that the steps of an interval ask of the ledger and write there."""
+        """Run every query and write of the ledger by the steps of an interval."""
         pipeline = self.log.pipeline
         interval = hour(self.intervals - LONG)
         pinned = pin_interval(pipeline, interval, pinned_by="test")
@@ -134,7 +134,7 @@ def past(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Past:
     monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
     settings.cache_clear()
     with psycopg2.connect(in_process.database) as connection, connection.cursor() as cursor:
-        # A table of a few pages is read whole, index or not: what has no index shall be seen before it hurts.
+        # PostgreSQL reads a table of a few pages whole, even with an index: a missing index must show before it hurts.
         cursor.execute("ALTER DATABASE ledger SET enable_seqscan = off")
     name = f"cost_{os.getpid()}"
     nest = load_pipeline("nest_cameras")

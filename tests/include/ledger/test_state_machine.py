@@ -40,13 +40,13 @@ QUICK = settings(
 
 @pytest.fixture(scope="module", autouse=True)
 def without_clock(postgres: Home) -> Iterator[None]:
-    """Leases run out when a rule says so, not by the time that a step takes."""
+    """Leases expire by a rule of the test, not by the duration of a step."""
     with settings_of(postgres, TIDEMARK_LEASE_SECONDS="3600"):
         yield
 
 
 def run(machine: type[StreamRules], examples: int, steps: int, number: int = SEED) -> int:
-    """Take the same steps each time, and return after how many of them every promise was asserted."""
+    """Take the same steps each time, and return the number of steps after which every promise was asserted."""
     chosen = settings(QUICK, max_examples=examples, stateful_step_count=steps)
     counting = type(machine.__name__, (machine,), {"checks": 0})
     run_state_machine_as_test(seed(number)(counting), settings=chosen)

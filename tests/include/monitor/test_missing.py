@@ -37,7 +37,7 @@ def change(home: Home, statement: str) -> None:
 
 @pytest.fixture(scope="module")
 def clean(in_process: Home) -> list[dict[str, Any]]:
-    """What status says is missing before anything is pinned."""
+    """Return what status lists as missing before anything is pinned."""
     listed: list[dict[str, Any]] = in_process.json("status", "--json")["missing"]
     return listed
 
@@ -84,7 +84,7 @@ def test_metrics_count_intervals_when_they_are_missing(log: Log, in_process: Hom
     text = in_process.run("lag", PIPELINE, "--metrics").stdout
     values = {each.name: each.samples[0].value for each in text_string_to_metric_families(text)}
     assert (values["tidemark_missing_intervals"], values["tidemark_missing_offsets"]) == (4, 3)
-    # Zero is told too: an alert needs it.
+    # Zero is exported, too: an alert needs it.
     text = in_process.run("lag", "isp_hits", "--metrics").stdout
     samples = {each.name: each.samples for each in text_string_to_metric_families(text)}
     assert [(s.labels, s.value) for s in samples["tidemark_missing_intervals"]] == [({"pipeline": "isp_hits"}, 0)]
@@ -101,14 +101,14 @@ def test_doctor_names_the_commands_when_intervals_are_missing(log: Log, in_proce
         f"./tidemark interval {PIPELINE} --from {FIRST} --to {first_end} builds the first; airflow backfill create "
         f"--dag-id interval__{PIPELINE} --from-date {FIRST} --to-date {last} builds 4"
     )
-    # Nothing is wrong for that reason.
+    # Missing intervals are not an error.
     assert examined.returncode == (0 if all(each["ok"] for each in findings) else 1)
     assert f"note {PIPELINE}: intervals that were never built: 4" in in_process.run("doctor", expect=None).stdout
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the interval's DAG, and the runs that Airflow knows beside it, as a task's context has them."""
+    """A run of the interval's DAG, and its other runs in Airflow, in the form of a task's context."""
 
     run_type: str
     known: tuple[str, ...] = ()

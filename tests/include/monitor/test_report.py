@@ -480,7 +480,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def open_page(html: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> Any:
-        # Of one name, pages of the same second are one page to the browser's cache.
+        # The browser's cache takes pages of one name and second for one page.
         name = f"{next(numbers)}.html"
         (tmp_path / name).write_text(html, encoding="utf-8")
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
@@ -512,7 +512,7 @@ def test_browser_loads_nothing_else_when_it_shows_the_page(opened: Opened, verdi
     assert browser.find_element("id", "verdict").is_displayed()
     assert [url for url in _requests(browser) if not url.endswith(".html")] == []
     assert browser.get_log("browser") == []
-    # The style was let in by the policy: without it the sheet has no rules to apply.
+    # The policy allows the style: otherwise the sheet would have no rules.
     assert browser.execute_script("return getComputedStyle(document.querySelector('.verdict')).display") == "grid"
 
 

@@ -27,7 +27,7 @@ def _short_first_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def received(
     server: EventServer, last_event_id: str = "", *, silence: float = 5.0, contact: str = ""
 ) -> tuple[list[Event], list[str]]:
-    """All events until the server says 204, and what was told."""
+    """Return all events until the server answers 204, and the messages printed meanwhile."""
     events: list[Event] = []
     told: list[str] = []
 

@@ -140,14 +140,14 @@ def test_events_reach_kafka_whole_when_they_are_no_changes(home: Home) -> None:
     assert Counter(record.value for record in records) == Counter(data.encode() for data in sent)
     assert (counts["canaries"], counts["other_types"], counts["without_data"], counts["duplicates"]) == (1, 1, 1, 1)
     assert counts["last_event_id"] == "93"
-    # A time that cannot be believed does not become the record's.
+    # An implausible time does not become the record's.
     for record in records:
         if (record.value or b"").decode() in [*strange, *odd]:
             assert begun <= record.timestamp <= time.time() * 1000 + 1000
 
 
 def test_an_event_is_kept_in_a_file_when_kafka_refuses_it(home: Home) -> None:
-    # Random digits do not pack below the broker's limit of a megabyte.
+    # Random digits do not compress below the broker's limit of a megabyte.
     large = json.dumps({"meta": {"id": "large"}, "comment": f"{random.Random(1).getrandbits(12_000_000):x}"})
     huge = json.dumps({"meta": {"id": "huge"}, "comment": "x" * 5_000_000})
     small = [json.dumps({"meta": {"id": f"small {n}"}}) for n in range(50)]
@@ -189,7 +189,7 @@ def test_second_follower_is_refused_with_5_when_the_first_runs(home: Home) -> No
 
 
 class Gated:
-    """Pieces of which the later ones wait for `gate`; `sent` is set behind the last."""
+    """Return pieces of which the later ones wait for `gate`; `sent` is set after the last one."""
 
     def __init__(self, before: list[bytes], after: list[bytes]) -> None:
         self.gate, self.sent = threading.Event(), threading.Event()
@@ -278,7 +278,7 @@ def test_time_that_the_service_no_longer_has_is_told_kept_and_passed_only_when_t
         assert (closed["until"], closed["seconds"]) == (format_time(server.moment(235)), 36 * 60)
         assert closed["accepted_by"]
 
-        # It is passed once, and what follows needs no word.
+        # The option is used once; afterwards the follower continues without it.
         follow(home, server, "--until", "5", *me)
         server.kept_since, server.present = server.moment(250), 255
         counts = follow(home, server, "--until", "5", *me, "--accept-gap", "present")

@@ -101,7 +101,7 @@ def test_proof_verifies_and_names_the_registration_when_nothing_changed(signed: 
 
 
 def drop_row(lake: Path, proof: Path, *, told: bool = False) -> None:
-    """Write the file anew with another content; `told`: as whoever can write the proof too, without the key."""
+    """Rewrite the file with other content; `told`: also in the proof, as somebody without the key could."""
     path = part(lake, proof)
     table = pq.ParquetFile(path).read()
     pq.write_table(table.slice(2), path)
@@ -297,7 +297,7 @@ def test_proof_is_written_once_and_again_only_when_something_changed(signed: lis
     second = prove(interval)
     assert second != first
     assert check_proof(str(second)).differences == []
-    # What the first says is still true of its files, until housekeeping removes them.
+    # The first proof is still true of its files, until housekeeping removes them.
     assert check_proof(str(first)).differences == []
     shutil.rmtree(part(first.parents[2], first).parent)
     replaced = check_proof(str(first))
@@ -358,7 +358,7 @@ def test_new_ranges_are_proved_when_an_interval_that_was_pinned_again_delivers_t
     interval = register_hour(62)
     first = prove(interval)
     pin_again(62)
-    # All that is new was empty.
+    # All new records were empty.
     register_hour(62, unchanged=True)
     second = prove(interval)
     assert second != first

@@ -64,7 +64,7 @@ def test_embedded_services_are_meant_when_all_is_asked_for() -> None:
 
 
 def kill(home: Home, name: str) -> list[psutil.Process]:
-    """SIGKILL for the service's first process; the family it had."""
+    """Kill the service's first process with SIGKILL; return its process family."""
     family = family_of(home, name)
     os.kill(family[0].pid, signal.SIGKILL)
     psutil.wait_procs(family[:1], timeout=10)
@@ -118,7 +118,7 @@ def test_password_is_not_printed_when_the_database_s_address_is(home: Home) -> N
         shown = home.run(*told).stdout
         assert "127.0.0.1" in shown
         assert password not in shown
-    # A program connects by the address of an embedded service; one from the settings is known to whoever set it.
+    # Programs connect with the address of an embedded service; an address from the settings is known to its user.
     assert home.services["postgres"]["address"] == home.database
     external = home.run("status", "--json", TIDEMARK_DATABASE_URL=home.database).stdout
     assert "127.0.0.1" in external

@@ -56,7 +56,7 @@ Key = tuple[str | None, datetime]
 
 @dataclass
 class Row:
-    """A record: its offset is its place in the topic."""
+    """A record; its offset is its index in the list."""
 
     zip: str | None
     at: datetime
@@ -100,9 +100,9 @@ class World:
         self.rows.append(Row(zip_code, at, arrived))
 
     def stream(self, until: int | None = None, *, killed: bool = False) -> None:
-        """A micro-batch up to an offset: rows of windows that the watermark has closed are dropped.
+        """Run a micro-batch up to an offset: rows of windows that the watermark has closed are dropped.
 
-        Killed before it is in the ledger, it is done again.
+        If it is killed before it is in the ledger, it is run again.
         """
         until = len(self.rows) if until is None else min(until, len(self.rows))
         changed: set[Key] = set()
@@ -143,7 +143,7 @@ class World:
             )
 
     def build(self, hour: int, factor: int = 1) -> Counter[Key]:
-        """Pin the hour if it was not, by arrival, and count it; `factor` is what other code makes of it."""
+        """Pin the hour by arrival if it is not pinned, and count it; `factor` multiplies counts, like other code."""
         if hour not in self.intervals:
             begin = self.intervals[hour - 1][1] if hour else 0
             end = DAY + (hour + 1) * HOUR
@@ -477,7 +477,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     [(1, 3), *(pytest.param(hours, seed, marks=pytest.mark.slow) for hours in (1, 3) for seed in range(4, 12))],
 )
 def test_answers_only_grow_and_are_never_above_what_was_sent(world: World, hours: int, seed: int) -> None:
-    """Late rows, reruns, killed micro-batches and publications in any order, with a look after each."""
+    """Late rows, reruns, killed micro-batches and publications in any order, with a check after each."""
     chance, world.hours, clock = random.Random(seed), hours, 0
     before: dict[Key, tuple[int, str]] = {}
     # Intervals before the view's first row cover nothing: they may be older than the view.
@@ -509,7 +509,7 @@ def test_answers_only_grow_and_are_never_above_what_was_sent(world: World, hours
 
 
 def look(world: World, before: dict[Key, tuple[int, str]]) -> dict[Key, tuple[int, str]]:
-    """Read, and compare with what was sent, with what was registered, and with the look before."""
+    """Read, and compare with the sent rows, the registered rows, and the previous look."""
     if not asked("SELECT to_regclass(%s)", [f"live.{world.table}"])[0][0]:
         return before
     answers, truth = world.answers(), world.truth()

@@ -90,7 +90,7 @@ class World:
             ledger.add(IntervalRange(interval_id=row.id, topic=name, topic_partition=0, topic_id="id", **offsets))
 
     def register(self, hour: int, *, run: int = 1, factor: int = 1, with_part: bool = True) -> None:
-        """Register the hour; `factor` is what other code makes of it, without a part code that knew no such view."""
+        """Register the hour; `factor` multiplies counts, like other code; without a part, like code before the view."""
         partition, revision = f"interval={hour:03}", f"r-{run}"
         location = lake.uri("tables", self.table, partition, revision)
         counted = {each: factor * n for each, n in Counter(self.zips[hour * 5 : hour * 5 + 5]).items()}
@@ -153,7 +153,7 @@ def test_key_is_proved_and_counted_once_when_intervals_hold_all_of_it(world: Wor
     world.register(2)
     proved = {"1": (9, "proved"), "2": (4, "proved"), "3": (1, "proved"), "4": (1, "proved")}
     assert world.answers() == proved
-    # A rerun: the same again, then by code that counts otherwise, which is believed.
+    # A rerun with the same result, then one by code that counts differently, whose result counts.
     world.register(1, run=2)
     assert world.answers() == proved
     world.register(1, run=3, factor=2)

@@ -43,15 +43,15 @@ def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("said", "code", "shown"),
     [
-        # The driver's last line is its error, and stands last again.
+        # The driver's last line is its error, and comes last again.
         ([*NOISE, OWN[0], "tidemark: No space left on device"], 1, [*NOISE, "tidemark: No space left on device"]),
         ([OWN[0], "tidemark: No space left on device"], 1, []),
         # It was killed after a line of progress.
         ([*NOISE, OWN[0]], 137, [*NOISE, OWN[0]]),
-        # It never came to the driver.
+        # The driver never started.
         (NOISE, 1, NOISE),
         (["Traceback (most recent call last):", *NOISE], 1, NOISE),
-        # The exit code says what it is.
+        # The exit code identifies it.
         (NOISE, 6, []),
     ],
 )

@@ -23,7 +23,7 @@ print(jars.registry_application(print))
 
 
 def write_java(folder: Path, failures: int) -> Path:
-    """A launcher of Java that cannot reach anything so many times, then is the real one."""
+    """A launcher of Java that fails to reach anything `times` times, then runs the real one."""
     launcher, count = folder / "java", folder / "starts"
     launcher.write_text(
         f"""#!/bin/sh

@@ -51,7 +51,7 @@ def on_kubernetes(api: RecordingApi, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "TIDEMARK_DATABASE_URL": URL,
         "TIDEMARK_SOMETHING": CANARY,
         "AWS_SECRET_ACCESS_KEY": CANARY,
-        # Spark's client would else take the address and the user of this machine's own cluster.
+        # Otherwise Spark's client would use the address and the user of this machine's own cluster.
         "KUBECONFIG": str(tmp_path / "none"),
     }
     for name, value in names.items():
@@ -69,7 +69,7 @@ def local_lake(on_kubernetes: RecordingApi, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def allowed(role: str) -> set[tuple[str, str, str]]:
-    """Verb, API group and resource of all that a role may do."""
+    """Return verb, API group and resource of everything that a role allows."""
     documents = yaml.safe_load_all(ACCESS.read_text())
     rules = next(each["rules"] for each in documents if each["kind"] == "Role" and each["metadata"]["name"] == role)
     return {
@@ -278,7 +278,7 @@ def test_lines_of_a_driver_are_shown_once_when_its_log_is_read_again(api: Record
     driver = kubernetes.driver_pod("tidemark:driver", a_pod("Running"))
     api.log = "2026-11-24T13:00:00.1Z tidemark: first\n2026-11-24T13:00:00.2Z tidemark: second\n"
     assert cluster.new_lines(driver) == ["tidemark: first", "tidemark: second"]
-    # Of the last second the API server names all lines again.
+    # The API server repeats all lines of the last second.
     api.log += "2026-11-24T13:00:00.3Z tidemark: third\n"
     assert cluster.new_lines(driver) == ["tidemark: third"]
     assert set(api.asked) - allowed("spark-submit") == set()

@@ -30,12 +30,12 @@ def lease(postgres: Home) -> Iterator[Lease]:
 
 
 def run_older(lease: Lease) -> None:
-    """Let the driver run what is deployed, but for one module."""
+    """Let the driver run the deployed code, except for one module."""
     writers.note_code(lease, {**loaded_code(), MODULE: "0123456789ab"})
 
 
 def begin_with(**changed: Facts) -> None:
-    """Begin a generation whose queries were started by the code as it is, but for what changed."""
+    """Begin a generation whose queries were started by the current code, except for `changed`."""
     facts = {**fingerprints_of(load_pipeline(NAME)), **changed}
     writer = writers.acquire("another")
     generations.current_or_first(NAME, "eve@host")

@@ -60,7 +60,7 @@ FILES = {
 
 
 def text(folder: Path, *boundary: str, **changes: tuple[str, str]) -> str:
-    """Return what `include.root:root` reaches after these changes of files, by their stems."""
+    """Return the code that `include.root:root` reaches after these changes of files, by their stems."""
     for path, source in FILES.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def edit(tree: Path, old: str, new: str) -> None:
-    """Replace a text that one file has, wherever that lies."""
+    """Replace a text in the one file that has it."""
     files = [file for file in tree.rglob("*.py") if old in file.read_text()]
     assert len(files) == 1, (old, files)
     files[0].write_text(files[0].read_text().replace(old, new))

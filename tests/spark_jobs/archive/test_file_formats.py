@@ -94,7 +94,7 @@ def columns_of(n: Column, text: Column) -> dict[str, Column]:
 
 
 def archive_rows(spark: Any, columns: str) -> DataFrame:
-    """Rows of two days with all that is hard to keep, in declared columns and Kafka's."""
+    """Rows of two days with all difficult values, in declared columns and Kafka's."""
     from spark_jobs.spark.schemas import struct_of
 
     texts = spark.createDataFrame(list(enumerate(TEXTS)), "n INT, text STRING")
@@ -354,7 +354,7 @@ def test_text_is_quarantined_when_csv_or_json_would_change_it(spark: Any, monkey
 def quarantined(
     spark: Any, monkeypatch: pytest.MonkeyPatch, file_format: FileFormat, columns: str, rows: Any, sent: list[bytes]
 ) -> list[str | None]:
-    """Of each value, why its record is quarantined as one with a value that does not fit; None if archived."""
+    """Return for each value why its record is quarantined as `value_does_not_fit`; None if archived."""
     from spark_jobs.decoding import records
 
     archive = Archive(rows="rows", columns=columns, event_time="at", file_format=file_format)

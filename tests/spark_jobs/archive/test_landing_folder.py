@@ -89,7 +89,7 @@ def test_quarantined_records_lie_in_one_file_when_a_batch_has_some(landing: Path
     archived = LandingFile("archived", "landing/isp_hits/0a1b2c3d-000000007-1/fate=archived/part-0.parquet", 9, 99)
     target = landing.parent / "quarantine" / "isp_hits" / "0a1b2c3d-000000007.parquet"
     target.parent.mkdir(parents=True)
-    # What a driver that was killed before its commit has left there.
+    # Leftovers of a driver that was killed before its commit.
     target.write_bytes(b"not a file of Parquet")
     columns = ["kafka_topic", "kafka_partition"]
     found = move_quarantined(

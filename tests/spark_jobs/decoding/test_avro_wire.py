@@ -42,7 +42,7 @@ OTHER = json.dumps({"type": "record", "name": "Other", "fields": [{"name": "word
 
 @pytest.fixture(scope="module")
 def gate(in_process: Home) -> Iterator[Gate]:
-    """The module's registry behind a gate; what is kept on disk and in this process belongs to the gate."""
+    """The module's registry behind a gate; schemas on disk and in this process are discarded with the gate."""
     import os
 
     from include.settings import settings
@@ -65,7 +65,7 @@ def ids(gate: Gate) -> list[int]:
 
 @pytest.fixture
 def another_process(gate: Gate) -> Iterator[Gate]:
-    """As a process sees it that begins now: it knows what is on disk, and nothing else."""
+    """Return the schemas of a new process, which has only those on disk."""
     writer_schemas.cache_clear()
     yield gate
     gate.answer = None
@@ -104,7 +104,7 @@ def test_each_version_is_read_as_the_newest_when_records_have_several(spark: Any
 
 
 def test_value_is_parsed_once_when_only_archived_rows_are_kept(spark: Any, ids: list[int]) -> None:
-    """Else the speed query has more code than a method may have, and Spark interprets all of it."""
+    """Otherwise the speed query has more code than a method may have, and Spark interprets all of it."""
     from spark_jobs.decoding.records import archive_rows, decode
 
     positions = [POSITION, *({**POSITION, "accuracy": 4} for _ in VERSIONS[1:])]
@@ -113,7 +113,7 @@ def test_value_is_parsed_once_when_only_archived_rows_are_kept(spark: Any, ids: 
     frame = spark.createDataFrame(rows, COLUMNS).localCheckpoint()
     every = decode(PIPELINE, frame)
     kept = archive_rows(PIPELINE, every)
-    # What is no value is looked at once more, for its reason.
+    # A bad value is parsed once more, for its reason.
     parses, parses_of_kept = (
         each._jdf.queryExecution().optimizedPlan().toString().count("from_avro(") for each in (every, kept)
     )

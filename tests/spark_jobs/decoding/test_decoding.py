@@ -171,7 +171,7 @@ def test_message_is_accepted_only_when_it_is_json(spark: Any) -> None:
 
 
 def mutated(message: bytes, chance: random.Random) -> bytes:
-    """The message with one or two changes, mostly of what JSON is made of, and mostly at its ends."""
+    """The message with one or two changes, mostly of JSON's own characters, and mostly at its ends."""
     value = bytearray(message)
     for _ in range(chance.choice((1, 1, 2))):
         ends = (chance.randrange(12), len(value) - 1 - chance.randrange(12))
@@ -316,7 +316,7 @@ def test_record_is_quarantined_undecoded_when_it_is_withheld(spark: Any) -> None
 def test_document_is_accepted_or_refused_as_the_corpus_says_when_it_is_json(spark: Any) -> None:
     """Each case as one field of a message: `y_` must decode, `n_` must not, nothing may vanish."""
     files = JSON_CASES
-    # What is JSON but contains bytes no message may have, or depth no reader bears, is refused by choice.
+    # JSON with bytes that no message may have, or too deep for readers, is refused on purpose.
     values = [b'{"unknown": ' + path.read_bytes() + b"}" for path in files]
     found = decoded(spark, values)
     assert sorted(found) == list(range(len(files)))
@@ -372,7 +372,7 @@ def test_rows_are_judged_once_when_only_archived_ones_are_kept(spark: Any, name:
 
 def whole_plan(spark: Any, query: Callable[[Any], Any]) -> str:
     """The optimized plan of a query over Kafka records, with all fields of every line."""
-    # Of rows that Spark has at hand, nothing would be left to plan.
+    # Over literal rows nothing would be left to plan.
     frame = spark.createDataFrame([], KAFKA_DDL).localCheckpoint()
     spark.conf.set("spark.sql.debug.maxToStringFields", 1000)
     try:

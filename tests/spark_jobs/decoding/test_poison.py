@@ -36,7 +36,7 @@ def reads(_: Sequence[OffsetRange]) -> str | None:
 
 
 class Outage(Decoder):
-    """Whatever is decoded throws until so many reads have been made."""
+    """Every decoding throws until `reads` reads have been made."""
 
     def __init__(self, throwing: set[tuple[str, int, int]], until: int, kind: str = "IOException") -> None:
         super().__init__(throwing)
@@ -78,7 +78,7 @@ def test_nothing_else_is_blamed_when_a_failure_passes_while_records_are_searched
 ) -> None:
     outage = Outage(throwing, until)
     found = find_poison([OffsetRange(ZERO, 100, 108)], outage, reads)
-    # It outlived the search where every single record threw, each time.
+    # The failure lasted longer than the search, in which every record threw.
     assert found.keys() <= throwing or (len(found) == 8 and outage.reads <= until)
 
 

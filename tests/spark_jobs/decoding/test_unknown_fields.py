@@ -61,7 +61,7 @@ CASES = [
     ('{"ID":1,"Id":2,"ıd":3}', '{"ID":1,"Id":2,"ıd":3}'),
     ('{"a.b":1,"":2," ":3}', '{"a.b":1,"":2," ":3}'),
     ('{"q":"}\\"{]["}', '{"q":"}\\"{]["}'),
-    # Inside of what the schema names: by the name of a field, the key of a map, the place in an array.
+    # Inside known values: by the name of a field, the key of a map, or the place in an array.
     ('{"to":{"x":1,"new":{"x":1}},"id":1}', '{"to":{"new":{"x":1}}}'),
     ('{"by_key":{"k 1":{"a":1},"k\\u0032":{"b":[]}}}', '{"by_key":{"k\\u0032":{"b":[]}}}'),
     ('{"many":[{"a":1},{"b":2},null,{}]}', '{"many":[null,{"b":2},null,null]}'),
@@ -123,7 +123,7 @@ NOTHING = object()
 
 
 def pruned(value: Any, shape: Shape | None) -> Any:
-    """What is left by a parser's account."""
+    """Return the unknown fields as a parser finds them."""
     if shape and isinstance(value, dict) and shape.fields is not None:
         fields = shape.fields
         left = {name: pruned(each, fields[name]) if name in fields else each for name, each in value.items()}
@@ -143,7 +143,7 @@ def test_result_equals_a_parser_s_when_a_message_is_cut(message: Any, indent: in
     text = json.dumps(message, indent=indent, ensure_ascii=ascii_only)
     left = left_of(text.encode(), SHAPE)
     assert (NOTHING if left is None else json.loads(left)) == pruned(message, SHAPE)
-    # The quick look and the cut are of one mind.
+    # The quick check and the cut agree.
     assert unknown_fields._left(text, 0, SHAPE) == left
 
 
@@ -211,7 +211,7 @@ def test_plan_and_columns_are_those_of_before_when_nothing_is_kept(decode: Any) 
     assert [name for name in kept.columns if name != "unknown_fields"] == plain.columns
     assert "Python" not in plan_of(plain)
     assert "ArrowEvalPython" in plan_of(kept)
-    # Whoever does not read the column does not pay for it: the real-time query of flags could not.
+    # Queries that do not read the column do not pay for it: the real-time query of flags could not run a Python worker.
     rest = kept.drop("unknown_fields")
     assert "Python" not in plan_of(rest)
     assert sorted(map(str, rest.collect())) == sorted(map(str, plain.collect()))
@@ -238,7 +238,7 @@ def test_json_has_the_same_fate_and_is_kept_as_sent_when_it_is_hostile(decode: A
     assert found == {n: '{"new":' + cases[n].decode().strip(" \t\r\n") + "}" for n in found}
     accepted = {n for n, path in enumerate(JSON_CASES) if path.name.startswith("y_")}
     rejected = {n for n, path in enumerate(JSON_CASES) if path.name.startswith("n_")}
-    # Some that are rejected alone are members of an object that is whole: `1,"a":2`.
+    # Some that are rejected alone are valid as members of an object: `1,"a":2`.
     assert accepted <= found.keys()
     assert len(rejected & found.keys()) < 5
     told = {sent: kept[at] for at, (sent, _) in enumerate(CASES, start=3 * len(cases))}

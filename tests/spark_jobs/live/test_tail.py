@@ -138,7 +138,7 @@ def test_command_follows_until_ctrl_c_and_writes_nothing_when_it_runs(produced: 
         while told.get("value") != "the last one":
             told = json.loads(process.stdout.readline())
         assert told["fate"] == "quarantined"
-        # As a terminal does: to all of the foreground's processes.
+        # Like a terminal: to all foreground processes.
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 0, said

@@ -57,7 +57,7 @@ def place(postgres: Home, request: pytest.FixtureRequest, tmp_path_factory: pyte
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
-        # Nothing renews it here.
+        # The lease is not renewed here.
         patch.setenv("TIDEMARK_LEASE_SECONDS", "600")
         if request.param == "mariadb":
             with mariadb_server.serving() as server:
@@ -120,7 +120,7 @@ GOOD: dict[str, Any] = {
 
 
 def frame(spark: Any, rows: Sequence[dict[str, Any]], first: int = 0) -> Any:
-    """Rows of an output, like `GOOD` but for what they say, at offsets that follow each other."""
+    """Return rows of an output like `GOOD` with these changes, at consecutive offsets."""
     values = [(*{**GOOD, **row}.values(), "log", 0, first + n, 0) for n, row in enumerate(rows)]
     return frame_of(spark, values, f"{COLUMNS}, {COORDINATES}")
 
@@ -203,7 +203,7 @@ def test_older_driver_writes_nothing_when_a_newer_one_has_written(
     with pytest.raises(AnotherWriter):
         table.merge([row], unsent(3))
     assert place.ask("SELECT name FROM sold_fenced") == [("newer",)]
-    # A ledger that was made anew has smaller tokens: that is said, and nothing is overwritten.
+    # A recreated ledger has smaller tokens: that is reported, and nothing is overwritten.
     place.ask("UPDATE tidemark_outputs SET token = 1000000 WHERE output = 'sold.fenced'")
     with pytest.raises(TidemarkError, match=r"DELETE FROM tidemark_outputs WHERE output = 'sold\.fenced'"):
         target(pipeline, lease).send(frame(spark, [{"name": "new"}]), unsent(4))

@@ -31,7 +31,7 @@ UNSENT = Unsent(1, (), {"source": "id-of-source"}, 1)
 
 @pytest.fixture(scope="module")
 def lease(home: Home) -> Iterator[writers.Lease]:
-    # Nothing renews it here.
+    # The lease is not renewed here.
     with settings_of(home, TIDEMARK_LEASE_SECONDS="600"):
         held = writers.acquire("sent")
         yield held
@@ -107,7 +107,7 @@ def test_key_is_made_of_the_coordinates_when_no_columns_are_declared(spark: Any,
     assert json.loads(keyed.key or b"") == {"topic": None, "key": "k"}
     (archived,) = audit.read_topic(audited(), "rows-archived").values()
     assert json.loads(archived.key or b"")["kafka_offset"] == 7
-    # Of the archive's rows, columns of these names are columns like others.
+    # In the archive's rows, columns of these names are ordinary columns.
     assert json.loads(archived.value or b"") == {"key": "k", "value": "v", "topic": "t"}
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 
 
 class Pointers:
-    """Where Hive's catalog would point; in memory, for Spark has its own tests."""
+    """Where Hive's catalog would point, in memory: the Spark side has its own tests."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline

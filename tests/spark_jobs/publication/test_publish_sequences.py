@@ -122,12 +122,12 @@ class Hour:
         return partition, Path(location.removeprefix("file://"))
 
     def lose_a_row(self, attempt: int) -> None:
-        """Take a row from a file of what the attempt built last: its checkpoint cannot pass."""
+        """Remove a row from a file of the attempt's last build, so that its checkpoint cannot pass."""
         _, folder = self.latest(attempt)
         cut_file(next(folder.glob("*.parquet")))
 
     def move_to(self, attempt: int, date: str) -> None:
-        """Let what the attempt built last belong to the table partition of another date."""
+        """Move the attempt's last build to the table partition of another date."""
         partition, folder = self.latest(attempt)
         moved = Path(str(folder).replace(partition, f"date={date}/{self.label}"))
         moved.parent.mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_unusual_interval_waits_for_a_person_and_is_registered_when_the_command_
     with busier_before(hour.home, PIPELINE.name, hour.interval.from_time):
         question = warn(hour)
         assert hour.check() == before
-        # Somebody approved it as another suite judged it: that does not count, and it is asked anew.
+        # An approval under another suite does not count, and the question is asked again.
         hour.query("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
         waiting = approve(hour, "--reason", "a quiet day", expect=2)
         assert (waiting["registered"], "decision" in waiting["validation"]) == ([], False)
@@ -299,7 +299,7 @@ def test_unusual_interval_is_not_registered_and_the_catalog_stays_when_it_is_ref
         question = warn(hour)
         refused = approve(hour, "--reason", "rows are missing", "--refuse")
         assert refused["validation"]["decision"]["decision"] == "refused"
-        # As another suite judges it, too: what was refused was the build.
+        # It holds for another suite, too, because the build was refused.
         hour.query("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
         hour.publish(question.attempt, expect=2)
         verdict = hour.announce(question.attempt)
@@ -357,10 +357,10 @@ def test_move_between_table_partitions_is_finished_by_the_next_publication_when_
     before = other.check()
 
     other.kill("partition_dropped")
-    # The ledger says one thing until all is done; no reader of the catalog finds a row twice.
+    # The ledger keeps the intent until all is done; no reader of the catalog finds a row twice.
     assert other.in_ledger() == before
     assert other.in_catalog() == {each for each in before if "date=2020-01-01" not in each[1]}
-    # Whoever comes next takes up what was begun, and may be killed at it.
+    # The next publication continues what was begun, and may be killed as well.
     other.kill("partition_registered")
     assert other.in_ledger() == before
 

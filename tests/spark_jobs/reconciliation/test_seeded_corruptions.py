@@ -131,7 +131,7 @@ class Seeded:
 
     def emit(self, key: str, value: bytes | None) -> None:
         producer = self.home.producer()
-        # Where the stream's producer put the key, whatever this one's partitioner would do.
+        # Where the stream's producer put the key, regardless of this producer's partitioner.
         coordinates = next(
             c for c, record in audit.read_topic(self.home.kafka, STATS).items() if record.key == key.encode()
         )
@@ -208,7 +208,7 @@ def test_offset_is_named_when_a_landing_file_is_corrupt(seeded: Seeded) -> None:
         assert f"device_id: Kafka '{row['device_id']}', archive '{foreign['device_id']}'" in evidence[place(row)]
     assert "in Kafka 0 times, in the archive once" in evidence[places["let_in"][0]]
     assert "a second reader sees no record there either" in evidence[places["let_in"][0]]
-    # Without Kafka the file itself is the witness.
+    # Without Kafka the file itself is the evidence.
     assert seeded.file.name in again[0]["where"]
     assert "rows were landed, it holds" in again[0]["evidence"]
 
@@ -344,7 +344,7 @@ def test_hour_merged_into_the_next_by_a_time_zone_is_named_by_key_and_window(
     hour = START + timedelta(hours=2)
 
     def merged(pipeline: Any, view: Any, rows: Any, references: Any) -> Any:
-        # As in the night when a clock is put back: two hours bear the name of one.
+        # As in the night when clocks are set back: two hours have the same name.
         earlier = F.col("event_time") - F.expr("INTERVAL 1 HOUR")
         local = F.when(F.col("event_time") >= F.lit(hour), earlier).otherwise(F.col("event_time"))
         return honest(pipeline, view, rows.withColumn("event_time", local), references)
@@ -444,7 +444,7 @@ def test_doubled_file_and_stale_revision_are_named_and_replaced_when_the_interva
     folder = Path(archive["location"].removeprefix("file://"))
     file = next(folder.glob("*.parquet"))
     (folder / f"copy-{file.name}").write_bytes(file.read_bytes())
-    # An older revision of the view, to which somebody has turned the catalog back.
+    # An older revision of the view, to which somebody has pointed the catalog back.
     stale = Path(view["location"].removeprefix("file://")).with_name("r20200101T000000-0")
     stale.mkdir()
     pq.write_table(audit.read_parquet([view["location"]]).slice(1), stale / "old.parquet")

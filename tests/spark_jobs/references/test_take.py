@@ -103,7 +103,7 @@ def test_same_rows_are_one_version_and_a_changed_row_another_when_a_database_is_
     pipeline = declare(QUERY)
     first = taken(spark, pipeline)
     assert loaded(spark, first) == [("cam-1", 94103), ("cam-2", 10001)]
-    # The same rows in another order, and another value that is not asked for.
+    # The same rows in another order, and another value in a column that is not declared.
     crm.execute("DELETE FROM places WHERE device_id = 'cam-2'; INSERT INTO places VALUES ('cam-2', 10001, 'z')")
     assert taken_contents(taken(spark, pipeline)) == taken_contents(first)
     crm.execute("UPDATE places SET zip_code = 60601 WHERE device_id = 'cam-2'")
@@ -113,7 +113,7 @@ def test_same_rows_are_one_version_and_a_changed_row_another_when_a_database_is_
     assert [(each.name, each.sha256) for each in noted] == [*taken_contents(first), *taken_contents(second)]
     assert {(each.rows, each.source) for each in noted} == {(2, "the query of crm")}
     assert reference_versions.newest(pipeline.name) == dict(taken_contents(second))
-    # What was noted is read where it is kept, also when there is no database any more.
+    # Noted content is read from where it is kept, even when the database no longer exists.
     crm.execute("DROP TABLE places")
     again = taken(spark, pipeline, dict(taken_contents(first)))
     assert loaded(spark, again) == [("cam-1", 94103), ("cam-2", 10001)]
@@ -233,7 +233,7 @@ def test_kept_content_is_refused_when_it_is_gone_or_altered(
     first = taken(spark, pipeline)
     [(name, digest)] = taken_contents(first)
     location = lake.uri("references", pipeline.name, name, f"{digest}.csv")
-    # This machine's copy is as good as what is kept.
+    # This machine's copy equals the kept content.
     kept = lake.read_bytes(location)
     lake.delete(location)
     assert loaded(spark, taken(spark, pipeline, {name: digest})) == [("cam-1", 94103)]

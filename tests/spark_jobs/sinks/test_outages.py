@@ -126,7 +126,7 @@ class Stream:
 
 
 def expected(records: Sequence[tuple[int, Sequence[Row]]]) -> list[Told]:
-    """The outages that the records tell, read one row after the other."""
+    """Return the outages in the records, read row by row."""
     offsets: dict[int, int] = {}
     down: dict[str, tuple[int, int, int]] = {}
     told: list[Told] = []

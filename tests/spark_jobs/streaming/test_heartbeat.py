@@ -29,7 +29,7 @@ def heartbeat(postgres: Home, request: pytest.FixtureRequest) -> Iterator[Heartb
 
 
 def ask(statement: str) -> None:
-    """Change something as an administrator would, whatever the ledger's connections may not do."""
+    """Change something as an administrator, without the restrictions of the ledger's connections."""
     with engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("SET default_transaction_read_only = off"))
         connection.execute(text(statement))
@@ -49,7 +49,7 @@ def read_only() -> Iterator[None]:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Every renewal is refused by an error that is no outage."""
+    """Every renewal is refused with an error that is not an outage."""
     ask("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$")
     ask("CREATE TRIGGER refuse BEFORE UPDATE ON writers FOR EACH ROW EXECUTE FUNCTION refuse()")
     try:
@@ -87,7 +87,7 @@ def test_heartbeat_renews_again_when_the_ledger_takes_writes_within_the_lease(
 
 @pytest.mark.parametrize(
     ("trouble", "error", "words"),
-    # The last renewal may come after the lease's end, which is told then.
+    # The last renewal may come after the lease's end, which is then reported.
     [(read_only, ServiceUnreachable, "read-only transaction"), (refusing, TidemarkError, "not now|lease is over")],
 )
 def test_driver_is_told_that_its_lease_is_lost_when_the_ledger_takes_no_writes_for_longer(

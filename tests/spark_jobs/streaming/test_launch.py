@@ -16,7 +16,7 @@ pytestmark = pytest.mark.services
     ("thrown", "code"),
     [
         (OffsetsLost("gone"), 4),
-        # Not of Tidemark's tree: what it means is told by its type, as by the exit code of the process.
+        # Not of Tidemark's tree: its type decides its meaning, and the process's exit code.
         (ConnectionRefusedError(111, "Connection refused"), 6),
         (ValueError("a bug"), 1),
     ],

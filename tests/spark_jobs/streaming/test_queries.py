@@ -29,7 +29,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def failure_of(spark: Any, folder: Path, text: str) -> Exception:
-    """What a query ends with whose sink computes an expression that throws the text of a record."""
+    """Return the error of a query whose sink computes an expression that throws the text of a record."""
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import functions as F
 

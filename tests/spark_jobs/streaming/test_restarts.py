@@ -39,7 +39,7 @@ def test_query_starts_again_once_at_a_position_when_the_archive_came_through_wit
     log.send(0, 0.6)
     restarts = PoisonRestarts(log.pipeline.name, threading.Event())
     restarts.withheld(VIEW)
-    # The archive query has still to come through what it failed on.
+    # The archive query has not passed the failing record yet.
     assert restarts.may_start(VIEW, FAILED, archive_runs=True) is False
     log.archive()
     assert restarts.may_start(VIEW, FAILED, archive_runs=True) is True
@@ -48,7 +48,7 @@ def test_query_starts_again_once_at_a_position_when_the_archive_came_through_wit
     with pytest.raises(RuntimeError, match="no worker"):
         restarts.may_start(VIEW, FAILED, archive_runs=False)
 
-    # It has come further since.
+    # It has made progress since then.
     restarts.withheld(VIEW)
     lease = writers.acquire(log.pipeline.name)
     (identity,) = micro_batches.stored_topics(log.pipeline.name).values()

@@ -96,7 +96,7 @@ def test_interval_stays_as_it_is_when_its_landing_is_removed_before_it_is_pinned
 
 
 def read_topic(pipeline: str, until: int) -> TopicIdentity:
-    """What the archive's commits leave of the topic and their position; the topic as it was created again."""
+    """The topic and position that the archive's commits leave, and the topic after it was created again."""
     with session() as ledger:
         ledger.add(Topic(pipeline=pipeline, topic="events", topic_id="id", topic_partitions=1))
         position = {"topic": "events", "topic_partition": 0, "next_offset": until, "micro_batch_id": 0}

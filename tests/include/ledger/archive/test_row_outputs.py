@@ -26,7 +26,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[writers.Lease]:
-    # Nothing renews it here.
+    # The lease is not renewed here.
     with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
         held = writers.acquire(f"rows{next(NUMBERS)}")
         yield held

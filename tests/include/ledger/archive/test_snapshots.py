@@ -20,9 +20,9 @@ pytestmark = pytest.mark.services
 
 
 def remove_between(monkeypatch: pytest.MonkeyPatch, batches: Iterable[int]) -> list[int]:
-    """Remove the batches' files, by another connection, after the landing files were asked for and before the rest.
+    """Remove the batches' files, by another connection, between the query of the landing files and the rest.
 
-    Returns how often that happened, one entry for each.
+    Returns a list with an entry for each time that this happened.
     """
     removals: list[int] = []
 

@@ -21,7 +21,7 @@ from include.ledger.intervals.findings import (
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 
-# Kafka allows what parts a topic from its number in the name of a topic partition.
+# Kafka allows in a topic's name the character that separates topic and number in a topic partition's name.
 TP = TopicPartition("nest-logs-2", 3)
 
 BUILD = BuildFindings(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 
 JOINED = "nest-logs-joined"
 FAR = 60
-"""More hours than pinning fills on its way."""
+"""More hours than one pinning fills."""
 
 
 def archive(pipeline: str, number: int, *ranges: OffsetRange) -> None:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.services
 
 
 def build_otherwise(attempt: int) -> BuiltRevision:
-    """What a build leaves whose code puts ten more records of each topic partition into quarantine."""
+    """Return the result of a build whose code quarantines ten more records of each topic partition."""
     built = note_build(attempt)
     spec = attempts.load_attempt(attempt)
     findings = spec.findings.build
@@ -37,7 +37,7 @@ def build_otherwise(attempt: int) -> BuiltRevision:
 
 
 def fates_told(pipeline: str) -> tuple[list[Fates], int]:
-    """The fates that an attempt from the archive is held against, and the archived records of the day."""
+    """Return the fates with which an attempt from the archive is compared, and the archived records of the day."""
     pinned = pins.find_interval(pipeline, hour().from_time)
     assert pinned is not None
     day = hour().from_time.replace(hour=0)
@@ -59,7 +59,7 @@ def test_fates_stay_those_of_what_is_registered_when_a_later_attempt_is_rejected
     rebuilt = build_otherwise(begin_attempt(pipeline))
     revisions.set_state([rebuilt], RevisionState.DISCARDED)
     assert fates_told(pipeline) == registered
-    # The one that is registered tells.
+    # The registered one counts.
     last = begin_attempt(pipeline)
     register(last, build_otherwise(last))
     assert fates_told(pipeline) == ([Fates(85, 2, 13)] * 2, 170)

@@ -34,7 +34,7 @@ def driver() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def impatient(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Who finds the lease taken gives up soon."""
+    """A driver that finds the lease taken gives up soon."""
     monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "2")
     settings.cache_clear()
     yield
@@ -95,7 +95,7 @@ def test_lease_stays_with_its_driver_when_it_cannot_be_seen_from_here(
     here = ProcessIdentity.of(driver.pid)
     driver.kill()
     driver.wait()
-    # No process of this host has the pid any more, which says nothing about that one.
+    # No process of this host has the pid any more, but the driver may run on another host.
     theirs = {
         "container of the same name": replace(here, pid_namespace="1"),
         "boot of before": replace(here, boot_id="another"),

@@ -45,7 +45,7 @@ def decision(question: Question | None) -> Decision:
 
 
 def at_once(*calls: Callable[[], Question]) -> list[Question | UsageError]:
-    """What each call returned, or why it was refused; all begin at the same moment."""
+    """Start all calls at the same moment; return each one's result or refusal."""
     barrier = Barrier(len(calls))
 
     def run(call: Callable[[], Question]) -> Question | UsageError:

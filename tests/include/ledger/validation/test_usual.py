@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 
 
 def registered(pipeline: str, number: int, *, rows: int, newest: str | None) -> None:
-    """An hour that is registered with so many rows in one file, the newest of that time."""
+    """Register an hour with this many rows in one file, whose newest row has this time."""
     attempt = begin_attempt(pipeline, hour(number))
     built = note_build(attempt, rows=rows)
     register(attempt, built)
@@ -29,7 +29,7 @@ def registered(pipeline: str, number: int, *, rows: int, newest: str | None) -> 
 def test_rows_and_age_are_those_of_earlier_registered_intervals_when_bounds_are_computed(pipeline: str) -> None:
     registered(pipeline, 0, rows=10, newest="2026-11-20T05:59:30.500000Z")
     registered(pipeline, 1, rows=20, newest=None)
-    # Built, and not registered; and one that is not before.
+    # One that was built but not registered, and one that is not earlier.
     note_build(begin_attempt(pipeline, hour(2)), rows=30)
     registered(pipeline, 3, rows=40, newest="2026-11-20T08:00:00.000000Z")
     assert past_intervals(pipeline, pipeline, hour(3).from_time) == [

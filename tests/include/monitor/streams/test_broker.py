@@ -24,7 +24,7 @@ PIPELINE = load_pipeline("nest_cameras")
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    """The process's watch goes on looking for this module's broker: later modules have one of their own."""
+    """Stop the process's watch of this module's broker: later modules have their own."""
     yield
     broker_watch.cache_clear()
 

@@ -61,7 +61,7 @@ def client(hours: int) -> Iterator[TestClient]:
 
 
 def plan_of(query: Any, hours: int) -> str:
-    """The plan of a query, one line a step; a table of few pages is not read whole only because it is small."""
+    """Return the plan of a query, one line per step; small tables are not read whole only because they are small."""
     compiled = query.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True})
     with session() as ledger:
         if hours < HOURS:
@@ -70,7 +70,7 @@ def plan_of(query: Any, hours: int) -> str:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of PostgreSQL's that answer it: others on the machine do not count."""
+    """CPU time of this process and of the PostgreSQL processes that serve it."""
     with session() as ledger:
         pids = ledger.scalars(text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")).all()
     backends = [psutil.Process(pid).cpu_times() for pid in pids if psutil.pid_exists(pid)]
@@ -149,5 +149,5 @@ def test_pages_over_time_ask_no_micro_batches_and_find_their_intervals_by_index(
     for query in asked:
         plan = plan_of(query, hours)
         assert not any(table in plan for table in BATCH_TABLES), plan
-        # Nobody was asked anything that month: PostgreSQL reads a table without a page whole, at no cost.
+        # There were no questions that month: PostgreSQL reads an empty table whole, at no cost.
         assert "Seq Scan" not in plan.replace("Seq Scan on approvals", ""), plan

@@ -60,7 +60,7 @@ def world(postgres: Home) -> World:
 
 @pytest.fixture(scope="module")
 def address(world: World) -> Iterator[str]:
-    # A look of an earlier module, at another lake, is not this one's.
+    # Discard the look of an earlier module at another lake.
     doctor_watch.cache_clear()
     with serving(app_alone(TOKEN, "eve@host"), 0) as served:
         yield served.rstrip("/")
@@ -127,7 +127,7 @@ def test_findings_stand_on_the_pages_with_what_to_do_when_doctor_has_some(client
         look = client.get(f"{place}?format=json").json()["doctor"]
         return look if look["looked_at"] or look["error"] else None
 
-    # The world's files are not of the sizes that are noted, and nobody has told the catalog of them.
+    # The world's files do not have the noted sizes, and they are not in the catalog.
     look = wait_for("the doctor's first look", looked)
     assert look["error"] == ""
     kinds = {each["kind"] for each in look["found"]}
@@ -181,7 +181,7 @@ def test_trend_holds_rows_expectations_and_changes_when_a_table_has_some(client:
         (2, "column battery: int became bigint; column last_event has another type; column room is new"),
     ]
     counts = client.get(f"/tables/{world.pipeline.tables[1]}?format=json").json()
-    # Of the build before nothing was kept.
+    # The earlier build has no values.
     assert [mark["place"] for each in counts["trends"] if each["key"] == "rows" for mark in each["marks"]] == [2]
     assert trends["unexplained"]["series"][0]["values"] == [0, 0, 0, 0]
     (expectation,) = data["expectations"]

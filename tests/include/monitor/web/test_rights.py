@@ -35,7 +35,7 @@ class Somebody:
 
 @dataclass(frozen=True)
 class Door:
-    """Lets in whoever sends their name."""
+    """Lets in anybody who sends their name."""
 
     visitors: dict[str, Visitor]
 
