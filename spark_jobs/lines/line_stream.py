@@ -59,7 +59,7 @@ def run_line_stream(
                 feed.join(0.2)
             feed.check()
             spark = early or open_session()
-            heartbeat.tell(spark)
+            heartbeat.note_application(spark)
             queries = _LineQueries(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
             stopped = _run(queries, feed, stop, heartbeat)
         finally:

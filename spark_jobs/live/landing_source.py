@@ -104,7 +104,7 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         removed = [file for file in files if file.is_removed]
         if removed:
             raise TidemarkError(
-                f"{len(removed)} landing files behind micro-batch {start[_AT]} were removed by housekeeping",
+                f"{len(removed)} landing files after micro-batch {start[_AT]} were removed by housekeeping",
                 remedy="begin later (--since); older windows are in the registered batch view",
                 pipeline=self._pipeline,
             )

@@ -57,7 +57,7 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
         old = registered.pop((revision.table, revision.partition), None)
         disagreement = _disagreement(catalog, old) if old is not None else ""
         if disagreement:
-            log_of(run.pipeline.name).warning("%s %s: %s; built anew", revision.table, revision.partition, disagreement)
+            log_of(run.pipeline.name).warning("%s %s: %s; rebuilt", revision.table, revision.partition, disagreement)
         unchanged = old is not None and old.content_hash == revision.content_hash and not disagreement
         (kept if unchanged else points).append(revision)
     return Changes(tuple(points), tuple(registered.values()), tuple(kept))

@@ -124,10 +124,10 @@ def _lies_in(place: Place, ranges: Iterable[OffsetRange]) -> bool:
 def _difference(report: Listing, change: Change, given: Collection[Change], changed: Collection[str]) -> Difference:
     key, place, is_up = change
     state = "up again" if is_up else "down"
-    said = (
+    text = (
         f"the row finds {key} {state}, which the stream did not note"
         if change in given
         else f"the stream noted that {key} is {state}, which the row does not give"
     )
     cls = DifferenceClass.CODE if key in changed else DifferenceClass.UNEXPLAINED
-    return Difference(cls, f"outages of {report.title}", str(place), said)
+    return Difference(cls, f"outages of {report.title}", str(place), text)

@@ -1,4 +1,4 @@
-"""A speed view's changed rows on standard output, micro-batch by micro-batch: for whoever watches a stream."""
+"""A speed view's changed rows on standard output, micro-batch by micro-batch, to watch a stream."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         start = begin(pipeline)
         code = loaded_code()
         spark = spark or open_session()
-        heartbeat.tell(spark)
+        heartbeat.note_application(spark)
         outputs = RowOutputs(spark, pipeline, lease)
         queries = _Queries(spark, pipeline, lease, start, outputs, until_caught_up=until_caught_up)
         # Modules count as they were first imported, even if a deployment came in between.

@@ -77,19 +77,19 @@ def last_progress(name: str, query: StreamingQuery) -> QueryProgress | None:
     return None if last is None else read_progress(name, json.loads(last.json()))
 
 
-def read_progress(query: str, told: Mapping[str, Any]) -> QueryProgress:
+def read_progress(query: str, reported: Mapping[str, Any]) -> QueryProgress:
     """Return Spark's JSON of a query's progress as a row; values that Spark leaves out or cannot measure are 0."""
-    parts = {name: milliseconds / 1000 for name, milliseconds in told.get("durationMs", {}).items()}
-    state = told.get("stateOperators", ())
-    watermark = told.get("eventTime", {}).get("watermark")
+    parts = {name: milliseconds / 1000 for name, milliseconds in reported.get("durationMs", {}).items()}
+    state = reported.get("stateOperators", ())
+    watermark = reported.get("eventTime", {}).get("watermark")
     read_until = None if watermark is None else datetime.fromisoformat(watermark)
     return QueryProgress(
         query,
-        int(told["batchId"]),
-        datetime.fromisoformat(told["timestamp"]),
-        int(told.get("numInputRows") or 0),
-        _rate(told.get("inputRowsPerSecond")),
-        _rate(told.get("processedRowsPerSecond")),
+        int(reported["batchId"]),
+        datetime.fromisoformat(reported["timestamp"]),
+        int(reported.get("numInputRows") or 0),
+        _rate(reported.get("inputRowsPerSecond")),
+        _rate(reported.get("processedRowsPerSecond")),
         parts.get(_TOTAL, sum(parts.values())),
         {name: seconds for name, seconds in parts.items() if name != _TOTAL},
         # Before the first record Spark reports 1970.
@@ -99,6 +99,6 @@ def read_progress(query: str, told: Mapping[str, Any]) -> QueryProgress:
     )
 
 
-def _rate(told: Any) -> float:
+def _rate(rate: Any) -> float:
     """Return a rate; Spark writes a rate that it could not measure as text, or leaves it out."""
-    return float(told) if isinstance(told, int | float) and told == told and abs(told) < 1e15 else 0.0
+    return float(rate) if isinstance(rate, int | float) and rate == rate and abs(rate) < 1e15 else 0.0

@@ -55,7 +55,7 @@ class Heartbeat(threading.Thread):
         self._stop_requested = False
         self._error: TidemarkError | None = None
 
-    def tell(self, spark: SparkSession) -> None:
+    def note_application(self, spark: SparkSession) -> None:
         """Note the Spark application's id and the address of its UI with the next renewal."""
         self._application_id = spark.sparkContext.applicationId or ""
         self._ui_address = spark.sparkContext.uiWebUrl or ""
