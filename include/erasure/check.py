@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from include import lake
 from include.erasure import open_tables
 from include.erasure.keys import Keys
+from include.erasure.names import columns_of
 from include.errors import UsageError
+from include.ledger import proofs
 from include.ledger.streams import lines
 from include.monitor.text import quantity
 from include.pipelines.spec import KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
+from include.proof.signing import own_public_key
 
 
 def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]:
@@ -31,17 +34,15 @@ def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]
     return columns
 
 
-def check_erasable(pipeline: Pipeline, columns: Sequence[str]) -> None:
-    """Raise UsageError for a pipeline that keeps rows where an erasure does not reach yet."""
-    refused = [
-        (
-            set(columns).intersection(pipeline.archive.partition_by.values()),
-            "the key is a partition column, and folders and the ledger bear its name",
-        ),
-    ]
-    for is_so, why in refused:
-        if is_so:
-            raise UsageError(why, remedy="nothing was changed", pipeline=pipeline.name)
+def check_can_replace_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None:
+    """Raise UsageError where signed proofs would have to be written again without a key to sign them."""
+    if columns_of(pipeline, columns) and proofs.any_signed(pipeline.name) and not own_public_key():
+        raise UsageError(
+            "the key is a partition column, which signed proofs name, and no key is set to sign others in their place; "
+            "nothing was changed",
+            remedy="set TIDEMARK_PROOF_KEY",
+            pipeline=pipeline.name,
+        )
 
 
 def remaining(pipeline: Pipeline) -> list[str]:
@@ -52,6 +53,8 @@ def remaining(pipeline: Pipeline) -> list[str]:
         "backups and copies of Kafka, the lake and PostgreSQL; PostgreSQL's own files until VACUUM, and its log",
         "logs and messages that were sent: notifications, alerts, lineage events",
     ]
+    if pipeline.archive.partition_by:
+        told.append("events of Airflow's assets, which list registered partitions with their values: airflow db clean")
     if pipeline.views:
         written = ", ".join(view.speed.topic for view in pipeline.views)
         told.append(f"older values in the compacted topics ({written}), until Kafka's cleaner has passed")

@@ -13,6 +13,12 @@ from include.errors import UsageError
 FORGOTTEN = "(erased)"
 """What stands in the ledger where a key stood."""
 
+_FATES = {"archived", "empty", "quarantined", "gaps", "erased"}
+_RECORDS = {*_FATES, "in_ranges", "replayed", "lost", "compacted_since", "from_offset", "until_offset", "partition"}
+_OTHERS = {"matched", "pending", "late", "unexplained", "rows", "added", "removed", "changed", "unexpected_count"}
+COUNTS = frozenset({*_RECORDS, *_OTHERS})
+"""Names of numbers in the ledger's JSON that count or place records: none is a key, whatever it happens to be."""
+
 _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 
 
@@ -64,8 +70,11 @@ class Keys:
         if isinstance(value, list):
             return [self.without(each) for each in value]
         if isinstance(value, dict):
-            return {self.without(name): self.without(each) for name, each in value.items()}
+            return {self.without(name): self._without_in(name, each) for name, each in value.items()}
         return value if isinstance(value, bool) or str(value) not in self.keys else FORGOTTEN
+
+    def _without_in(self, name: str, value: Any) -> Any:
+        return value if isinstance(value, int) and name in COUNTS else self.without(value)
 
 
 def _forms(key: str) -> set[bytes]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from include import lake
+from include.erasure.names import NONE, Names
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
 
 
-def forget(pipeline: Pipeline, retired: Sequence[BuiltRevision]) -> int:
+def forget(pipeline: Pipeline, retired: Sequence[BuiltRevision], names: Names = NONE) -> int:
     """Let the pipeline's Iceberg tables forget the files of revisions, and return how many snapshots went.
 
-    Tables that the pipeline declared once are among them. Raises what keeps a table from it.
+    What snapshots say of partitions with erased names goes, too. Tables that the pipeline declared once are among
+    them. Raises what keeps a table from it.
     """
     if not _were_any(pipeline):
         return 0
     from include.iceberg.erased_files import forget_files
 
-    return forget_files(pipeline, retired)
+    return forget_files(pipeline, retired, names)
 
 
 def files_of_others(pipeline: Pipeline) -> int:

@@ -52,12 +52,12 @@ class Wish:
 def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     """Erase what is kept of the keys and return the account of it.
 
-    An unfinished erasure of the same keys is finished instead. Raises UsageError for a pipeline that cannot be erased
-    yet, for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while a stream
-    runs; what an interval's failure means.
+    An unfinished erasure of the same keys is finished instead. Raises UsageError for signed proofs that cannot be
+    signed again, for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while
+    a stream runs; what an interval's failure means.
     """
     columns = check.subject_columns(pipeline, wish.columns)
-    check.check_erasable(pipeline, columns)
+    check.check_can_replace_proofs(pipeline, columns)
     reason = " ".join(wish.reason.split())
     if not reason:
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"', pipeline=pipeline.name)
@@ -89,7 +89,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
     """Return how much an erasure would erase; nothing is changed. Raises as `erase` before it begins."""
     columns = check.subject_columns(pipeline, wish.columns)
-    check.check_erasable(pipeline, columns)
+    check.check_can_replace_proofs(pipeline, columns)
     found = search(pipeline, columns, Keys(wish.keys))
     records = {*found.found.landed, *found.found.registered, *found.found.quarantined}
     return {
@@ -123,7 +123,8 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
         with no_stream(pipeline.name) as lease, _renewed(lease):
             steps.erase_from_delta(pipeline, erasure, tell)
     swept = steps.sweep(pipeline, erasure, tell)
-    done = unfinished.finish(erasure.id, swept)
+    replaced = steps.forget_names(pipeline, erasure, tell)
+    done = unfinished.finish(erasure.id, {**swept, **replaced})
     crash_point("erasure_finished")
     return account(pipeline, done)
 

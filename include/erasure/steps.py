@@ -9,19 +9,22 @@ from include import catalog, kafka, lake
 from include.crash_points import crash_point
 from include.erasure import open_tables, views
 from include.erasure.files import rewrite_files
+from include.erasure.names import names_of
 from include.errors import AnotherWriter, OffsetsLost, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import alone
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
 from include.ledger.archive.decoders import decoded_otherwise
-from include.ledger.erasures import unfinished
+from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.inventory import attempts_under_way
+from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
+from include.proof.replace import replace_proofs
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import submission
 from include.versions import code_version, decoder_version
@@ -143,7 +146,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
                 pipeline=pipeline.name,
             )
         crash_point("erased_revisions_retired")
-        snapshots = open_tables.forget(pipeline, retired)
+        snapshots = open_tables.forget(pipeline, retired, names_of(pipeline, erasure))
         for location in locations:
             lake.delete(location)
         sweep_landing(pipeline, times, done)
@@ -153,6 +156,22 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         tell(f"{pipeline.name}: left: {line}")
     crash_point("erased_files_swept")
     return {"revisions": len(locations), "snapshots": snapshots, "swept_files": done.deleted["files"]}
+
+
+def forget_names(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
+    """Write proofs without erased keys that name partitions in the place of those with them, then clean the ledger.
+
+    Nothing is left to do where no key was the value of a partition column, or somebody did it before. Raises
+    UsageError without the key to sign with.
+    """
+    if not (names := names_of(pipeline, erasure)):
+        return {}
+    replaced = replace_proofs(pipeline, erasure.id, names)
+    tell(f"{pipeline.name}: {quantity(replaced, 'proof')} replaced, which named erased partitions or followed one")
+    crash_point("erased_proofs_replaced")
+    renamed = named_partitions.forget_names(erasure, pipeline.table, names)
+    crash_point("erased_names_forgotten")
+    return {"proofs_replaced": replaced, "partitions_renamed": renamed}
 
 
 def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:

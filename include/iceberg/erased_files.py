@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Protocol
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -35,11 +36,22 @@ def tables_of(pipeline: Pipeline) -> list[str]:
     return [table for table in pipeline.tables if lake.exists(lake.uri("iceberg", table))]
 
 
-def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision]) -> int:
+class Names(Protocol):
+    """Parts of table partitions that are to be forgotten."""
+
+    def named_in(self, value: str) -> bool:
+        """Return whether a text names one of them."""
+
+    def text(self, value: str) -> str:
+        """Return a text that names none of them."""
+
+
+def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Names) -> int:
     """Expire every snapshot that names a file of the revisions, delete its metadata, and return how many went.
 
-    Doing it twice is once. Raises TidemarkError for a snapshot that a tag or branch of somebody else names,
-    AnotherWriter, MetadataGone, and UsageError for a table that is not the pipeline's.
+    One that tells of a partition with an erased name goes, too. Doing it twice is once. Raises TidemarkError for a
+    snapshot that a tag or branch of somebody else names, AnotherWriter, MetadataGone, and UsageError for a table that
+    is not the pipeline's.
     """
     expired = 0
     tables = [table for table in tables_of(pipeline) if any(each.table == table for each in erased)]
@@ -49,7 +61,7 @@ def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision]) -> int:
         for table in tables:
             folders = {f"{unescaped(each.location)}/" for each in erased if each.table == table}
             try:
-                expired += _forget_in(catalog, pipeline, table, folders)
+                expired += _forget_in(catalog, pipeline, table, folders, names)
             except FileNotFoundError as error:
                 raise metadata_gone(pipeline.name, table, error) from None
     swept = sweep_metadata(pipeline, datetime.now(UTC), dry_run=False, tables=tables)
@@ -62,13 +74,13 @@ def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision]) -> int:
     return expired
 
 
-def _forget_in(catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Collection[str]) -> int:
+def _forget_in(catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Collection[str], names: Names) -> int:
     for _ in range(TRIES):
         stored = find(catalog, pipeline, table)
         if stored is None:
             return 0
         try:
-            return _forget(roll_back_foreign(stored), folders, pipeline.name)
+            return _forget(roll_back_foreign(stored), folders, names, pipeline.name)
         except CommitFailedException:
             continue
     raise TidemarkError(
@@ -87,16 +99,16 @@ def files_of_others(pipeline: Pipeline) -> Iterator[str]:
                 yield lake.below_lake(f"{at}/{file.name}")
 
 
-def _forget(table: Table, folders: Collection[str], pipeline: str) -> int:
+def _forget(table: Table, folders: Collection[str], names: Names, pipeline: str) -> int:
     live = [file for file in live_files(table) if _folder(file.file_path) in folders]
     if live:
         # Only a table that is not declared any more did not follow its intervals.
-        _say_again(table, live)
-    naming = _naming(table, folders)
+        _say_again(table, live, names)
+    naming = _naming(table, folders, names)
     if table.metadata.current_snapshot_id in naming:
-        _say_again(table, ())
+        _say_again(table, (), names)
         crash_point("erased_head_said_again")
-        naming = _naming(table, folders)
+        naming = _naming(table, folders, names)
     _check_nobody_keeps(table, naming, pipeline)
     if naming:
         with table.transaction() as transaction:
@@ -107,12 +119,13 @@ def _forget(table: Table, folders: Collection[str], pipeline: str) -> int:
     return len(naming)
 
 
-def _say_again(table: Table, without: Sequence[DataFile]) -> None:
+def _say_again(table: Table, without: Sequence[DataFile], names: Names) -> None:
     """Commit a snapshot without these files that says what the head says, and move the head's verdicts to it."""
     head = table.current_snapshot()
     assert head is not None
     assert head.summary is not None
-    said = {key: value for key, value in head.summary.additional_properties.items() if key.startswith("tidemark.")}
+    summary = head.summary.additional_properties
+    said = {key: names.text(value) for key, value in summary.items() if key.startswith("tidemark.")}
     tags = [
         name
         for name, each in table.refs().items()
@@ -129,8 +142,11 @@ def _say_again(table: Table, without: Sequence[DataFile]) -> None:
                 references.create_tag(producer.snapshot_id, name)
 
 
-def _naming(table: Table, folders: Collection[str]) -> dict[int, Snapshot]:
-    """Return the snapshots whose manifests name a file of the folders, also as removed: with its columns' bounds."""
+def _naming(table: Table, folders: Collection[str], names: Names) -> dict[int, Snapshot]:
+    """Return the snapshots that tell of an erased partition, or whose manifests name a file of the folders.
+
+    Also as removed: with its columns' bounds.
+    """
     seen: dict[str, bool] = {}
 
     def names_one(manifest: ManifestFile) -> bool:
@@ -140,7 +156,15 @@ def _naming(table: Table, folders: Collection[str]) -> dict[int, Snapshot]:
             seen[path] = any(_folder(each.data_file.file_path) in folders for each in entries)
         return seen[path]
 
-    return {each.snapshot_id: each for each in table.snapshots() if any(map(names_one, each.manifests(table.io)))}
+    def tells(snapshot: Snapshot) -> bool:
+        said = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        return any(names.named_in(each) for each in said.values())
+
+    return {
+        each.snapshot_id: each
+        for each in table.snapshots()
+        if tells(each) or any(map(names_one, each.manifests(table.io)))
+    }
 
 
 def _check_nobody_keeps(table: Table, naming: Collection[int], pipeline: str) -> None:

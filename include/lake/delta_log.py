@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow.fs as fs
@@ -30,11 +31,11 @@ def is_own(metadata: str | None) -> bool:
     return metadata is not None and (metadata == OWN or metadata.startswith(_SAYS_MORE))
 
 
-def forget_values(table: str, version: int) -> None:
+def forget_values(table: str, version: int, without_names: Callable[[str], str] = str) -> None:
     """Remove values of rows from a table's log, up to a version that has a checkpoint; repeating it changes nothing.
 
-    Commits keep their files, transactions and Tidemark's metadata; they lose columns' bounds, and commits of other
-    writers lose their conditions. Older checkpoints and checksums are deleted.
+    Commits keep their files, transactions and Tidemark's metadata as `without_names` returns it; they lose columns'
+    bounds, and commits of other writers lose their conditions. Older checkpoints and checksums are deleted.
     """
     log = f"{table}/_delta_log"
     for entry in list_entries(log, recursive=False):
@@ -42,15 +43,15 @@ def forget_values(table: str, version: int) -> None:
         if match is None or int(match[1]) > version:
             continue
         if match[2] == "json":
-            _forget_in_commit(f"{log}/{entry.name}")
+            _forget_in_commit(f"{log}/{entry.name}", without_names)
         elif int(match[1]) < version:
             delete_file(f"{log}/{entry.name}")
         crash_point("delta_log_file_swept")
 
 
-def _forget_in_commit(location: str) -> None:
+def _forget_in_commit(location: str, without_names: Callable[[str], str]) -> None:
     before = read_text(location)
-    after = "".join(f"{_without_values(line)}\n" for line in before.splitlines() if line)
+    after = "".join(f"{_without_values(line, without_names)}\n" for line in before.splitlines() if line)
     if after == before:
         return
     system, path = filesystem(location)
@@ -64,13 +65,15 @@ def _forget_in_commit(location: str) -> None:
         os.utime(path, ns=(mtime, mtime))
 
 
-def _without_values(line: str) -> str:
+def _without_values(line: str, without_names: Callable[[str], str]) -> str:
     action: dict[str, Any] = json.loads(line)
     for kind in ("add", "remove"):
         if kind in action:
             action[kind].pop("stats", None)
     info = action.get("commitInfo")
-    if info is not None and not is_own(info.get("userMetadata")):
+    if info is not None and is_own(info.get("userMetadata")):
+        info["userMetadata"] = without_names(info["userMetadata"])
+    elif info is not None:
         info.pop("userMetadata", None)
         info["operationParameters"] = {}
     return json.dumps(action, ensure_ascii=False, separators=(",", ":"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from include.ledger.database import lock, session
@@ -93,6 +93,37 @@ def _head(ledger: Session, pipeline: str, table: str) -> Proof | None:
 
 def _proof(row: ProofRow | None) -> Proof | None:
     return Proof(row.path, row.sha256) if row is not None else None
+
+
+def any_signed(pipeline: str) -> bool:
+    """Return whether a proof of the pipeline is signed."""
+    with session() as ledger:
+        wanted = select(ProofRow.id).where(ProofRow.pipeline == pipeline, ProofRow.signed_by.is_not(None))
+        return ledger.scalar(wanted.limit(1)) is not None
+
+
+@dataclass
+class Replacing:
+    """A pipeline's proofs while some of them are replaced: by path in the order of the chain, with the hashes noted."""
+
+    written: Mapping[str, str]
+    _rows: Mapping[str, ProofRow]
+
+    def note(self, path: str, sha256: str, signed_by: str | None) -> None:
+        """Note what a proof's file is now; in force when the block that yielded this ends."""
+        self._rows[path].sha256, self._rows[path].signed_by = sha256, signed_by
+
+
+@contextmanager
+def replacing(pipeline: str) -> Iterator[Replacing]:
+    """Yield a pipeline's proofs, and let nobody add one meanwhile."""
+    with session() as ledger:
+        # A chain of years takes its time, most of it at files.
+        ledger.execute(text("SET LOCAL statement_timeout = 0"))
+        ledger.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        lock(ledger, f"proof:{pipeline}")
+        rows = ledger.scalars(select(ProofRow).where(ProofRow.pipeline == pipeline).order_by(ProofRow.id)).all()
+        yield Replacing({row.path: row.sha256 for row in rows}, {row.path: row for row in rows})
 
 
 def build_to_prove(interval_id: int) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ FATES_SINCE = ("erased",)
 """Fates that proofs of before have not."""
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 500}
 """Of Kafka's client: that nothing answers is said once."""
+ERASED = "(erased)"
+"""Stands in a proof where a table partition's name held what was erased since."""
 PATIENCE = 60.0
 """Seconds without any answer of Kafka until it counts as unreachable."""
 
@@ -127,7 +130,8 @@ def check(content: bytes, lake: Lake, kafka: Mapping[str, Any] | None = None, pu
         proof = parse(content)
         _check_signature(proof, public_key, report)
         _check_counts(proof, report)
-        successors = _check_chain(content, proof, lake, report)
+        _tell_replaced(proof, report)
+        successors = _check_chain(content, proof, lake, public_key, report)
         _check_files(proof, lake, successors, report)
         rows = _identities(proof, lake, report)
         if rows is not None:
@@ -185,7 +189,56 @@ def _counts(counted: Mapping[str, Any]) -> dict[str, int]:
     return {fate: counted[fate] for fate in FATES} | {fate: counted.get(fate, 0) for fate in FATES_SINCE}
 
 
-def _check_chain(content: bytes, proof: Mapping[str, Any], lake: Lake, report: Report) -> list[dict[str, Any]]:
+def _tell_replaced(proof: Mapping[str, Any], report: Report) -> None:
+    for each in proof.get("replaces", ()):
+        report.notes.append(f"it stands for the proof with the SHA-256 {each['sha256']}, by erasure {each['erasure']}")
+
+
+def _stands_for(other: Mapping[str, Any], digest: str) -> bool:
+    """Return whether a proof says that it stands for the one with this SHA-256."""
+    return any(each["sha256"] == digest for each in other.get("replaces", ()))
+
+
+def _is_vouched(other: Mapping[str, Any], proof: Mapping[str, Any], public_key: str) -> bool:
+    """Return whether a proof is signed by the expected key: the one that is named, else that of the checked proof."""
+    signature, expected = other["signature"], public_key or proof["signature"].get("public_key", "")
+    return bool(
+        signature["algorithm"] == "Ed25519"
+        and signature["public_key"] == expected
+        and ed25519_verifies(signature["public_key"], signature["value"], canonical(other))
+    )
+
+
+def _differs_in_erased_only(before: Any, now: Any) -> bool:
+    """Return whether a value is another one in nothing but texts that say that a part of them was erased."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return before.keys() == now.keys() and all(_differs_in_erased_only(before[key], now[key]) for key in before)
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(map(_differs_in_erased_only, before, now))
+    if isinstance(before, str) and isinstance(now, str) and ERASED in now:
+        return bool(re.fullmatch(".+".join(map(re.escape, now.split(ERASED))), before, re.DOTALL))
+    return bool(before == now)
+
+
+def _check_replacement(
+    proof: Mapping[str, Any], stored: Mapping[str, Any], own: str, public_key: str, report: Report
+) -> None:
+    """Compare the proof with what an erasure wrote in its place."""
+    told = {"previous", "replaces", "signature"}
+    now = {key: value for key, value in stored.items() if key not in told}
+    before = {key: value for key, value in proof.items() if key not in told}
+    if not _is_vouched(stored, proof, public_key):
+        report.differs("chain", f"{proof['file']} says that it stands for this proof, and is not signed by its key")
+    elif not _differs_in_erased_only(before, now):
+        report.differs("chain", f"{proof['file']} says that it stands for this proof, and differs in more than names")
+    else:
+        erasure = next(each["erasure"] for each in stored["replaces"] if each["sha256"] == own)
+        report.notes.append(f"erasure {erasure} replaced this proof; another stands for it at {proof['file']}")
+
+
+def _check_chain(
+    content: bytes, proof: Mapping[str, Any], lake: Lake, public_key: str, report: Report
+) -> list[dict[str, Any]]:
     """Walk to the first proof, then look at those that name this one; return the later ones of its interval."""
     seen: set[str] = set()
     direct = _links(proof)
@@ -198,22 +251,39 @@ def _check_chain(content: bytes, proof: Mapping[str, Any], lake: Lake, report: R
         data = lake.read(path)
         if data is None:
             report.differs("chain", f"{path} is missing")
-        elif hashlib.sha256(data).hexdigest() != digest:
-            report.differs("chain", f"{path} was changed since its successor was written")
-        else:
-            earlier = parse(data)
-            before += _links(earlier)
-            was_signed = (path, digest) in direct and earlier["signature"]["algorithm"] == "Ed25519"
-            if was_signed and proof["signature"]["algorithm"] != "Ed25519":
-                report.differs("signature", f"the proof is unsigned, and {path} before it is signed")
-    return _successors(content, proof, lake, seen, report)
+            continue
+        if _sha256(data) != digest:
+            if not _replaced_vouched(data, digest, proof, public_key):
+                report.differs("chain", f"{path} was changed since its successor was written")
+                continue
+            report.notes.append(f"an erasure replaced {path} since its successor was written")
+        earlier = parse(data)
+        before += _links(earlier)
+        was_signed = (path, digest) in direct and earlier["signature"]["algorithm"] == "Ed25519"
+        if was_signed and proof["signature"]["algorithm"] != "Ed25519":
+            report.differs("signature", f"the proof is unsigned, and {path} before it is signed")
+    return _successors(content, proof, lake, seen, public_key, report)
+
+
+def _replaced_vouched(data: bytes, digest: str, proof: Mapping[str, Any], public_key: str) -> bool:
+    """Return whether this is a proof that stands for the one with the SHA-256, signed by the expected key."""
+    try:
+        other = parse(data)
+    except NotAProof:
+        return False
+    return _stands_for(other, digest) and _is_vouched(other, proof, public_key)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _successors(
-    content: bytes, proof: Mapping[str, Any], lake: Lake, seen: set[str], report: Report
+    content: bytes, proof: Mapping[str, Any], lake: Lake, seen: set[str], public_key: str, report: Report
 ) -> list[dict[str, Any]]:
-    folder, own = proof["file"].rsplit("/", 1)[0], hashlib.sha256(content).hexdigest()
-    later = []
+    folder, own = proof["file"].rsplit("/", 1)[0], _sha256(content)
+    stored, later = lake.read(proof["file"]), []
+    now = _of_this(stored, content, own)
     for name in sorted(lake.names(folder)):
         path = f"{folder}/{name}"
         if path == proof["file"] or path in seen or not (data := lake.read(path)):
@@ -223,14 +293,27 @@ def _successors(
         except NotAProof as error:
             report.differs("chain", f"{path}: {error}")
             continue
-        if any(linked == proof["file"] and digest != own for linked, digest in _links(other)):
+        linked = {digest for file, digest in _links(other) if file == proof["file"]}
+        # Of what was replaced, a successor may still name the former one.
+        if any(each not in (own, now) and not _stands_for(proof, each) for each in linked):
             report.differs("chain", f"{path} follows this proof as it was; it was changed since")
         if other["interval"] == proof["interval"] and other["build"] > proof["build"]:
             later.append(other)
-    stored = lake.read(proof["file"])
-    if stored is not None and stored != content:
+    if now is not None and stored is not None:
+        _check_replacement(proof, parse(stored), own, public_key, report)
+    elif stored is not None and stored != content:
         report.differs("chain", f"the lake holds another proof at {proof['file']}")
     return later
+
+
+def _of_this(stored: bytes | None, content: bytes, own: str) -> str | None:
+    """Return the SHA-256 of what the lake holds where that says that it stands for this proof; else None."""
+    if stored is None or stored == content:
+        return None
+    try:
+        return _sha256(stored) if _stands_for(parse(stored), own) else None
+    except NotAProof:
+        return None
 
 
 def _links(proof: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -241,6 +324,9 @@ def _check_files(proof: Mapping[str, Any], lake: Lake, successors: list[dict[str
     current = {each["location"] for later in successors[-1:] for each in later["tables"]}
     for table in proof["tables"]:
         names, told = lake.names(table["location"]), {file["name"]: file for file in table["files"]}
+        if ERASED in table["location"]:
+            report.notes.append(f"{_where(table)} was erased; its files are gone")
+            continue
         if not names and successors and table["location"] not in current:
             report.notes.append(f"{_where(table)} was replaced by a later run; its files are gone")
             continue

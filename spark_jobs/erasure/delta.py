@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from include.crash_points import crash_point
+from include.erasure.names import names_being_erased
 from include.lake.delta_log import forget_values
 from include.ledger.erasures.unfinished import records_of, twins_of
 from include.ledger.intervals import attempts
@@ -40,4 +41,4 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int) -> N
         crash_point("delta_view_pinned")
         delete_older_files(spark, pipeline)
         crash_point("delta_files_deleted")
-        forget_values(location(pipeline), version)
+        forget_values(location(pipeline), version, names_being_erased(pipeline).text)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include import lake
+from include.erasure.names import names_being_erased
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.findings import RevisionDifference
 from include.ledger.intervals.revisions import BuiltRevision
@@ -41,10 +42,11 @@ def compare_revisions(
         for name in sorted(before.keys() | after.keys())
         if (old := before.get(name)) is None or (new := after.get(name)) is None or old.content_hash != new.content_hash
     ]
+    names = names_being_erased(run.pipeline)
     return tuple(
         RevisionDifference(
             table,
-            partition,
+            partition if new else names.text(partition),
             old.revision if old else None,
             new.revision if new else None,
             **_compare(run.spark, run.pipeline, table, (old, new), run.pinned.ranges),

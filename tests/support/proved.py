@@ -51,10 +51,11 @@ def rows_of(ranges: Iterable[OffsetRange], archived: int = 95) -> pa.Table:
     return pa.Table.from_pylist(rows, schema)
 
 
-def built_revision(attempt: int, table: pa.Table) -> BuiltRevision:
-    """A revision of the archive table with one file."""
+def built_revision(attempt: int, table: pa.Table, part: str = "") -> BuiltRevision:
+    """A revision of the archive table with one file; `part`, e.g. `zip=10001`, is one of its partition's name."""
     interval = attempts.load_attempt(attempt).pinned.interval
-    partition = f"date={interval.from_time:%Y-%m-%d}/interval={interval.label}"
+    parts = (f"date={interval.from_time:%Y-%m-%d}", part, f"interval={interval.label}")
+    partition = "/".join(each for each in parts if each)
     location = lake.uri("tables", PIPELINE, partition, f"r-{attempt}")
     path = Path(location.removeprefix("file://")) / "part-0.parquet"
     path.parent.mkdir(parents=True)
@@ -64,12 +65,12 @@ def built_revision(attempt: int, table: pa.Table) -> BuiltRevision:
     return BuiltRevision(PIPELINE, partition, f"r-{attempt}", location, table.num_rows, "v2:0123", files)
 
 
-def register_hour(number: int, *, table: pa.Table | None = None, unchanged: bool = False) -> int:
+def register_hour(number: int, *, table: pa.Table | None = None, unchanged: bool = False, part: str = "") -> int:
     """Build an hour as `begin_attempt` pins it and register it; `unchanged`: what was registered stays. Its id."""
     attempt = begin_attempt(PIPELINE, hour(number))
     spec = attempts.load_attempt(attempt)
     ranges = spec.pinned.ranges
-    built = built_revision(attempt, rows_of(ranges) if table is None else table)
+    built = built_revision(attempt, rows_of(ranges) if table is None else table, part)
     findings = BuildFindings(
         ranges,
         {each.topic_partition: FateCounts(95, 2, 3, 0) for each in ranges},

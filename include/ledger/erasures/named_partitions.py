@@ -1,0 +1,111 @@
+"""Names of table partitions in the ledger that hold an erased key, and how they leave it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import ColumnElement, select, text
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from include.errors import TidemarkError
+from include.ledger.database import session
+from include.ledger.erasures.unfinished import Begun
+from include.ledger.intervals.states import RETIRED, RevisionState
+from include.ledger.models import AlertRow, Attempt, Build, IntervalRow, Revision
+
+_GONE = {str(each) for each in (*RETIRED, RevisionState.REMOVED)}
+"""States of revisions that nobody reads."""
+
+
+class Names(Protocol):
+    """Parts of table partitions, e.g. `zip=10001`, that are to be forgotten."""
+
+    def named_in(self, value: str) -> bool:
+        """Return whether a text names one of them."""
+
+    def without(self, value: Any) -> Any:
+        """Return a JSON value whose texts name none of them."""
+
+
+def parts_before(table: str, columns: Sequence[str], last_build: int) -> set[str]:
+    """Return the parts, e.g. `zip=10001`, that partitions have for some columns, of revisions up to a build."""
+    wanted = select(Revision.table_partition).where(Revision.table_name == table, _before(last_build)).distinct()
+    with session() as ledger:
+        parts = {part for partition in ledger.scalars(wanted) for part in partition.split("/")}
+    return {each for each in parts if each.partition("=")[0] in columns}
+
+
+def forget_names(erasure: Begun, table: str, names: Names) -> int:
+    """Take the names out of the ledger in one transaction, and return how many revisions had one.
+
+    A partition that got rows of the same key since the erasure began keeps its name. Raises TidemarkError for a
+    revision with such a name that readers may still find.
+    """
+    with session() as ledger:
+        # A key of many years names many partitions.
+        ledger.execute(text("SET LOCAL statement_timeout = 0"))
+        wanted = select(Revision).where(Revision.table_name == table).with_for_update()
+        named = [row for row in ledger.scalars(wanted) if names.named_in(row.table_partition)]
+        old = [row for row in named if row.build_id is None or row.build_id <= erasure.last_build]
+        for row in old:
+            _check_gone(row)
+        instead = _numbered({part for row in old for part in row.table_partition.split("/") if names.named_in(part)})
+        for row in old:
+            _rename(row, {part: f"{part.partition('=')[0]}=(erased {erasure.id}.{n})" for part, n in instead.items()})
+        fresh = {row.interval_id for row in named} - {row.interval_id for row in old}
+        fresh |= {row.interval_id for row in named if row not in old}
+        _clean_intervals(ledger, erasure, {*erasure.intervals, *(row.interval_id for row in old)}, fresh, names)
+        for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == erasure.pipeline)):
+            _clean(alert, names, AlertRow.alert)
+        return len(old)
+
+
+def _before(last_build: int) -> ColumnElement[bool]:
+    return Revision.build_id.is_(None) | (Revision.build_id <= last_build)
+
+
+def _check_gone(row: Revision) -> None:
+    if row.state not in _GONE:
+        raise TidemarkError(
+            f"revision {row.id} of {row.table_name} names an erased key and is {row.state}; the erasure is unfinished",
+            remedy="./tidemark doctor --repair, then ./tidemark erase PIPELINE --resume",
+        )
+
+
+def _numbered(parts: Collection[str]) -> dict[str, int]:
+    """Return a number for each part; in no order, which would tell something of the keys."""
+    listed = sorted(parts)
+    secrets.SystemRandom().shuffle(listed)
+    return {part: number for number, part in enumerate(listed, 1)}
+
+
+def _rename(row: Revision, instead: Mapping[str, str]) -> None:
+    """Let a revision's partition and location name something else: its directory is gone, and its facts stay."""
+    before = row.table_partition
+    row.table_partition = "/".join(instead.get(part, part) for part in before.split("/"))
+    row.location = row.location.replace(before, row.table_partition)
+
+
+def _clean_intervals(
+    ledger: Session, erasure: Begun, intervals: Collection[int], fresh: Collection[int], names: Names
+) -> None:
+    """Clean what builds and verdicts of intervals tell; of those with fresh rows of a key, the builds of before."""
+    builds = select(Build).where(Build.interval_id.in_(list(intervals)))
+    for build in ledger.scalars(builds):
+        if build.id <= erasure.last_build or build.interval_id not in fresh:
+            _clean(build, names, Build.findings, Build.changes)
+    settled = [each for each in intervals if each not in fresh]
+    for attempt in ledger.scalars(select(Attempt).where(Attempt.interval_id.in_(settled))):
+        _clean(attempt, names, Attempt.verdict)
+    for interval in ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(settled))):
+        _clean(interval, names, IntervalRow.verdict)
+
+
+def _clean(row: object, names: Names, *columns: InstrumentedAttribute[Any]) -> None:
+    for column in columns:
+        value = getattr(row, column.key)
+        if value is not None and names.named_in(json.dumps(value, ensure_ascii=False)):
+            setattr(row, column.key, names.without(value))

@@ -1,0 +1,94 @@
+"""Write proofs again that name erased table partitions, and those that follow them in the chain.
+
+A proof in the place of another has its path, says by SHA-256 which ones it stands for and which erasure replaced them,
+and differs from them in what was erased, in the hashes of the proofs before it, and in its signature. `verify` compares
+the two where somebody still has the former one.
+
+Done in the order of the chain: a file that says the erasure is as it shall be. Killed in between, the next run goes on
+behind it, and notes its hash again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from include import lake
+from include.crash_points import crash_point
+from include.errors import TidemarkError, UsageError
+from include.ledger import proofs
+from include.pipelines.spec import Pipeline
+from include.proof.signing import own_public_key, signature_of
+from include.proof.verify import NotAProof, canonical, parse
+
+
+class Names(Protocol):
+    """Parts of table partitions that are to be forgotten."""
+
+    def without(self, value: Any) -> Any:
+        """Return a JSON value whose texts name none of them."""
+
+    def without_keys(self, value: Any) -> Any:
+        """Return the same, and no text holds a key."""
+
+
+def replace_proofs(pipeline: Pipeline, erasure: int, names: Names) -> int:
+    """Replace the proofs that name the partitions and all that follow, and return how many this erasure replaced.
+
+    Doing it twice is once. Raises UsageError where a signed proof cannot be signed again, TidemarkError for a proof
+    that is gone or is none.
+    """
+    replaced: dict[str, str] = {}
+    with proofs.replacing(pipeline.name) as chain:
+        for path in chain.written:
+            before = _read(pipeline, path)
+            proof = before if _is_replaced(before, erasure) else _replacement(before, replaced, names)
+            if proof == before and not _is_replaced(before, erasure):
+                continue
+            if proof != before:
+                _write(pipeline, path, proof, before, erasure)
+                crash_point("proof_replaced")
+            content = lake.read_bytes(lake.uri(path))
+            replaced[path] = hashlib.sha256(content).hexdigest()
+            chain.note(path, replaced[path], parse(content)["signature"].get("public_key"))
+    return len(replaced)
+
+
+def _read(pipeline: Pipeline, path: str) -> dict[str, Any]:
+    try:
+        return parse(lake.read_bytes(lake.uri(path)))
+    except (FileNotFoundError, NotAProof) as error:
+        raise TidemarkError(
+            f"the proof {path} is gone or is none, so it cannot be replaced; the erasure is unfinished",
+            remedy=f"put it back from a backup, then: ./tidemark erase {pipeline.name} --resume",
+            pipeline=pipeline.name,
+        ) from error
+
+
+def _is_replaced(proof: Mapping[str, Any], erasure: int) -> bool:
+    return any(each["erasure"] == erasure for each in proof.get("replaces", ()))
+
+
+def _replacement(proof: dict[str, Any], replaced: Mapping[str, str], names: Names) -> dict[str, Any]:
+    """Return a proof without the names, whose chain leads to what was replaced before it."""
+    previous = {
+        table: {**each, "sha256": replaced.get(each["file"], each["sha256"])} if each else None
+        for table, each in proof["previous"].items()
+    }
+    told = {"expectations": names.without_keys(proof["expectations"]), "previous": previous}
+    return {**names.without(proof), **told}
+
+
+def _write(pipeline: Pipeline, path: str, proof: dict[str, Any], before: Mapping[str, Any], erasure: int) -> None:
+    if before["signature"]["algorithm"] != "none" and not own_public_key():
+        raise UsageError(
+            f"the proof {path} is signed, and no key is set to sign another in its place; the erasure is unfinished",
+            remedy=f"set TIDEMARK_PROOF_KEY, then: ./tidemark erase {pipeline.name} --resume",
+            pipeline=pipeline.name,
+        )
+    was = hashlib.sha256(lake.read_bytes(lake.uri(path))).hexdigest()
+    proof["replaces"] = [*before.get("replaces", ()), {"sha256": was, "erasure": erasure}]
+    proof["signature"] = signature_of(canonical(proof))
+    lake.write_bytes(lake.uri(path), json.dumps(proof, indent=1).encode() + b"\n")

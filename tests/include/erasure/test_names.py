@@ -1,0 +1,114 @@
+"""Names of partitions that hold an erased key: found again by hashes, and taken out of the ledger when nobody reads."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg2
+import pytest
+
+from include.erasure.keys import Keys, hashes_of
+from include.erasure.names import NONE, Names, columns_of, names_of
+from include.errors import TidemarkError
+from include.ledger.database import session
+from include.ledger.erasures import named_partitions, unfinished
+from include.ledger.intervals.states import RevisionState
+from include.ledger.models import Build, Erasure, Revision
+from include.pipelines import load_pipeline
+from tests.conftest import Home
+from tests.support import remnants
+from tests.support.proved import PIPELINE, register_hour
+
+ZIP = "zq7-10001"
+
+
+def test_parts_are_told_from_longer_ones_when_a_text_names_several() -> None:
+    names = Names({"zip=1001"})
+    text = "lake.t date=2026-11-20/zip=1001/interval=x and zip=1001, zip=10011/ zip=1001-a/ my_zip=1001/"
+    assert names.text(text) == (
+        "lake.t date=2026-11-20/zip=(erased)/interval=x and zip=(erased), zip=10011/ zip=1001-a/ my_zip=1001/"
+    )
+    assert names.without({"zip=1001/x": ["zip=1001", 1001]}) == {"zip=(erased)/x": ["zip=(erased)", 1001]}
+    assert names.without_keys({"observed": "1001 of 5", "rows": 1001}) == {"observed": "(erased)", "rows": 1001}
+    assert NONE.without(text) == NONE.text(text) == NONE.without_keys(text) == text
+    assert not NONE.named_in(text)
+
+
+def test_counts_stay_when_a_key_is_the_same_number() -> None:
+    found = {"until_offset": 1001, "rows": 1001, "zip": 1001, "hashes": {"zip": "1001"}}
+    assert Keys(["1001"]).without(found) == {
+        "until_offset": 1001, "rows": 1001, "zip": "(erased)", "hashes": {"zip": "(erased)"},
+    }  # fmt: skip
+
+
+def test_partition_columns_are_those_of_the_erased_columns() -> None:
+    assert columns_of(load_pipeline("isp_hits"), ["zipcode", "user"]) == ["zip"]
+    assert columns_of(load_pipeline("isp_hits"), ["user"]) == []
+
+
+def erase(*columns: str) -> int:
+    """An erasure that begins after all builds of now."""
+    with session() as ledger:
+        last = ledger.query(Build.id).order_by(Build.id.desc()).first()
+        hashes = hashes_of([ZIP, "nobody"], "00" * 16)
+        row = Erasure(
+            pipeline=PIPELINE, columns=list(columns), reason="r", begun_by="me", salt="00" * 16, key_hashes=hashes,
+            counts={}, intervals=[], last_build=last[0] if last else 0,
+        )  # fmt: skip
+        ledger.add(row)
+        ledger.flush()
+        return row.id
+
+
+@pytest.mark.services
+def test_names_leave_the_ledger_once_nobody_reads_the_revisions(postgres: Home) -> None:
+    # Another zip code of one hour, and rows that came anew in the next.
+    register_hour(0, part=f"zip={ZIP}")
+    register_hour(1, part="zip=zq7-100011")
+    number = erase("zipcode")
+    register_hour(2, part=f"zip={ZIP}")
+    isp = load_pipeline("isp_hits")
+    begun = unfinished.unfinished(PIPELINE)
+    assert begun is not None
+    # The declaration of isp_hits, whose partitions the revisions have.
+    parts = named_partitions.parts_before(PIPELINE, columns_of(isp, begun.columns), begun.last_build)
+    assert parts == {f"zip={ZIP}", "zip=zq7-100011"}
+    names = Names({f"zip={ZIP}"})
+    with pytest.raises(TidemarkError, match="is registered; the erasure is unfinished"):
+        named_partitions.forget_names(begun, PIPELINE, names)
+    with session() as ledger:
+        for row in ledger.query(Revision).filter(Revision.build_id <= begun.last_build):
+            row.state = RevisionState.REMOVED
+    assert named_partitions.forget_names(begun, PIPELINE, names) == 1
+    with session() as ledger:
+        listed = {row.table_partition: row.location for row in ledger.query(Revision)}
+        changes = [row.changes for row in ledger.query(Build).order_by(Build.id)]
+    gone = f"date=2026-11-20/zip=(erased {number}.1)/interval=2026-11-20T05"
+    other, fresh = (f"date=2026-11-20/zip={ZIP}{n}" for n in ("1/interval=2026-11-20T06", "/interval=2026-11-20T07"))
+    assert set(listed) == {gone, other, fresh}
+    assert f"/{gone}/" in listed[gone]
+    assert [len(each["points"]) for each in changes if each] == [1, 1, 1]
+    assert [ZIP + "/" in json.dumps(each) for each in changes] == [False, False, True]
+    assert remnants.in_database(postgres, f"{ZIP}/interval=2026-11-20T05") == []
+    assert named_partitions.forget_names(begun, PIPELINE, names) == 0
+
+
+@pytest.mark.services
+def test_names_are_found_by_their_hashes_when_an_erasure_goes_on(postgres: Home) -> None:
+    isp = load_pipeline("isp_hits")
+    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM erasures")
+    register_hour(20, part=f"zip={ZIP}")
+    with session() as ledger:
+        for row in ledger.query(Revision).filter(Revision.table_partition.like(f"%zip={ZIP}/interval=2026-11-21T01")):
+            row.table_name = isp.table
+    erase("zipcode")
+    begun = unfinished.unfinished(PIPELINE)
+    assert begun is not None
+    assert names_of(isp, begun).parts == {f"zip={ZIP}"}
+    with session() as ledger:
+        ledger.query(Erasure).delete()
+    erase("user")
+    begun = unfinished.unfinished(PIPELINE)
+    assert begun is not None
+    assert not names_of(isp, begun)
