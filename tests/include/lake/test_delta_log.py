@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from include import lake
+from include.erasure.names import Names
 from include.lake.delta_log import forget_values, is_own
 from include.settings import settings
 
@@ -69,6 +70,18 @@ def test_values_leave_commits_up_to_the_version_when_the_log_is_cleaned(log: Pat
             path = log / f"{version:020}.json"
             assert not (log / f".{path.name}.crc").exists()
             assert path.stat().st_mtime == 1000 + version
+
+
+def test_names_leave_own_commits_when_an_erasure_takes_them_and_commits_of_others_lose_all(log: Path) -> None:
+    said = '{"tidemark.content-hashes":"{\\"date=2026-11-20/zip=10001/interval=2026-11-20T05\\":\\"v2:1\\"}"}'
+    write(log, 0, *commit("add", said))
+    write(log, 1, *commit("add", "zip=10001 by hand"))
+    for _ in range(2):
+        forget_values(lake.uri("delta", "somebody"), 1, Names({"zip=10001"}).text)
+        kept = read(log, 0)[0]["commitInfo"]["userMetadata"]
+        assert kept == said.replace("10001", "(erased)")
+        assert json.loads(json.loads(kept)["tidemark.content-hashes"])
+        assert "10001" not in "".join(each.read_text() for each in log.glob("*.json"))
 
 
 def test_commit_is_left_unchanged_when_it_has_no_values(log: Path) -> None:
