@@ -9,7 +9,7 @@ from include import catalog, kafka, lake
 from include.crash_points import crash_point
 from include.erasure import open_tables, views
 from include.erasure.files import rewrite_files
-from include.erasure.names import names_of
+from include.erasure.names import columns_of, names_of
 from include.errors import AnotherWriter, OffsetsLost, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import alone
@@ -24,7 +24,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.inventory import attempts_under_way
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
-from include.proof.replace import replace_proofs
+from include.proof.replace import replace_proofs, replaced_by
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import submission
 from include.versions import code_version, decoder_version
@@ -161,17 +161,21 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
 def forget_names(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """Write proofs without erased keys that name partitions in the place of those with them, then clean the ledger.
 
-    Nothing is left to do where no key was the value of a partition column, or somebody did it before. Raises
+    Return what was done, also before a kill; nothing where no key can be the value of a partition column. Raises
     UsageError without the key to sign with.
     """
-    if not (names := names_of(pipeline, erasure)):
+    if not columns_of(pipeline, erasure.columns):
         return {}
-    replaced = replace_proofs(pipeline, erasure.id, names)
-    tell(f"{pipeline.name}: {quantity(replaced, 'proof')} replaced, which named erased partitions or followed one")
-    crash_point("erased_proofs_replaced")
-    renamed = named_partitions.forget_names(erasure, pipeline.table, names)
-    crash_point("erased_names_forgotten")
-    return {"proofs_replaced": replaced, "partitions_renamed": renamed}
+    if names := names_of(pipeline, erasure):
+        replaced = replace_proofs(pipeline, erasure.id, names)
+        tell(f"{pipeline.name}: {quantity(replaced, 'proof')} replaced, which named erased partitions or followed one")
+        crash_point("erased_proofs_replaced")
+        named_partitions.forget_names(erasure, pipeline.table, names)
+        crash_point("erased_names_forgotten")
+    return {
+        "proofs_replaced": replaced_by(pipeline, erasure.id),
+        "partitions_renamed": named_partitions.renamed_by(erasure.id, pipeline.table),
+    }
 
 
 def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:

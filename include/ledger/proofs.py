@@ -102,6 +102,12 @@ def any_signed(pipeline: str) -> bool:
         return ledger.scalar(wanted.limit(1)) is not None
 
 
+def paths(pipeline: str) -> list[str]:
+    """Return the paths of a pipeline's proofs below the lake, in the order of the chain."""
+    with session() as ledger:
+        return list(ledger.scalars(select(ProofRow.path).where(ProofRow.pipeline == pipeline).order_by(ProofRow.id)))
+
+
 @dataclass
 class Replacing:
     """A pipeline's proofs while some of them are replaced: by path in the order of the chain, with the hashes noted."""

@@ -56,6 +56,11 @@ def replace_proofs(pipeline: Pipeline, erasure: int, names: Names) -> int:
     return len(replaced)
 
 
+def replaced_by(pipeline: Pipeline, erasure: int) -> int:
+    """Return how many proofs of a pipeline an erasure replaced. Raises TidemarkError as `replace_proofs`."""
+    return sum(_is_replaced(_read(pipeline, path), erasure) for path in proofs.paths(pipeline.name))
+
+
 def _read(pipeline: Pipeline, path: str) -> dict[str, Any]:
     try:
         return parse(lake.read_bytes(lake.uri(path)))

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from include.errors import TidemarkError
@@ -61,6 +61,15 @@ def forget_names(erasure: Begun, table: str, names: Names) -> int:
         for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == erasure.pipeline)):
             _clean(alert, names, AlertRow.alert)
         return len(old)
+
+
+def renamed_by(erasure: int, table: str) -> int:
+    """Return how many revisions an erasure gave another partition name."""
+    wanted = select(func.count()).where(
+        Revision.table_name == table, Revision.table_partition.contains(f"=(erased {erasure}.", autoescape=True)
+    )
+    with session() as ledger:
+        return ledger.scalar(wanted) or 0
 
 
 def _before(last_build: int) -> ColumnElement[bool]:

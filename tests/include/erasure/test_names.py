@@ -91,6 +91,8 @@ def test_names_leave_the_ledger_once_nobody_reads_the_revisions(postgres: Home) 
     assert [ZIP + "/" in json.dumps(each) for each in changes] == [False, False, True]
     assert remnants.in_database(postgres, f"{ZIP}/interval=2026-11-20T05") == []
     assert named_partitions.forget_names(begun, PIPELINE, names) == 0
+    assert named_partitions.renamed_by(number, PIPELINE) == 1
+    assert named_partitions.renamed_by(number + 1, PIPELINE) == 0
 
 
 @pytest.mark.services

@@ -24,7 +24,7 @@ from include.ledger.database import session
 from include.ledger.models import IntervalRow
 from include.pipelines import load_pipeline
 from include.proof import replace, verify
-from include.proof.replace import replace_proofs
+from include.proof.replace import replace_proofs, replaced_by
 from include.proof.signing import own_public_key
 from include.proof.write import prove_registered
 from include.settings import settings
@@ -85,6 +85,7 @@ def test_replaced_proofs_name_nothing_and_hold_with_all_that_follow(chain: list[
     assert not any(ZIP in each.read_text() for each in chain)
     for path in chain:
         assert check(path.read_bytes(), chain).differences == []
+    assert (replaced_by(NAMES, 3), replaced_by(NAMES, 4)) == (3, 0)
     told = check(chain[2].read_bytes(), chain).notes
     assert any("by erasure 3" in each for each in told)
     assert any("zip=(erased)/" in each and "was erased" in each for each in told)
