@@ -41,7 +41,7 @@ def test_counts_stay_when_a_key_is_the_same_number() -> None:
     }  # fmt: skip
 
 
-def test_partition_columns_are_those_of_the_erased_columns() -> None:
+def test_partition_columns_are_found_when_their_values_come_from_erased_columns() -> None:
     assert columns_of(load_pipeline("isp_hits"), ["zipcode", "user"]) == ["zip"]
     assert columns_of(load_pipeline("isp_hits"), ["user"]) == []
 
@@ -61,7 +61,7 @@ def erase(*columns: str) -> int:
 
 
 @pytest.mark.services
-def test_names_leave_the_ledger_once_nobody_reads_the_revisions(postgres: Home) -> None:
+def test_names_leave_the_ledger_when_nobody_reads_the_revisions_any_more(postgres: Home) -> None:
     # Another zip code of one hour, and rows that came anew in the next.
     register_hour(0, part=f"zip={ZIP}")
     register_hour(1, part="zip=zq7-100011")

@@ -79,7 +79,9 @@ def has_key() -> bool:
     return bool(own_public_key())
 
 
-def test_replaced_proofs_name_nothing_and_hold_with_all_that_follow(chain: list[Path], copies: list[bytes]) -> None:
+def test_proofs_name_nothing_and_hold_with_all_that_follow_when_they_were_replaced(
+    chain: list[Path], copies: list[bytes]
+) -> None:
     assert replace_proofs(NAMES, 3, ERASED) == 3
     assert [each.read_bytes() == copy for each, copy in zip(chain, copies, strict=True)] == [True, False, False, False]
     assert not any(ZIP in each.read_text() for each in chain)
@@ -147,7 +149,7 @@ def other_hash(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("chain", ["signed"], indirect=True)
 @pytest.mark.parametrize("forge", [other_rows, other_hash])
-def test_forged_replacement_is_named_by_the_former_proof(
+def test_replacement_is_named_by_the_former_proof_when_it_was_forged(
     chain: list[Path], copies: list[bytes], forge: Callable[[dict[str, Any]], None]
 ) -> None:
     replace_proofs(NAMES, 3, ERASED)
@@ -167,7 +169,7 @@ def test_forged_replacement_is_named_by_the_former_proof(
 
 
 @pytest.mark.parametrize("chain", ["signed"], indirect=True)
-def test_signed_proofs_are_not_replaced_without_a_key(
+def test_signed_proofs_are_not_replaced_when_no_key_is_set(
     postgres: Home, chain: list[Path], copies: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TIDEMARK_PROOF_KEY")
