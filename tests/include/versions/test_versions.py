@@ -128,7 +128,7 @@ def test_suite_stays_when_something_else_changes(tree: Path, kind: str) -> None:
 WITHOUT_EFFECT = {
     "a comment": ("    # NaN is greater than every number.", "    # NaN is the greatest number."),
     "a docstring": ('"""Return the cameras of a message: array', '"""Return all cameras of a message: array'),
-    "the docstring of a constant": ('"""So many rows of a message are', '"""This many rows of a message are'),
+    "the docstring of a constant": ('"""Rows of a message that are', '"""Rows of one message that are'),
     "an annotation": ("def utc_date(moment: Column) -> Column:", 'def utc_date(moment: "Column") -> "Column":'),
     "the layout": ('    meta = message["meta"]\n', '    meta = (\n        message["meta"]\n    )\n'),
     "a function beside": ("def archive_rows(", "def other() -> int:\n    return 1\n\n\ndef archive_rows("),
