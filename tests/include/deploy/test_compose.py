@@ -261,6 +261,15 @@ def test_settings_are_known_when_compose_sets_them(services: dict[str, Any]) -> 
         assert {key for key in service.get("environment") or {} if key.startswith("TIDEMARK_")} <= known, name
 
 
+def test_interval_waits_for_a_stream_that_starts_when_airflow_runs_both(services: dict[str, Any]) -> None:
+    # As long as under the embedded Airflow.
+    waits = {
+        name: each["environment"].get("TIDEMARK_ARCHIVE_WAIT") for name, each in services.items() if "airflow" in name
+    }
+    assert len(waits) == 5
+    assert set(waits.values()) == {"10m"}
+
+
 def test_paths_exist_when_compose_or_the_image_names_them(services: dict[str, Any]) -> None:
     build = services["setup"]["build"]
     assert (REPOSITORY / build["dockerfile"]).is_file()
