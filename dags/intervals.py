@@ -11,10 +11,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
 from include.airflow.interval_run.approval import PublishOperator
+from include.airflow.interval_run.build import TASK, BuildOperator
 from include.airflow.interval_run.form import interval_form
 from include.airflow.interval_run.links import DATA_WAY, linked
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
-from include.airflow.spark import JobOperator
 from include.airflow.tasks import (
     announce_registered,
     interval_of_run,
@@ -45,7 +45,7 @@ Intervals that were never built (Airflow was down) are built by runs `missing__â
 | task | a failure means | what to do |
 |---|---|---|
 | pin_ranges | the archive has not reached the interval's end (stream stopped or behind; until then the task is `up_for_reschedule`), or offsets are lost | look at `stream__{name}`; it is retried |
-| build_interval | Kafka, PostgreSQL or Spark failed; nothing was registered | the log's last line names it; it is retried |
+| build_interval | Kafka, PostgreSQL or Spark failed while its driver built, compared, validated or registered | the log's last line names it; it is retried, and finishes what was begun |
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; correct the data or the suite, then clear the task `pin_ranges` |
 | publish, *awaiting input* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve to register, or refuse to fail the run; give a reason |
@@ -85,7 +85,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         doc_md=_doc(pipeline),
     ) as dag:
         attempt = _pin(pipeline)
-        build = JobOperator(task_id="build_interval", job="build_interval", pipeline=pipeline.name, attempt=attempt)
+        build = BuildOperator(task_id=TASK, pipeline=pipeline.name, attempt=attempt)
         publish = PublishOperator(task_id="publish", pipeline=pipeline.name, attempt=attempt)
         announced = _announce(pipeline, attempt)
         attempt >> build >> _reconcile(attempt) >> publish >> announced

@@ -2,9 +2,7 @@
 
     spark-submit spark_jobs/build_interval.py --pipeline NAME --attempt ID [--publish] [--new-references]
 
-With `--publish`, a reconciled build is validated and registered as well (`spark_jobs/publish.py`): the command runs
-both steps in one driver, which starts once. Airflow retries its tasks one by one, so there each step has its own
-driver.
+With `--publish`, a reconciled build is validated and registered as well (`spark_jobs/publish.py`), in the same driver.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.pipelines import load_pipeline
 from include.spark import yarn
+from include.spark.cluster import DeployMode
 from include.spark.cluster_run import Followed
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SPARK_POOL, SparkSubmission
@@ -49,13 +50,13 @@ class JobOperator(SparkSubmitOperator):
         """Submit, wait, and say what the step found, or what its failure means."""
         push_links(context, self)
         if code := self.run_job(context):
-            raise self._failure(code)
+            raise self.failure(code)
         tell_step(self.job, int(self.attempt))
 
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
         on_yarn = self._get_hook()._is_yarn_cluster_mode
-        self.take(submit(self.job, self.pipeline, int(self.attempt), "cluster" if on_yarn else "client"))
+        self.take(self.resolve("cluster" if on_yarn else "client"))
         # A try whose worker died left its driver on the cluster: the next one waits for that, and starts no second.
         self._yarn_track_via_rm_api = self.durable = on_yarn
         self._code = 0
@@ -67,6 +68,10 @@ class JobOperator(SparkSubmitOperator):
                 raise
             return int(named[1]) if named else TidemarkError.exit_code
         return self._code
+
+    def resolve(self, mode: DeployMode) -> SparkSubmission:
+        """Return what is submitted."""
+        return submit(self.job, self.pipeline, int(self.attempt), mode)
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Return how the application of an earlier try is: one that YARN does not know any more has ended."""
@@ -86,7 +91,7 @@ class JobOperator(SparkSubmitOperator):
         followed = Followed(yarn.Yarn(), application, self._lines, lambda line: self.log.info("%s", line))
         self._code = take_step(followed.end)
 
-    def _failure(self, code: int) -> AirflowException:
+    def failure(self, code: int) -> AirflowException:
         """Return what the exit code means; what the step left in the ledger is told before it."""
         failed = error_class(code)
         meaning = failed.meaning

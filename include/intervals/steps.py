@@ -77,11 +77,14 @@ def submit(job: AttemptJob, pipeline: str, attempt: int, mode: DeployMode | None
     return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta, mode=mode)
 
 
-def submit_both(pipeline: str, attempt: int, *, new_references: bool = False) -> SparkSubmission:
-    """One Spark application that takes both of its steps; where something is unexplained, only the first."""
+def submit_both(
+    pipeline: str, attempt: int, *, new_references: bool = False, mode: DeployMode | None = None
+) -> SparkSubmission:
+    """Return one Spark application for both steps. It takes only the first where something is unexplained."""
     options = ("--publish", *(("--new-references",) if new_references else ()))
     delta = delta_tables.has_delta_table(load_pipeline(pipeline))
-    return _submission("build_interval", pipeline, attempt, *options, name=f"interval {pipeline}", delta=delta)
+    name = f"interval {pipeline}"
+    return _submission("build_interval", pipeline, attempt, *options, name=name, delta=delta, mode=mode)
 
 
 def _submission(

@@ -11,6 +11,7 @@ from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
+from include.airflow.interval_run.build import code_of_build
 from include.airflow.interval_run.links import push_links
 from include.airflow.interval_run.step_log import tell_step
 from include.airflow.spark import JobOperator
@@ -34,9 +35,11 @@ class PublishOperator(JobOperator):
         super().__init__(job="publish", pipeline=pipeline, attempt=attempt, **kwargs)
 
     def execute(self, context: Context) -> None:
-        """Publish; wait for a person when it was only warned."""
+        """Publish, unless the driver of `build_interval` has; wait for a person when only warnings were not met."""
         push_links(context, self)
-        code = self.run_job(context)
+        code = code_of_build(context, int(self.attempt))
+        if code is None:
+            code = self.run_job(context)
         question = take_step(self._open_question) if code == ValidationFailed.exit_code else None
         if question is not None:
             self._ask(context, question)
@@ -44,7 +47,7 @@ class PublishOperator(JobOperator):
 
     def _end(self, code: int) -> None:
         if code:
-            raise self._failure(code)
+            raise self.failure(code)
         tell_step("publish", int(self.attempt))
 
     def execute_complete(self, context: Context, event: dict[str, Any], question: int) -> None:

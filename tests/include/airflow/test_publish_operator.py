@@ -42,7 +42,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def context() -> dict[str, Any]:
     run = SimpleNamespace(data_interval_start=hour().from_time, data_interval_end=hour().to_time)
     of_run = {"params": {}, "dag_run": run}
-    return {"ti": SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)}
+    # A second try: it publishes itself, whatever the driver of `build_interval` did.
+    instance = SimpleNamespace(id="ti", try_number=2, xcom_push=lambda **_: None, get_template_context=lambda: of_run)
+    return {"ti": instance}
 
 
 @pytest.fixture

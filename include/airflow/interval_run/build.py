@@ -1,0 +1,61 @@
+"""The task `build_interval`: one driver builds, reconciles, validates and registers.
+
+The tasks behind it judge what the driver left in the ledger. `publish` starts a driver of its own only when it is
+retried or cleared, or was approved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Context
+
+from include.airflow.interval_run.links import push_links
+from include.airflow.interval_run.step_log import tell_step
+from include.airflow.spark import JobOperator
+from include.airflow.tasks import take_step
+from include.errors import ValidationFailed
+from include.intervals.steps import submit_both
+from include.ledger.intervals.attempts import load_attempt
+from include.ledger.intervals.builds import is_published
+from include.spark.cluster import DeployMode
+from include.spark.submission import SparkSubmission
+
+TASK = "build_interval"
+
+
+class BuildOperator(JobOperator):
+    """Builds and reconciles an interval, and publishes it in the same driver when everything is explained."""
+
+    def __init__(self, *, pipeline: str, attempt: Any, **kwargs: Any) -> None:
+        super().__init__(job="build_interval", pipeline=pipeline, attempt=attempt, **kwargs)
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait. A checkpoint that did not pass fails `publish`, not this task: the build is complete."""
+        push_links(context, self)
+        code = self.run_job(context)
+        if code and code != take_step(validated_code, int(self.attempt)):
+            raise self.failure(code)
+        tell_step(self.job, int(self.attempt))
+
+    def resolve(self, mode: DeployMode) -> SparkSubmission:
+        """Return the application that takes both steps."""
+        return submit_both(self.pipeline, int(self.attempt), mode=mode)
+
+
+def code_of_build(context: Context, attempt: int) -> int | None:
+    """Return the exit code of publishing the attempt's latest build, where the driver of `build_interval` did that.
+
+    None when it did not, and when the task that asks is retried or was cleared: it publishes anew then, for example
+    after a change of the suite or with a catalog that needs mending.
+    """
+    return take_step(validated_code, attempt) if context["ti"].try_number == 1 else None
+
+
+def validated_code(attempt: int) -> int | None:
+    """Return 0 when the attempt's latest build is published, 2 when its checkpoint did not pass, else None."""
+    spec = load_attempt(attempt)
+    if spec.build is not None and is_published(spec.build):
+        return 0
+    validation = spec.findings.validation
+    return ValidationFailed.exit_code if validation is not None and not validation.success else None

@@ -1,0 +1,140 @@
+"""The task `build_interval` publishes too, and `publish` starts no second driver for it.
+
+`spark-submit` is a program that prints and ends as a driver would; hook, ledger and files are real.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
+
+from include.airflow.interval_run import approval
+from include.airflow.interval_run.approval import PublishOperator
+from include.airflow.interval_run.build import BuildOperator
+from include.errors import ServiceUnreachable, ValidationFailed
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.validation import approvals
+from tests.conftest import Home
+from tests.support.attempts import begin_attempt, hour, note_build, register
+
+pytestmark = pytest.mark.services
+
+NAME = "isp_hits"
+FAILED = ExpectationResult(NAME, "expect_set", "isp", "isp is a", False, "x", 3)
+WARNED = ExpectationResult(NAME, "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
+SUBMITTED = "tidemark: isp_hits: validating"
+"""What the driver prints."""
+
+
+def run(operator: Any, *, tries: int = 1) -> list[str]:
+    """Execute a task, and return what its log says."""
+    of_run = {
+        "params": {},
+        "dag_run": SimpleNamespace(data_interval_start=hour().from_time, data_interval_end=hour().to_time),
+    }
+    instance = SimpleNamespace(
+        id="ti", try_number=tries, xcom_push=lambda **_: None, get_template_context=lambda: of_run
+    )
+    with structlog.testing.capture_logs() as logged:
+        operator.execute({"ti": instance})
+    return [each["event"] for each in logged]
+
+
+def build(attempt: int) -> Any:
+    return BuildOperator(task_id="build_interval", pipeline=NAME, attempt=str(attempt))
+
+
+def publish(attempt: int) -> Any:
+    return PublishOperator(task_id="publish", pipeline=NAME, attempt=str(attempt))
+
+
+def rejected() -> int:
+    """An attempt whose build did not pass."""
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    builds.reject(attempts.load_attempt(attempt), Validation(False, NAME, (FAILED,)))
+    return attempt
+
+
+def published() -> int:
+    attempt = begin_attempt(NAME)
+    register(attempt, note_build(attempt))
+    return attempt
+
+
+def test_one_driver_takes_both_steps_when_the_interval_is_built(postgres: Home) -> None:
+    submitted = build(begin_attempt(NAME)).resolve("client")
+    assert (submitted.job, "--publish" in submitted.arguments) == ("build_interval", True)
+    assert publish(begin_attempt(NAME)).resolve("client").job == "publish"
+
+
+def test_no_second_driver_is_started_when_the_first_one_has_published(driver: Path) -> None:
+    attempt = published()
+    driver.write_text("0")
+    assert SUBMITTED in run(build(attempt))
+    # It would end with an error now.
+    driver.write_text("1")
+    assert SUBMITTED not in run(publish(attempt))
+
+
+def test_interval_is_published_anew_when_the_task_is_retried_or_cleared(driver: Path) -> None:
+    attempt = published()
+    driver.write_text("0")
+    assert SUBMITTED in run(publish(attempt), tries=2)
+
+
+def test_publish_starts_a_driver_when_the_build_is_neither_published_nor_rejected(driver: Path) -> None:
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    driver.write_text(str(ServiceUnreachable.exit_code))
+    with pytest.raises(AirflowException, match=f"publish of {NAME} ended with exit code 6"):
+        run(publish(attempt))
+
+
+def test_publish_fails_and_build_does_not_when_the_checkpoint_did_not_pass(driver: Path) -> None:
+    attempt = rejected()
+    driver.write_text(str(ValidationFailed.exit_code))
+    assert SUBMITTED in run(build(attempt))
+    with pytest.raises(AirflowFailException, match="the checkpoint did not pass"):
+        run(publish(attempt))
+
+
+def test_person_is_asked_by_publish_when_the_first_driver_only_warned(
+    driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[dict[str, Any]] = []
+    monkeypatch.setattr(approval, "upsert_hitl_detail", lambda **question: questions.append(question))
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    asked = approvals.ask(spec.build, "suite-1", (WARNED,))
+    builds.hold(spec, Validation(False, NAME, (WARNED,), question=asked.id))
+    driver.write_text(str(ValidationFailed.exit_code))
+    run(build(attempt))
+    driver.write_text("1")
+    with pytest.raises(TaskAwaitingInput):
+        run(publish(attempt))
+    assert [each["subject"] for each in questions] == [f"isp_hits {hour()}: 1 warning. Register it?"]
+
+
+@pytest.mark.parametrize("code", [1, 2, 6])
+def test_build_fails_when_its_driver_ends_with_what_no_validation_explains(driver: Path, code: int) -> None:
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    driver.write_text(str(code))
+    with pytest.raises(AirflowException, match=f"build_interval of {NAME} ended with exit code {code}"):
+        run(build(attempt))
+
+
+def test_build_fails_when_its_driver_died_after_it_had_published(driver: Path) -> None:
+    attempt = published()
+    driver.write_text("1")
+    with pytest.raises(AirflowException, match="ended with exit code 1"):
+        run(build(attempt))
