@@ -21,6 +21,7 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 
 from include.airflow.on_cluster import applications
 from include.airflow.on_cluster.applications import STARTING
+from include.crash_points import crash_point
 from include.errors import one_line
 from include.lake import delta_tables
 from include.ledger.streams import launches, restarts, writers
@@ -67,6 +68,7 @@ def launch_driver(pipeline: str) -> launches.Launch:
             start_new_session=True,
         )
     launches.note_pid(launch, process.pid)
+    crash_point("driver_launched")
     noted = launches.find(launch)
     assert noted is not None
     return noted
@@ -86,10 +88,17 @@ def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
         return None
     if noted is not None and noted.host == applications.HOST:
         return applications.end_of(noted)
-    ended_here = noted is not None and noted.host == this_host() and process_of(noted) is None
-    if noted is None or ended_here or restarts.age_of(launch) > STARTING:
+    if noted is None or _has_ended(noted) or restarts.age_of(launch) > STARTING:
         return {"event": "died"}
     return None
+
+
+def _has_ended(launch: launches.Launch) -> bool:
+    """Whether a driver without a lease is known to be gone: its process here, or its host with the lease it had."""
+    if launch.host == this_host():
+        return process_of(launch) is None
+    lapsed = writers.lapsed_writer(launch.pipeline)
+    return lapsed is not None and _is_of(launch, lapsed)
 
 
 def process_of(launch: launches.Launch) -> psutil.Process | None:
@@ -109,9 +118,13 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
         return False
     if launch.host == this_host():
         return process_of(launch) is not None
-    if launch.host == applications.HOST:
-        return live.acquired_at >= launch.launched_at
-    return _is_at(live.holder, launch.host) and live.acquired_at >= launch.launched_at
+    return _is_of(launch, live)
+
+
+def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:
+    """Whether the writer can be the launch's driver, which runs elsewhere."""
+    is_there = launch.host == applications.HOST or _is_at(writer.holder, launch.host)
+    return is_there and writer.acquired_at >= launch.launched_at
 
 
 def _is_at(holder: str, host: str) -> bool:
@@ -180,13 +193,15 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def tail(launch: launches.Launch | None) -> list[str]:
-    """Return the last lines of a driver's log; none where it cannot be read on this host."""
-    if launch is not None and launch.host == applications.HOST:
+    """Return the last lines of a driver's log; where it cannot be read on this host, the error it ended with."""
+    if launch is None:
+        return []
+    if launch.host == applications.HOST:
         return applications.tail(launch, TAIL)
     try:
-        return Path(launch.log).read_text(errors="replace").splitlines()[-TAIL:] if launch else []
+        return Path(launch.log).read_text(errors="replace").splitlines()[-TAIL:]
     except OSError:
-        return []
+        return [launch.error] if launch.error else []
 
 
 @dataclass

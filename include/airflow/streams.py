@@ -139,7 +139,7 @@ class StreamOperator(SparkSubmitOperator):
             self.log.info("handed the driver over to YARN: %s, %s", launched.application, launched.log)
         else:
             launched = drivers.launch_driver(self.pipeline)
-            self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log)
+            self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log_place)
         return launched.id
 
     def _hand_over(self, resolved: SparkSubmission) -> str:
@@ -172,7 +172,7 @@ class StreamOperator(SparkSubmitOperator):
         lines = drivers.tail(noted)
         for line in lines:
             self.log.error("driver: %s", line)
-        what = self._words(event) + f"; its log: {noted.log if noted else 'unknown'}"
+        what = self._words(event) + f"; its log: {noted.log_place if noted else 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
         if event["event"] == "stalled":
             told = f"{what}; it is stopped and started again"

@@ -86,6 +86,9 @@ class StreamLaunch(Base):
     ended_for: Mapped[str] = mapped_column(
         default="", server_default="", comment="Why Airflow ended it; empty: it did not"
     )
+    error: Mapped[str] = mapped_column(
+        default="", server_default="", comment="The error it ended with; empty: it told none"
+    )
 
 
 class Topic(Base):

@@ -20,7 +20,8 @@ def noting_end(run: Callable[[], int]) -> int:
     except Exception as error:
         # The edge of the process (`run_entry`): this is the exit code with which it is about to end.
         meaning = error if isinstance(error, TidemarkError) else translate(error)
-        _note(meaning.exit_code if meaning else TidemarkError.exit_code)
+        # What a library's error says may be data, so only its name is kept.
+        _note(meaning.exit_code if meaning else TidemarkError.exit_code, str(meaning or type(error).__name__))
         raise
     _note(code)
     return code
@@ -33,10 +34,10 @@ def _note_application() -> None:
         launches.note_application(launch, application)
 
 
-def _note(code: int) -> None:
+def _note(code: int, error: str = "") -> None:
     launch = os.environ.get("TIDEMARK_LAUNCH")
     if launch:
         try:
-            launches.note_end(launch, code)
+            launches.note_end(launch, code, error)
         except ServiceUnreachable as error:
             log_of().warning("%s", error)

@@ -32,10 +32,22 @@ class Launch:
     """Why Airflow ended it; empty: it did not."""
     application: str = ""
     """Id of its application on YARN; empty for a process."""
+    error: str = ""
+    """The line that it ended with, for hosts that cannot read its log; empty: it told none."""
+
+    @property
+    def host_name(self) -> str:
+        """Name of the host, without what tells apart those of the same name."""
+        return self.host.partition("/")[0]
+
+    @property
+    def log_place(self) -> str:
+        """Where its log is, as another host has to be told: `/path on NAME`, or the page of its application."""
+        return self.log if self.application else f"{self.log} on {self.host_name}"
 
 
 def _launch_of(row: StreamLaunch) -> Launch:
-    facts = (row.pid, row.exit_code, row.ended_at, row.ended_for, row.application)
+    facts = (row.pid, row.exit_code, row.ended_at, row.ended_for, row.application, row.error)
     return Launch(row.id, row.pipeline, row.launched_at, row.host, row.log, *facts)
 
 
@@ -59,12 +71,12 @@ def note_application(launch: str, application: str, page: str = "") -> None:
             row.application, row.log = application, page or row.log
 
 
-def note_end(launch: str, exit_code: int) -> None:
-    """Record how the driver ended; the driver itself does."""
+def note_end(launch: str, exit_code: int, error: str = "") -> None:
+    """Record how the driver ended, and by which error; the driver itself does."""
     with session() as ledger:
         row = ledger.get(StreamLaunch, launch)
         if row is not None:
-            row.ended_at, row.exit_code = func.now(), exit_code
+            row.ended_at, row.exit_code, row.error = func.now(), exit_code, error
 
 
 def note_reason(launch: str, why: str) -> None:

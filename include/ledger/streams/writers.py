@@ -203,6 +203,14 @@ def live_writer(pipeline: str) -> LiveWriter | None:
         return live_at(row, now) if row is not None and now is not None else None
 
 
+def lapsed_writer(pipeline: str) -> LiveWriter | None:
+    """Return the last driver that held the lease and let it run out; None where it gave it back, or is live."""
+    with session() as ledger:
+        row = ledger.get(Writer, pipeline)
+        now = ledger.scalar(select(func.clock_timestamp()))
+        return live_of(row) if row is not None and row.holder and now is not None and not live_at(row, now) else None
+
+
 def live_at(row: Writer, now: datetime) -> LiveWriter | None:
     """Return the holder that a row names, at this time of the ledger; None for one that has ended, or is silent."""
     return live_of(row) if _is_held(row, now) and not holder_is_dead(row.holder) else None

@@ -48,13 +48,15 @@ def driver_log(launch: Launch | None) -> DriverLog:
     """Return the last lines of a launch's log as they can be shown."""
     if launch is None:
         return DriverLog("", (), "Airflow has started no driver yet; one that runs by hand writes to its terminal.")
+    secrets = frozenset(secret_values())
     try:
         with Path(launch.log).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _BYTES))
             text = log.read().decode(errors="replace")
     except OSError as error:
-        return DriverLog(launch.log, (), f"It cannot be read on this host: {error.strerror}.")
-    secrets = frozenset(secret_values())
+        ended = clean(without_secrets(launch.error, secrets), _LINE)
+        note = f"It cannot be read on this host: {error.strerror}."
+        return DriverLog(launch.log_place, (), f"{note} The driver ended with: {ended}" if ended else note)
     # A secret may hold a line's end: the whole is masked before it is cut into lines.
     lines = without_secrets(text, secrets).splitlines()[-LINES:]
     return DriverLog(launch.log, tuple(clean(line, _LINE) for line in lines), "" if lines else "It is empty.")

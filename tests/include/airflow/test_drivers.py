@@ -152,6 +152,37 @@ def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to
     assert drivers.look_at(NAME, elsewhere) == {"event": "died"}
 
 
+def test_error_of_a_driver_on_another_host_is_told_in_place_of_its_log(elsewhere: str) -> None:
+    assert drivers.tail(launches.find(elsewhere)) == []
+    launches.note_end(elsewhere, 6, "Kafka cannot be reached at k:9092 — start it")
+    noted = launches.find(elsewhere)
+    assert noted is not None
+    assert drivers.tail(noted) == ["Kafka cannot be reached at k:9092 — start it"]
+    assert noted.log_place == "/nowhere/stream.log on elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("holder", "acquired", "is_dead"),
+    [
+        pytest.param("elsewhere:1:1", "now()", True, id="its driver's"),
+        pytest.param("third:1:1", "now()", False, id="another host's"),
+        pytest.param("elsewhere:1:1", "now() - interval '1 h'", False, id="a driver's before it"),
+        pytest.param("", "now()", False, id="given back"),
+    ],
+)
+def test_driver_of_another_host_is_dead_at_once_when_the_lease_that_it_had_has_run_out(
+    in_process: Home, elsewhere: str, holder: str, acquired: str, is_dead: bool
+) -> None:
+    change(
+        in_process,
+        "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
+        f"VALUES ('{NAME}', 1, '{holder}', {acquired}, now() + interval '1 min', false, '')",
+    )
+    assert drivers.look_at(NAME, elsewhere) is None
+    change(in_process, "UPDATE writers SET expires_at = now() - interval '1 s'")
+    assert drivers.look_at(NAME, elsewhere) == ({"event": "died"} if is_dead else None)
+
+
 def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_lease(in_process: Home) -> None:
     in_process.run("produce", NAME, "--events", "10")
     driver = Driver()

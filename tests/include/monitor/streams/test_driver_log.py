@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def test_only_the_end_is_read_when_a_log_is_large(tmp_path: Path) -> None:
     lines = driver_log(launched(log)).lines
     assert len(lines) == LINES
     assert lines[-1] == "line 99999"
+
+
+def test_error_is_told_without_secrets_when_the_log_is_on_another_host(tmp_path: Path, secrets: list[str]) -> None:
+    launch = replace(launched(tmp_path / "gone.log"), error=f"Kafka refuses {secrets[1]} — correct it")
+    log = driver_log(launch)
+    assert log.path == f"{tmp_path}/gone.log on host"
+    assert log.note.endswith("The driver ended with: Kafka refuses ******** — correct it")
 
 
 def test_note_replaces_the_lines_when_the_log_is_missing(tmp_path: Path) -> None:
