@@ -94,7 +94,7 @@ def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
 
 
 def _has_ended(launch: launches.Launch) -> bool:
-    """Whether a driver without a lease is known to be gone: its process here, or its host with the lease it had."""
+    """Whether a driver that holds no lease has ended: its process here is gone, or the lease that it took ran out."""
     if launch.host == this_host():
         return process_of(launch) is None
     lapsed = writers.lapsed_writer(launch.pipeline)
@@ -122,7 +122,7 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
 
 
 def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:
-    """Whether the writer can be the launch's driver, which runs elsewhere."""
+    """Whether the writer is the driver of a launch on another host or on YARN."""
     is_there = launch.host == applications.HOST or _is_at(writer.holder, launch.host)
     return is_there and writer.acquired_at >= launch.launched_at
 
@@ -193,7 +193,7 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def tail(launch: launches.Launch | None) -> list[str]:
-    """Return the last lines of a driver's log; where it cannot be read on this host, the error it ended with."""
+    """Return the last lines of a driver's log; where this host cannot read it, the error with which it ended."""
     if launch is None:
         return []
     if launch.host == applications.HOST:

@@ -87,7 +87,7 @@ class StreamLaunch(Base):
         default="", server_default="", comment="Why Airflow ended it; empty: it did not"
     )
     error: Mapped[str] = mapped_column(
-        default="", server_default="", comment="The error it ended with; empty: it told none"
+        default="", server_default="", comment="The error with which it ended; empty: none was noted"
     )
 
 

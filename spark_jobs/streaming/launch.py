@@ -34,10 +34,10 @@ def _note_application() -> None:
         launches.note_application(launch, application)
 
 
-def _note(code: int, error: str = "") -> None:
+def _note(code: int, ended_with: str = "") -> None:
     launch = os.environ.get("TIDEMARK_LAUNCH")
     if launch:
         try:
-            launches.note_end(launch, code, error)
+            launches.note_end(launch, code, ended_with)
         except ServiceUnreachable as error:
             log_of().warning("%s", error)

@@ -34,7 +34,8 @@ class Host:
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in (self.folder, self.lake):
+            path.mkdir(parents=True, exist_ok=True)
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost {self.name}\n")
         # The first process of a host takes over whose parents are gone.
         forever = "while :; do sleep 3600 & wait; done"
@@ -43,7 +44,9 @@ class Host:
             self._first = subprocess.Popen(
                 ["unshare", *_SPACES, "bash", "-ec", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        wait_for(f"{self.name} to be up", (self.folder / "up").exists, 60)
+        is_up = self.folder / "up"
+        wait_for(f"{self.name} to be up", lambda: is_up.exists() or self._first.poll() is not None, 60)
+        assert self._first.poll() is None, (self.folder / "host.log").read_text()
         (self.first,) = psutil.Process(self._first.pid).children()
         self.space = _space_of(self.first.pid)
 

@@ -33,16 +33,16 @@ class Launch:
     application: str = ""
     """Id of its application on YARN; empty for a process."""
     error: str = ""
-    """The line that it ended with, for hosts that cannot read its log; empty: it told none."""
+    """The error with which it ended, for hosts that cannot read its log; empty: none was noted."""
 
     @property
     def host_name(self) -> str:
-        """Name of the host, without what tells apart those of the same name."""
+        """Name of the host, without its boot and pid namespace."""
         return self.host.partition("/")[0]
 
     @property
     def log_place(self) -> str:
-        """Where its log is, as another host has to be told: `/path on NAME`, or the page of its application."""
+        """Path of its log and the name of the host it is on, or the page of its application on YARN."""
         return self.log if self.application else f"{self.log} on {self.host_name}"
 
 
@@ -72,7 +72,7 @@ def note_application(launch: str, application: str, page: str = "") -> None:
 
 
 def note_end(launch: str, exit_code: int, error: str = "") -> None:
-    """Record how the driver ended, and by which error; the driver itself does."""
+    """Record the driver's exit code and error; the driver itself calls this."""
     with session() as ledger:
         row = ledger.get(StreamLaunch, launch)
         if row is not None:

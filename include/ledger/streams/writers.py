@@ -204,7 +204,7 @@ def live_writer(pipeline: str) -> LiveWriter | None:
 
 
 def lapsed_writer(pipeline: str) -> LiveWriter | None:
-    """Return the last driver that held the lease and let it run out; None where it gave it back, or is live."""
+    """Return the last driver that held the lease and let it run out; None where it was released or is held."""
     with session() as ledger:
         row = ledger.get(Writer, pipeline)
         now = ledger.scalar(select(func.clock_timestamp()))

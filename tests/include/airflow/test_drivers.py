@@ -152,12 +152,12 @@ def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to
     assert drivers.look_at(NAME, elsewhere) == {"event": "died"}
 
 
-def test_error_of_a_driver_on_another_host_is_told_in_place_of_its_log(elsewhere: str) -> None:
+def test_error_of_a_driver_is_told_when_its_log_is_on_another_host(elsewhere: str) -> None:
     assert drivers.tail(launches.find(elsewhere)) == []
-    launches.note_end(elsewhere, 6, "Kafka cannot be reached at k:9092 — start it")
+    launches.note_end(elsewhere, 6, "Kafka does not answer at k:9092 — start it")
     noted = launches.find(elsewhere)
     assert noted is not None
-    assert drivers.tail(noted) == ["Kafka cannot be reached at k:9092 — start it"]
+    assert drivers.tail(noted) == ["Kafka does not answer at k:9092 — start it"]
     assert noted.log_place == "/nowhere/stream.log on elsewhere"
 
 

@@ -13,16 +13,16 @@ pytestmark = pytest.mark.services
 
 
 @pytest.mark.parametrize(
-    ("thrown", "code"),
+    ("thrown", "code", "error"),
     [
-        (OffsetsLost("gone"), 4),
+        (OffsetsLost("gone", remedy="accept it"), 4, "gone — accept it"),
         # Not of Tidemark's tree: its type decides its meaning, and the process's exit code.
-        (ConnectionRefusedError(111, "Connection refused"), 6),
-        (ValueError("a bug"), 1),
+        (ConnectionRefusedError(111, "Connection refused"), 6, "Kafka or PostgreSQL: "),
+        (ValueError("a bug"), 1, "ValueError"),
     ],
 )
-def test_exit_code_is_noted_when_a_stream_fails(
-    postgres: Home, monkeypatch: pytest.MonkeyPatch, thrown: Exception, code: int
+def test_exit_code_and_error_are_noted_when_a_stream_fails(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, thrown: Exception, code: int, error: str
 ) -> None:
     launch = f"ends-with-{code}"
     launches.note_intent(launch, "nest_cameras", "here", "log")
@@ -36,3 +36,5 @@ def test_exit_code_is_noted_when_a_stream_fails(
     noted = launches.find(launch)
     assert noted is not None
     assert noted.exit_code == code
+    assert error in noted.error
+    assert "bug" not in noted.error

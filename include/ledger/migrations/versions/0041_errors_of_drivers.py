@@ -1,4 +1,4 @@
-"""Errors that drivers ended with, for hosts that cannot read their logs
+"""Errors with which drivers ended
 
 Revision ID: 0041
 Revises: 0040
@@ -18,7 +18,7 @@ def upgrade() -> None:
     op.add_column(
         "stream_launches",
         sa.Column(
-            "error", sa.String(), server_default="", nullable=False, comment="The error it ended with; empty: it told none"
+            "error", sa.String(), server_default="", nullable=False, comment="The error with which it ended; empty: none was noted"
         ),
     )
 
