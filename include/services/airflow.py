@@ -24,6 +24,9 @@ from include.settings import REPOSITORY, settings, write_private
 
 USER = "admin"
 
+_STARTS = 3
+"""How often Airflow is started at most while other programs take its port."""
+
 # Task logs are read from this machine's disk, so the log servers are not needed.
 PARTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
 
@@ -106,8 +109,21 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
 
 def up() -> None:
     """Start Airflow and wait until all its parts are healthy. Raise ServiceUnreachable when they are not in 180 s."""
-    state = process.read_state("airflow")
-    port = process.free_port(state.get("port") or 8080)
+    preferred = process.read_state("airflow").get("port") or 8080
+    for start in range(1, _STARTS + 1):
+        port = process.free_port(preferred)
+        try:
+            _start(port)
+        except ServiceUnreachable:
+            # Airflow listens half a minute after its port was found free: another program may have taken it meanwhile.
+            has_ended = process.running(process.read_state("airflow")) is None
+            if start == _STARTS or not has_ended or process.free_port(port) == port:
+                raise
+        else:
+            return
+
+
+def _start(port: int) -> None:
     command = [sys.executable, "-m", "include.services.airflow"]
     started = process.start_detached("airflow", command, airflow_environment(port))
     address = f"http://127.0.0.1:{port}"
