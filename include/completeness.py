@@ -20,7 +20,7 @@ _PATIENCE = timedelta(minutes=10)
 
 
 @contextmanager
-def telling(pipeline: str) -> Iterator[None]:
+def locked_properties(pipeline: str) -> Iterator[None]:
     """Hold the lock on the properties of the pipeline's tables while the block reads the ledger and writes them.
 
     Raises AnotherWriter.
@@ -33,20 +33,20 @@ def telling(pipeline: str) -> Iterator[None]:
         yield
 
 
-def tell_hive(pipeline: Pipeline, told: Properties) -> list[str]:
+def put_hive_properties(pipeline: Pipeline, wanted: Properties) -> list[str]:
     """Write the properties of the Hive catalog's tables; return the tables that had others."""
-    return put_properties({table: told.get(table, {}) for table in pipeline.tables}, KEYS)
+    return put_properties({table: wanted.get(table, {}) for table in pipeline.tables}, KEYS)
 
 
 def follow_ledger(pipeline: Pipeline) -> list[str]:
     """Write what the ledger has to the tables of both catalogs; return the changes, one line each."""
-    with telling(pipeline.name):
-        told = table_properties(pipeline.name)
-        changed = tell_hive(pipeline, told)
+    with locked_properties(pipeline.name):
+        wanted = table_properties(pipeline.name)
+        changed = put_hive_properties(pipeline, wanted)
         if pipeline.iceberg_tables:
             from include.iceberg import tables
 
-            changed += [f"Iceberg's {table}" for table in tables.put_properties(pipeline, told)]
+            changed += [f"Iceberg's {table}" for table in tables.put_properties(pipeline, wanted)]
     return [f"{DATABASE}.{each} has the ledger's time of completeness again" for each in changed]
 
 
@@ -58,11 +58,11 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
         from include.iceberg import tables
 
         sides.append(("Iceberg's catalog", tables.properties(pipeline)))
-    for where, told in sides:
-        for table, said in told.items():
+    for where, found in sides:
+        for table, actual in found.items():
             expected = wanted.get(table, {})
-            if said != expected:
-                a, b = (each.get(UNTIL, "no time") for each in (said, expected))
+            if actual != expected:
+                a, b = (each.get(UNTIL, "no time") for each in (actual, expected))
                 what = f"is complete until {a}, but until {b} in the ledger"
                 if a == b:
                     what = f"has other times of topic partitions than the ledger, complete until {a}"

@@ -103,6 +103,6 @@ def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", qu
         {**facts, "query": query} if query else facts,
     )
     try:
-        alerts.tell(alert)
+        alerts.raise_alert(alert)
     except TidemarkError as unreachable:
         _log.error("the alert was not sent: %s", unreachable)

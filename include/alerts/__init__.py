@@ -1,4 +1,4 @@
-"""Telling the operators: what is wrong, where, since when, what to do; once, and once more when it is over."""
+"""Notify the operators: what is wrong, where, since when, what to do; once, and once more when it is over."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from include.ledger.alerts import DISMISSED, Alert, noted
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Alert", "dismiss", "recover", "tell", "tell_untold"]
+__all__ = ["Alert", "dismiss", "raise_alert", "recover", "send_unsent"]
 
 
-def tell(alert: Alert) -> bool:
-    """Tell of an alert unless one of its key is open; return whether it is new. A channel that fails is tried again.
+def raise_alert(alert: Alert) -> bool:
+    """Raise an alert unless one of its key is open; return whether it is new. A channel that fails is tried again.
 
     Raises ServiceUnreachable when the ledger cannot be reached.
     """
     is_new = noted.note_alert(alert)
-    tell_untold()
+    send_unsent()
     return is_new
 
 
 def recover(key: str, facts: Mapping[str, Any] | None = None) -> bool:
-    """Tell that something is over, and `facts` of its end, where it was told of; return whether it was open."""
+    """Close an alert with `facts` of its end, and send that where the alert was sent; return whether it was open."""
     was_open = noted.close_alert(key, facts)
     if was_open:
-        tell_untold()
+        send_unsent()
     return was_open
 
 
 def dismiss(key: str, *, by: str, reason: str) -> None:
-    """Close an alert whose end nobody will find, and tell who did and why: an interval that is given up, for instance.
+    """Close an alert whose end no check will find, and send who did it and why: of an abandoned interval, for instance.
 
-    What it is about is not told again; the same failure, when it comes again, is. Raises UsageError without such an
-    open alert or without a reason.
+    Its cause raises no alert again; the same failure does when it recurs. Raises UsageError without such an open alert
+    or without a reason.
     """
     if not reason.strip():
         raise UsageError("dismissing an alert needs its reason in words", remedy='--reason "…"')
@@ -45,12 +45,12 @@ def dismiss(key: str, *, by: str, reason: str) -> None:
         raise UsageError(f"no alert {key!r} is open", remedy="./tidemark alerts list")
 
 
-def tell_untold() -> int:
-    """Tell what some channel was not told yet, and return how many messages went out."""
-    return noted.tell_untold(configured_channels(), _report)
+def send_unsent() -> int:
+    """Send what some channel has not sent yet, and return how many messages went out."""
+    return noted.send_unsent(configured_channels(), _report)
 
 
 def _report(channel: str, error: Exception) -> None:
-    # Of the type only: an address in its text may hold a token.
+    # The type only: an address in the error's text may hold a token.
     said = error if isinstance(error, UsageError) else type(error).__name__
     _log.error("the alert was not sent by %s, it is tried again: %s", channel, said)

@@ -21,7 +21,7 @@ def watch(pipeline: Pipeline) -> tuple[int, int]:
     recovered = 0
     for view in totals:
         if view.name in over:
-            alerts.tell(_alert(pipeline, view, counts[view.name]))
+            alerts.raise_alert(_alert(pipeline, view, counts[view.name]))
         else:
             recovered += alerts.recover(_key(pipeline, view))
     return len(over), recovered

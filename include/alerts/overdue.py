@@ -71,7 +71,7 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
         "over_limit": over_limit,
         "recovered": recovered + below_again,
         # What a receiver missed while it was away.
-        "told": alerts.tell_untold(),
+        "told": alerts.send_unsent(),
     }
 
 
@@ -93,7 +93,7 @@ def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
         elif not _unregistered(pipeline, from_time, until):
             recovered += alerts.recover(told.key)
     if overdue and not is_told:
-        alerts.tell(_alert(pipeline, overdue))
+        alerts.raise_alert(_alert(pipeline, overdue))
     return recovered
 
 

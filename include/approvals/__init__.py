@@ -1,1 +1,1 @@
-"""What only a person may decide: what is known before, and carrying out what was approved."""
+"""Decisions that only a person may take: the facts beforehand, and carrying out what was approved."""

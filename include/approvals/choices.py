@@ -1,4 +1,4 @@
-"""Decisions that only a person may take: what is known before one is taken, and carrying it out.
+"""Decisions that only a person may take: the facts before one is taken, and carrying it out.
 
 Each writes what its command writes (`./tidemark accept-loss`, `adopt`, `interval --repin`, `quarantine discard`,
 `doctor --repair`), with the name of who decided.
@@ -32,7 +32,7 @@ from include.streams.start import lost_offsets
 from include.times import Interval, parse_time
 
 MOST = 40
-"""Lines of what is known."""
+"""How many lines of facts are shown."""
 
 
 class Choice(StrEnum):

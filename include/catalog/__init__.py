@@ -41,7 +41,7 @@ _STORAGE = text(
 
 @dataclass(frozen=True)
 class Storage:
-    """File format and columns by which the catalog has a table's files read."""
+    """File format and columns with which readers of the catalog read a table's files."""
 
     file_format: str
     columns: str

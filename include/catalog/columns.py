@@ -1,8 +1,8 @@
-"""Columns of a table in the catalog against those that are declared: what the catalog follows, and what is refused.
+"""Compare a table's columns in the catalog with the declared ones: what the catalog follows, and what is refused.
 
 Every registered file stays as it was written, and all are read as one table. So a column may be added, which is null
-in the files of before, and a type may become one that holds all of its values and by which readers read the older
-files too (`_WIDER`). Readers find columns by name, so their order is free.
+in older files, and a type may become one that holds all of its values and with which readers can read the older files
+too (`_WIDER`). Readers find columns by name, so their order is free.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAME = {
     "BYTE": "TINYINT", "SHORT": "SMALLINT", "INTEGER": "INT", "LONG": "BIGINT", "REAL": "FLOAT", "DEC": "DECIMAL",
     "NUMERIC": "DECIMAL", "TIMESTAMP_LTZ": "TIMESTAMP", "VARCHAR": "STRING", "CHAR": "STRING",
 }  # fmt: skip
-"""Other words for a type."""
+"""Aliases of types."""
 
 _WIDER: Mapping[str, frozenset[str]] = {
     "TINYINT": frozenset({"SMALLINT", "INT", "BIGINT"}),
@@ -29,9 +29,9 @@ _WIDER: Mapping[str, frozenset[str]] = {
     "INT": frozenset({"BIGINT"}),
     "FLOAT": frozenset({"DOUBLE"}),
 }
-"""Types by which Spark, pyarrow and DuckDB read Parquet files of a type, values unchanged; decimals besides.
+"""Types as which Spark, pyarrow and DuckDB read Parquet files of a type, values unchanged; so they do wider decimals.
 
-A date is none: Spark reads it as TIMESTAMP_NTZ, pyarrow unites it with no timestamp.
+DATE has none: Spark reads it as TIMESTAMP_NTZ, pyarrow unifies it with no timestamp.
 """
 
 _REMEDY = "take the change back, or declare a pipeline of another name, which gets tables of its own"
@@ -67,7 +67,7 @@ class ColumnChanges:
 
     @property
     def lag(self) -> str:
-        """How the catalog lags the declaration; empty when it does not."""
+        """How the catalog lags behind the declaration; empty when it does not."""
         named = "; ".join(str(each) for each in self.followed)
         return named or ("the columns stand in another order" if self.moved else "")
 
@@ -77,7 +77,7 @@ class Columns:
     """A table's columns."""
 
     fields: tuple[Field, ...]
-    """Without those that name partitions."""
+    """Without the partition columns."""
     partition_by: tuple[str, ...]
 
 
@@ -139,8 +139,8 @@ def column_changes(pipeline: Pipeline, table: str, stored: Columns) -> ColumnCha
 
 
 Keep = Literal["nothing", "types", "columns"]
-"""What has to stay because of the files: Delta's and those of formats but Parquet are read by the types they were
-written with, files of text by their columns."""
+"""What must stay because of the files: Delta's, and those of formats other than Parquet, are read with the types they
+were written with, text files with the columns they were written with."""
 
 
 def changes(stored: Columns, declared: Columns, keep: Keep = "nothing") -> ColumnChanges:
@@ -184,7 +184,7 @@ def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> Usage
 def _compared(
     stored: Sequence[Field], declared: Sequence[Field], above: str = ""
 ) -> Iterator[tuple[ColumnChange, bool]]:
-    """Yield each changed field with whether files of before are read as it is declared now."""
+    """Yield each changed field with whether older files can be read as it is declared now."""
     before, now = ({each.name: each for each in fields} for fields in (stored, declared))
     for name, field in before.items():
         path = f"{above}{name}"

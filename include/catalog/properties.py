@@ -1,4 +1,4 @@
-"""What the Hive catalog's tables tell of themselves in their properties, in the metastore's tables, without Spark.
+"""Properties of the Hive catalog's tables, read and written in the metastore's tables, without Spark.
 
 Starting Spark, or asking a running session to alter a table, costs far more than the row that it changes in the end.
 """
@@ -43,7 +43,7 @@ def properties(tables: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str
 
 
 def put_properties(wanted: Mapping[str, Mapping[str, str]], keys: Sequence[str]) -> list[str]:
-    """Give tables these properties, and of the keys no others; return the tables that had others.
+    """Give tables these properties, and no others of the keys; return the tables that had others.
 
     A table that is not in the catalog is left out. Raises ServiceUnreachable.
     """
@@ -72,7 +72,7 @@ def _properties(catalog: cursor, tables: Sequence[str], keys: Sequence[str]) -> 
 
 @contextmanager
 def _asking() -> Iterator[cursor]:
-    """Ask the metastore's database in one transaction."""
+    """Query the metastore's database in one transaction."""
     try:
         with (
             closing(psycopg2.connect(settings().database_uri("catalog"), **driver_options())) as connection,

@@ -38,7 +38,7 @@ _LONG_AGO = timedelta(days=30)
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     """Write landing and quarantine again without the records, and delete reports that may list them."""
     written = rewrite_files(pipeline, erasure)
-    for label in unfinished.labels_to_tell_anew(erasure):
+    for label in unfinished.labels_to_report_again(erasure):
         lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
     tell(f"{pipeline.name}: {written} files of landing and quarantine were written again")
     crash_point("erased_from_landing")

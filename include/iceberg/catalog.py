@@ -66,7 +66,7 @@ def opened() -> Iterator[SqlCatalog]:
 
 @contextmanager
 def writing(pipeline: str) -> Iterator[None]:
-    """Wait for another that writes the pipeline's Iceberg tables, and keep others waiting. Raises AnotherWriter."""
+    """Hold the lock on writing the pipeline's Iceberg tables; others wait. Raises AnotherWriter."""
     with held_lock(f"iceberg:{pipeline}", _PATIENCE) as is_alone:
         if not is_alone:
             raise AnotherWriter(

@@ -1,8 +1,8 @@
 """Commit an interval: one snapshot over the files of its registered revisions, where they lie.
 
-The partition values are set by hand: PyIceberg reads none from the folders of files in Hive's layout, and would note
-null. Files carry no field ids, so readers find columns by the table's name mapping. What others commit is rolled back
-first: the table holds registered rows only, as its snapshots tell.
+Partition values are set here: PyIceberg reads none from the folders of files in Hive's layout, and would note null.
+Files carry no field ids, so readers find columns by the table's name mapping. What others commit is rolled back first:
+the table holds registered rows only, as its snapshots state.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SMALL = 32 * 1024
 """Bytes of a manifest; one that names a single file has 8 KB."""
 
 _MERGED_AT_ONCE = 100
-"""So many small manifests are merged."""
+"""How many small manifests are merged into one."""
 
 _PROPERTIES = {
     # A commit costs the interval's files, not one manifest for every interval before.
     "commit.manifest-merge.enabled": "true",
-    # Nor one that is written again whole whenever small ones are merged: what holds some 600 files is left alone.
+    # Nor a large manifest rewritten whenever small ones are merged: one of some 600 files is left alone.
     "commit.manifest.target-size-bytes": str(256 * 1024),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": PREVIOUS_VERSIONS,
@@ -57,7 +57,7 @@ _PROPERTIES = {
 
 @dataclass(frozen=True)
 class Difference:
-    """How the head of a table differs from what is wanted of one interval, or of all."""
+    """How the head of a table differs from the wanted files of one interval, or of all."""
 
     missing: Mapping[str, BuiltRevision]
     """Registered files, by their path, with their revisions."""
@@ -80,7 +80,7 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
 
 
 def _with_properties(table: Table) -> Table:
-    """Return a table that earlier code may have made, with the properties that it would be made with now."""
+    """Return a table that earlier code may have made, with the properties that new tables get."""
     if lacking := {name: value for name, value in _PROPERTIES.items() if table.properties.get(name) != value}:
         with table.transaction() as transaction:
             transaction.set_properties(lacking)
@@ -95,11 +95,11 @@ def commit_interval(
     wanted: Sequence[BuiltRevision],
     said: Mapping[str, str] | None = None,
 ) -> IcebergSnapshot:
-    """Let a table hold, of the statement's interval, the wanted revisions' files and no others, by one snapshot.
+    """Make a table hold the wanted revisions' files, and no others, of the statement's interval, by one snapshot.
 
-    Doing it twice is once. A build that changes nothing gets its tag on the snapshot that is there. With `said` the
-    table says that of its completeness, by the same commit. Raises UsageError when the table is not the pipeline's
-    or cannot follow its declaration.
+    Repeating it changes nothing. A build that changes nothing gets its tag on the existing snapshot. The same commit
+    sets `said`, the table's properties of completeness. Raises UsageError when the table is not the pipeline's or
+    cannot follow its declaration.
     """
     for _ in range(TRIES):
         stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
@@ -116,7 +116,7 @@ def commit_interval(
         tagged = stored.refs()[statement.tag].snapshot_id
         return IcebergSnapshot(f"{DATABASE}.{table}", tagged, statement.tag, stored.metadata_location)
     raise TidemarkError(
-        f"somebody else goes on changing the Iceberg table {DATABASE}.{table}",
+        f"somebody else keeps changing the Iceberg table {DATABASE}.{table}",
         remedy="let them end, then run the interval again",
         pipeline=pipeline.name,
     )
@@ -138,13 +138,13 @@ def live_files(table: Table, label: str | None = None) -> Iterator[DataFile]:
 
 
 def _equal_to(column: str, value: str) -> BooleanExpression:
-    """Return the filter; PyIceberg's class takes its arguments in a way that its types do not tell."""
+    """Return the filter; PyIceberg's class takes its arguments in a way that its types do not declare."""
     made: BooleanExpression = EqualTo(column, value)  # type: ignore
     return made
 
 
 def roll_back_foreign(table: Table) -> Table:
-    """Return the table at its last snapshot below which all are Tidemark's; what others committed is left behind."""
+    """Return the table at its last snapshot below which all are Tidemark's; what others committed is dropped."""
     kept = last_own(table)
     head = table.current_snapshot()
     if head is None or (kept is not None and kept.snapshot_id == head.snapshot_id):
@@ -157,7 +157,7 @@ def roll_back_foreign(table: Table) -> Table:
 
 
 def last_own(table: Table) -> Snapshot | None:
-    """Return the newest snapshot of the head's line below which all that are kept are Tidemark's; None without one."""
+    """Return the newest snapshot in the head's history whose kept ancestors are all Tidemark's; None without one."""
     known = {each.snapshot_id: each for each in table.snapshots()}
     kept: Snapshot | None = None
     at = table.current_snapshot()
@@ -213,10 +213,10 @@ def _commit(
     delete_lists(table, old)
 
 
-def tell_again(pipeline: Pipeline, table: Table, statement: Statement, wanted: Sequence[BuiltRevision]) -> None:
-    """Give a table the snapshot and tag of a verdict that somebody has expired.
+def restore_tag(pipeline: Pipeline, table: Table, statement: Statement, wanted: Sequence[BuiltRevision]) -> None:
+    """Give a table the snapshot and tag of a verdict again, after somebody has expired them.
 
-    Where the snapshot is there, it gets its tag; else one that changes no file says the same at the head.
+    If the snapshot still exists, it gets its tag; else one that changes no file states the same at the head.
     """
     for each in table.snapshots():
         if is_own(each) and each.summary and each.summary[BUILD] == str(statement.build):
@@ -226,14 +226,14 @@ def tell_again(pipeline: Pipeline, table: Table, statement: Statement, wanted: S
 
 
 def _thin(table: Table, old: Sequence[Snapshot]) -> None:
-    """Let the table in memory know head and old ones alone: PyIceberg copies all that it knows with each step.
+    """Keep only the head and old snapshots of the table in memory: PyIceberg copies all that it knows with each step.
 
-    The commit itself is applied to the metadata as it lies there. Nor does PyIceberg commit again on top of another's
-    commit in between: that is noticed here, and looked at again.
+    The commit itself is applied to the stored metadata. PyIceberg's own retries on top of another's commit are off: the
+    caller notices such a commit, and compares again.
     """
     known = table.metadata
     head = table.current_snapshot()
-    # Of the old ones only which they are is asked for; what they say is the larger part.
+    # Only the ids of the old snapshots are needed; their summaries are the larger part.
     going = [each.model_copy(update={"summary": None}) for each in old]
     update = {
         "snapshots": [*going, *([head] if head is not None else [])],
@@ -245,7 +245,7 @@ def _thin(table: Table, old: Sequence[Snapshot]) -> None:
 
 
 def _has_many_small_manifests(table: Table) -> bool:
-    """Return whether it is time to merge: PyIceberg would write one that is nearly full again every few commits."""
+    """Return whether it is time to merge: PyIceberg alone would rewrite a nearly full manifest every few commits."""
     head = table.current_snapshot()
     manifests = head.manifests(table.io) if head is not None else []
     return sum(each.manifest_length < _SMALL for each in manifests) >= _MERGED_AT_ONCE

@@ -18,8 +18,8 @@ from include.iceberg.commit import (
     difference_of,
     ensure_table,
     last_own,
+    restore_tag,
     roll_back_foreign,
-    tell_again,
 )
 from include.iceberg.snapshot_retention import missing_verdicts
 from include.iceberg.statement import statement_of
@@ -124,15 +124,15 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
             wanted = [each for each in registered if each.interval_id == intervals[label]]
             commit_interval(catalog, pipeline, table, statement_of(attempts.of_build(build)), wanted)
             done.append(f"{named} has the registered files of interval {label}")
-    return done + list(_tell_again(catalog, pipeline, table, begun))
+    return done + list(_restore_tags(catalog, pipeline, table, begun))
 
 
-def _tell_again(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[str]:
+def _restore_tags(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[str]:
     for label, build in sorted(_untold(ensure_table(catalog, pipeline, table), pipeline, begun).items()):
         statement = statement_of(attempts.of_build(build))
         every = revisions.registered_of_interval(statement.attempt.pinned.id)
         wanted = [each for each in every if each.table == table]
-        tell_again(pipeline, ensure_table(catalog, pipeline, table), statement, wanted)
+        restore_tag(pipeline, ensure_table(catalog, pipeline, table), statement, wanted)
         yield f"{DATABASE}.{table} tells of interval {label} again"
 
 

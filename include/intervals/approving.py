@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from include.errors import UsageError
 from include.intervals import steps
-from include.intervals.telling.asking import tell_decided
+from include.intervals.telling.asking import notify_decided
 from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts, builds, locks
 from include.ledger.validation import approvals
@@ -16,14 +16,14 @@ from include.times import Interval
 
 
 def find_question(pipeline: str, interval: Interval, number: int | None = None) -> Question:
-    """Return what a person is asked about an interval, which is the question of that number if one is given.
+    """Return the question that a person is asked about an interval; its number must be `number` if that is given.
 
-    Raises UsageError when nobody is asked, and when the last question is another.
+    Raises UsageError when there is no question, and when it has another number.
     """
     question = approvals.last_of_interval(pipeline, interval)
     if question is None:
         raise UsageError(
-            f"{interval} waits for nobody's approval", remedy="run the interval, which says so", pipeline=pipeline
+            f"{interval} does not wait for approval", remedy="run the interval, which asks for it", pipeline=pipeline
         )
     if number not in (None, question.id):
         raise UsageError(
@@ -35,16 +35,16 @@ def find_question(pipeline: str, interval: Interval, number: int | None = None) 
 
 
 def approve(question: Question, *, by: str, reason: str) -> Question:
-    """Note that the warnings are approved; publishing the attempt then registers the build. Raises as `decide` does."""
+    """Note that the warnings are approved; publishing the attempt then registers the build. Raises like `decide`."""
     decided = approvals.decide(question.id, approved=True, by=by, reason=reason)
-    tell_decided(decided)
+    notify_decided(decided)
     return decided
 
 
 def refuse(question: Question, *, by: str, reason: str) -> Verdict:
     """Note that the build is refused, write its report and return its verdict; what is registered stays.
 
-    Raises UsageError as `decide` does, and when the build was registered meanwhile; AnotherWriter while it is being
+    Raises UsageError like `decide`, and when the build was registered meanwhile; AnotherWriter while it is being
     published.
     """
     with locks.publishing(question.pipeline, question.interval):
@@ -59,7 +59,7 @@ def refuse(question: Question, *, by: str, reason: str) -> Verdict:
         if decided.decision and spec.build == question.build and spec.findings.validation is not None:
             validation = replace(spec.findings.validation, question=decided.id, decision=decided.decision.as_json())
             builds.reject(spec, validation)
-        tell_decided(decided)
+        notify_decided(decided)
         return steps.announce(question.attempt)
 
 

@@ -49,10 +49,10 @@ def await_archive(
 
 
 def _open_transactions(until: Mapping[TopicPartition, int]) -> list[str]:
-    """Return where a transaction that was begun and not ended keeps readers from the offsets below `until`."""
+    """Return where an open transaction keeps readers from the offsets below `until`."""
     stable = kafka.offset_bounds(until)
     return [
-        f"{tp}: a transaction is open at offset {stable[tp][1]}, nothing behind it can be read"
+        f"{tp}: a transaction is open at offset {stable[tp][1]}, nothing after it can be read"
         for tp, offset in sorted(until.items())
         if stable[tp][1] < offset
     ]

@@ -1,4 +1,4 @@
-"""Times to offsets of a pipeline's topics: the boundaries between which intervals lie."""
+"""Resolve times to offsets of a pipeline's topics: the boundaries between which intervals lie."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from include.times import Interval
 Offsets = Mapping[TopicPartition, int]
 
 _Search = tuple[datetime, frozenset[tuple[TopicPartition, tuple[int, int]]]]
-"""The time and the spans of a search: asked twice, it reads the log once."""
+"""The time and the spans of a search: a repeated search does not read the log again."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class SourceLog:
 
     pipeline: Pipeline
     bounds: Spans
-    """Earliest and end offset of each topic partition. Up to the end that open transactions hide: what they may
-    still commit belongs to its own interval."""
+    """Earliest and end offset of each topic partition. The end includes what open transactions hide: records that they
+    may still commit belong to their own interval."""
     topic_ids: Mapping[str, str]
     read_at: datetime
     _commits: dict[TopicPartition, CommittedSpan] = field(default_factory=dict, repr=False)
@@ -46,7 +46,7 @@ class SourceLog:
 
     @property
     def rule(self) -> TimestampRule:
-        """What may end an interval. A short interval tolerates no timestamp that leaps over the next one."""
+        """What may end an interval. A short one tolerates no timestamp that leaps over the next interval."""
         tolerance = min(TOLERANCE, self.pipeline.schedule.every)
         return TimestampRule(_milliseconds(self.read_at), self._committed_at, int(tolerance.total_seconds() * 1000))
 
@@ -60,7 +60,7 @@ class SourceLog:
         return self._searches[search]
 
     def spans_between(self, neighbours: Neighbours) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offsets that lie between pinned intervals: before the first from the archive's beginning on."""
+        """Return the offsets between pinned intervals; before the first, those from the archive's beginning on."""
         after = neighbours.after
         if after is None:
             begins = self._continuation(neighbours.before)
@@ -70,16 +70,16 @@ class SourceLog:
         spans = {}
         for each in after.ranges:
             tp = each.topic_partition
-            # Of a topic that was deleted since, nothing is left to pin: adopting its successor pinned the rest.
+            # A topic that was deleted since has nothing left to pin: adopting its successor pinned the rest.
             is_open = after.topic_ids[tp.topic] == self.topic_ids.get(tp.topic) and tp in self.bounds
             begin = min(begins.get(tp, 0), each.from_offset) if is_open else each.from_offset
             spans[tp] = (begin, each.from_offset)
         return spans
 
     def _continuation(self, before: PinnedInterval | None) -> dict[TopicPartition, int]:
-        """Return where what follows an interval begins: at its end, in another incarnation at its own beginning.
+        """Return where the offsets after an interval begin: at its end, in a new incarnation at that one's beginning.
 
-        A topic partition that the interval lacks while it has the topic was added since, and begins at 0.
+        A topic partition that the interval lacks although it has the topic was added since, and begins at 0.
         """
         known = before.topic_ids if before else {}
         continued = {topic for topic, topic_id in known.items() if self.topic_ids.get(topic) == topic_id}
@@ -129,16 +129,16 @@ def read_log(pipeline: Pipeline) -> SourceLog:
 
 
 def asked_interval(pipeline: Pipeline, from_time: datetime, to_time: datetime) -> Interval:
-    """Return the interval that somebody asks for by its two times: one of the schedule that has passed.
+    """Return the interval between two times that somebody asks for: one of the schedule that has passed.
 
-    Where the schedule was another before, those that are pinned are taken as they are, and so is what lies between
-    them and the schedule's first boundary. Raises UsageError for any other.
+    If the schedule was changed, intervals pinned before are taken as they are, and so is the time between them and the
+    schedule's first boundary. Raises UsageError for any other.
     """
     now = datetime.now(UTC)
     try:
         return pipeline.schedule.interval(from_time, to_time, now=now)
     except UsageError:
-        # Only a wrong answer needs the ledger; without it, that one stays.
+        # Only a refusal needs the ledger; without the ledger it stays a refusal.
         with suppress(ServiceUnreachable):
             if from_time < to_time <= now and _is_of_another_schedule(pipeline, Interval(from_time, to_time)):
                 return Interval(from_time, to_time)

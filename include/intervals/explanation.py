@@ -22,7 +22,7 @@ from include.times import format_time
 def explain(table: str, partition: str) -> dict[str, Any]:
     """Return revision, files, interval, ranges with the fate of every offset, verdict, who ran it, earlier revisions.
 
-    Of each file: what was noted when it was built, what its footer says `now`, and what `differs`.
+    For each file: what was noted when it was built, what its footer has `now`, and what `differs`.
 
     Raises UsageError for an unknown table, or a partition that is not registered.
     """
@@ -104,7 +104,7 @@ def _time(moment: datetime | None) -> str | None:
 
 
 def _catalog(built: BuiltRevision) -> dict[str, Any]:
-    """Return where the catalog points at this moment, and whether that is the ledger's registered revision."""
+    """Return where the catalog points now, and whether that is the ledger's registered revision."""
     entry = catalog.partitions([built.table]).get((built.table, built.partition))
     return {
         "location": entry.location if entry else None,
@@ -114,7 +114,7 @@ def _catalog(built: BuiltRevision) -> dict[str, Any]:
 
 
 def _files(built: BuiltRevision) -> list[dict[str, Any]]:
-    """Return the revision's files as noted when built, beside what their footers say now, and what differs."""
+    """Return the revision's files as noted when built, beside what their footers have now, and what differs."""
     files = []
     for name, noted in sorted(built.files.items()):
         now = _footer(f"{built.location}/{name}")
@@ -124,9 +124,9 @@ def _files(built: BuiltRevision) -> list[dict[str, Any]]:
 
 
 def _footer(location: str) -> dict[str, Any]:
-    """Return what a file's footer says: bytes, rows and offset bounds; nothing when it is missing or damaged.
+    """Return what a file's footer has: bytes, rows and offset bounds; nothing when it is missing or damaged.
 
-    Files of other formats than Parquet have no such footer: their hash tells whether they are as noted.
+    Files of other formats than Parquet have no such footer: their hash shows whether they are as noted.
     """
     try:
         if format_of(location) != "parquet":

@@ -1,4 +1,4 @@
-"""Which missing intervals are built next: oldest first, and pinned ones before time that nobody has pinned."""
+"""Which missing intervals are built next: oldest first, and pinned ones before time that was never pinned."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from include.times import Interval
 def missing_in_order(pipeline: Pipeline) -> Iterator[Interval]:
     """Yield the intervals that were never built, in the order in which they are to be built.
 
-    Of a gap between pinned intervals, and of the time before the first, those from its first record on: before it
-    lie perhaps years without any. Raises what `read_log` raises, once it comes to such a gap.
+    In a gap between pinned intervals, and in the time before the first, they begin with the first record: before it
+    may lie years without any. Raises what `read_log` raises, once it comes to such a gap.
     """
     missing = missing_intervals(pipeline.name)
     for each in missing:

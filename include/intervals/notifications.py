@@ -1,10 +1,10 @@
 """Notifications to the operators: rows that a report lists and the interval before did not.
 
 The build records what each listing holds; announcing an interval that passed sends what is new in it and marks it as
-sent. A crash between the two sends a notification again: its `id` tells that it is the same one.
+sent. A crash between the two sends a notification again: its `id` shows that it is the same one.
 
-Of a watched report the archive query notes with each micro-batch what goes down and what is up again. The stream's
-driver tells it within a second of the commit; what a driver left untold, the next one or an interval tells.
+For a watched report the archive query notes with each micro-batch what goes down and what is up again. The stream's
+driver sends it within a second of the commit; what a driver left unsent, the next one or an interval sends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from include.pipelines.spec import Listing, Pipeline
 from include.times import format_time
 
 MOST = 10_000
-"""Rows of a listing that are recorded; nobody reads more notifications than that."""
+"""How many rows of a listing are recorded; nobody reads more notifications than that."""
 
 
 def note_listed(pinned: PinnedInterval, listing: Listing, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -36,11 +36,11 @@ def note_listed(pinned: PinnedInterval, listing: Listing, rows: Iterable[Mapping
 def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
     """Send what is newly listed in the interval, once, and return how many were sent. Raises ServiceUnreachable.
 
-    Of watched reports the stream notifies; what it found and could not tell any more is told here.
+    The stream notifies about watched reports; what it found but could no longer send is sent here.
     """
     reports = [report for report in pipeline.reports if isinstance(report, Listing) and report.notify]
     listed = sum(_notify(pipeline, pinned, report) for report in reports if not report.up)
-    return listed + tell_outages(pipeline)
+    return listed + send_outages(pipeline)
 
 
 def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int:
@@ -63,15 +63,15 @@ def _message(pipeline: Pipeline, listing: Listing, interval: str, listed: Listed
     return listed.key.encode(), json.dumps(body, sort_keys=True).encode()
 
 
-def tell_outages(pipeline: Pipeline) -> int:
-    """Send what was not told yet, each once, and return how many messages went out. Raises ServiceUnreachable."""
+def send_outages(pipeline: Pipeline) -> int:
+    """Send the changes not sent yet, each once, and return how many messages went out. Raises ServiceUnreachable."""
     topics = {report.title: report.notify for report in pipeline.watched_reports}
     sent, more = 0, bool(topics)
     while more:
-        with outages.telling(pipeline.name) as untold:
+        with outages.sending_new(pipeline.name) as untold:
             messages: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
             for each in untold:
-                # A report that is declared no more has no topic: nobody waits for it.
+                # A report that is no longer declared has no topic: nobody waits for it.
                 if topic := topics.get(each.change.report):
                     messages[topic].append(_outage_message(pipeline, each))
             for topic, of_topic in messages.items():

@@ -1,8 +1,8 @@
 """Times to offset ranges: resolved once, clamped to the ends seen then, tiling by construction.
 
-An interval lies between two boundaries, and one that an interval beside it has is never resolved again. Where
-many intervals lie between the wanted one and the nearest that is pinned, they are left for later: their offsets,
-bounded by the intervals around them, are theirs until they are asked for.
+An interval lies between two boundaries, and a boundary that a neighbouring interval has is never resolved again. If
+many intervals lie between the wanted one and the nearest pinned one, they are left for later: their offsets, bounded
+by the intervals around them, stay theirs until they are asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from include.times import Interval, format_time, parse_duration
 __all__ = ["NEAR", "check_apart", "check_repin", "pin_gaps", "pin_interval", "rest_of"]
 
 NEAR = 48
-"""How many intervals are pinned on the way to another one, at most: two days of hours."""
+"""How many intervals between the wanted and the nearest pinned one are pinned too, at most: two days of hours."""
 
 
 def pin_interval(
@@ -41,8 +41,8 @@ def pin_interval(
 
     Intervals between it and the nearest pinned ones, or the topic's first record, are pinned too, unless they are
     more than NEAR. Nothing is pinned beyond what the archive holds, which is waited for (`patience`, else the
-    setting `archive_wait`). Tables that are complete until it and no longer, now that it is open, tell so in both
-    catalogs; an error of theirs leaves it pinned, and the next call goes on there.
+    setting `archive_wait`). Now that it is open, tables may be complete only until it: both catalogs are updated. An
+    error of a catalog leaves it pinned, and the next call continues there.
     Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`, another's Iceberg table), MetadataGone,
     ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
     """
@@ -51,7 +51,7 @@ def pin_interval(
         check_apart(pipeline, interval, known)
         if not repin:
             if pins.is_open(known) and table_properties(pipeline.name):
-                # The run that pinned it may have ended before it had told.
+                # The run that pinned it may have ended before it updated the catalogs.
                 follow_ledger(pipeline)
             return known
         check_repin(pipeline, known)
@@ -69,14 +69,14 @@ def pin_interval(
 
 @dataclass(frozen=True)
 class _Pinning:
-    """The pinning of an interval that was never pinned, a transaction for each interval that it writes."""
+    """Pins an interval that was never pinned, with a transaction for each interval that it writes."""
 
     log: SourceLog
     wanted: Interval
     pinned_by: str
 
     def run(self, patience: timedelta) -> PinnedInterval:
-        """Return the pinned interval, after those that lead to it and before those that lead on to the next."""
+        """Pin the intervals before the wanted one, that one, and those up to the next pinned one; return it."""
         neighbours = pins.find_neighbours(self.log.pipeline.name, self.wanted)
         for each in (neighbours.before, neighbours.after):
             if each is not None:
@@ -109,7 +109,7 @@ class _Pinning:
             yield from schedule.between(begin, end)
 
     def _pin(self, step: Interval, first_time: datetime, limits: Offsets) -> PinnedInterval:
-        """Return an interval as it is pinned, by whomever; nothing of it lies beyond the limits."""
+        """Return an interval as this or another process pins it; nothing of it lies beyond the limits."""
         name = self.log.pipeline.name
         while True:
             if (known := pins.find_interval(name, step.from_time)) is not None:
@@ -137,7 +137,7 @@ class _Pinning:
     ) -> tuple[Offsets, Mapping[TopicPartition, Boundary]]:
         """Return where an interval begins and ends between its neighbours.
 
-        Beside a neighbour that is where the neighbour ends or begins, else the boundary of its time.
+        Next to a neighbour it begins or ends where that one ends or begins, else at the boundary of its time.
         """
         spans = self.log.spans_between(neighbours)
         begins: Offsets = {tp: begin for tp, (begin, _) in spans.items()}
@@ -152,14 +152,14 @@ class _Pinning:
 def check_apart(pipeline: Pipeline, wanted: Interval, pinned: PinnedInterval) -> None:
     """Raise UsageError when the wanted interval overlaps a pinned one, and is not that one.
 
-    Its offsets are of the pinned one, which would silently be taken for it.
+    Its offsets belong to the pinned one, which would silently be taken for it.
     """
     theirs = pinned.interval
     if wanted == theirs or wanted.to_time <= theirs.from_time or theirs.to_time <= wanted.from_time:
         return
     begin, end = format_time(theirs.from_time), format_time(theirs.to_time)
     raise UsageError(
-        f"{wanted} overlaps {theirs}, which was pinned when the schedule was another",
+        f"{wanted} overlaps {theirs}, which was pinned under another schedule",
         remedy=f"run that one as it is: --from {begin} --to {end}; ./tidemark doctor names what is missing beside it",
         pipeline=pipeline.name,
     )
@@ -186,7 +186,7 @@ def check_repin(pipeline: Pipeline, known: PinnedInterval) -> None:
 def _pin_again(log: SourceLog, known: PinnedInterval, pinned_by: str, patience: timedelta) -> PinnedInterval:
     """Resolve the ranges of the last pinned interval again.
 
-    They begin where they began and never become shorter: an offset that was delivered stays delivered.
+    Their beginnings stay, and they never become shorter: an offset that was delivered stays delivered.
     """
     begins = {r.topic_partition: r.from_offset for r in known.ranges}
     reached = {r.topic_partition: r.until_offset for r in known.ranges}

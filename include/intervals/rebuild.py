@@ -1,4 +1,4 @@
-"""Builds a registered partition again from its pinned ranges, and compares: recorded, rebuilt, registered."""
+"""Build a registered partition again from its pinned ranges, and compare: recorded, rebuilt, registered."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from include.versions import code_version
 def rebuild(table: str, partition: str, source: Source | str, run: Callable[[SparkSubmission], int]) -> dict[str, Any]:
     """Rebuild the partition's interval, compare, and discard what was built; the catalog is not touched.
 
-    Compared are three: the content hash that the ledger recorded, that of the rows that were built again, and the
-    files that lie at the registered location, byte by byte, with the location that the catalog has. `equal` says
-    that all agree; `notes` what it does not say.
+    Three things are compared: the content hash that the ledger recorded, that of the rebuilt rows, and the files at
+    the registered location, byte by byte, with the location that the catalog has. `equal` means that all agree;
+    `notes` lists what that does not cover.
     Raises UsageError when the partition is not registered, TidemarkError when the build fails.
     """
     registered = revisions.registered(table, partition)
@@ -54,7 +54,7 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
 
 
 def notes(pinned: PinnedInterval, source: Source) -> Iterator[str]:
-    """Yield what a rebuild from this source does not compare: removed landing is read from what was registered."""
+    """Yield what a rebuild from this source does not compare: rows of removed landing come from registered files."""
     removed = removed_ranges(pinned.pipeline, pinned.ranges) if source is Source.ARCHIVE else []
     if not removed:
         return
@@ -76,7 +76,7 @@ def _left_in_kafka(pinned: PinnedInterval) -> str:
 
 
 def differences(comparison: dict[str, Any]) -> list[str]:
-    """Return what a comparison says that differs, in words: files by their names first."""
+    """Return the differences of a comparison in words: files by their names first."""
     said = [f"{each['damage']}: {each['name']}" for each in comparison["differing_files"]]
     if not _same_place(comparison["catalog"], comparison["location"]):
         said.append(f"the catalog points at {comparison['catalog'] or 'nothing'}")
@@ -91,7 +91,7 @@ def _pinned(revision: RegisteredRevision, source: Source | str) -> tuple[PinnedI
 
 
 def _pointed_at(revision: RegisteredRevision) -> str | None:
-    """Where the catalog points for the revision's partition."""
+    """Return where the catalog points for the revision's partition."""
     key = (revision.table, revision.partition)
     entry = catalog.partitions([revision.table]).get(key)
     return entry.location if entry else None
@@ -108,7 +108,7 @@ def _build_again(
     revision: RegisteredRevision,
     damaged: list[DamagedFile],
 ) -> BuiltRevision | None:
-    """Build the interval in an attempt of its own, discard it, and return what it built of the partition."""
+    """Build the interval in an attempt of its own, discard it, and return its revision of the partition."""
     with locks.attempt_under_way(pinned.pipeline, pinned.interval):
         attempt = attempts.begin_attempt(
             pinned, run_by=attempts.REBUILD, code_version=code_version(pinned.pipeline), source=source

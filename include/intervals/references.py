@@ -1,4 +1,4 @@
-"""Content of references: what is used is kept, so that an interval is built again by what it was built by.
+"""Content of references: what is used is kept, so that an interval is built again with the content of its first build.
 
 A reference is a small file that ships with the code, so a newer deployment may have other rows. Each content is kept
 once, in the lake under its SHA-256, when a stream or an interval first uses it; a build notes which it used.
@@ -34,11 +34,11 @@ Contents = Mapping[str, str]
 """SHA-256 of each reference's content, by its name."""
 
 CONTENT = "content of reference "
-"""Begins the name of a fact in a query's fingerprint."""
+"""Prefix of a fact's name in a query's fingerprint."""
 
 
 def keep_references(pipeline: Pipeline) -> dict[str, str]:
-    """Keep what the references' files hold, where it is not kept yet, and return it.
+    """Keep what the references' files hold, unless it is kept already, and return its hashes.
 
     Raises UsageError when a file cannot be read, ServiceUnreachable.
     """
@@ -56,7 +56,7 @@ def _location(pipeline: Pipeline, name: str, digest: str) -> str:
 
 
 def keep_content(pipeline: Pipeline, name: str, lines: Sequence[str]) -> str:
-    """Keep what the source of a reference holds, as the lines of a CSV file, and return its SHA-256. It is noted.
+    """Keep and note what the source of a reference holds, as the lines of a CSV file, and return its SHA-256.
 
     The same rows give the same content in whatever order they were read.
     """
@@ -73,7 +73,7 @@ def keep_content(pipeline: Pipeline, name: str, lines: Sequence[str]) -> str:
 
 
 def as_file(pipeline: Pipeline, name: str, digest: str) -> Reference:
-    """Return a reference that has a source with a file of this machine that holds the kept content.
+    """Return a reference that has a source, with a file of this machine that holds the kept content.
 
     Raises UsageError when that is gone or was altered.
     """
@@ -99,7 +99,7 @@ def taken_contents(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
 
 
 def contents_of_generation(pipeline: str) -> Contents:
-    """Return the SHA-256 of what the views of the current generation began with, of references with a source."""
+    """Return, for references with a source, the SHA-256 of what the current generation's views began with."""
     generation = generations.current(pipeline)
     facts = generation.fingerprints.values() if generation else ()
     begun = {name: digest for noted in facts for name, digest in noted.items() if name.startswith(CONTENT)}
@@ -112,10 +112,10 @@ def contents_of_generation(pipeline: str) -> Contents:
 
 @contextmanager
 def references_of(pipeline: Pipeline, pinned: PinnedInterval, *, anew: bool) -> Iterator[tuple[Pipeline, Contents]]:
-    """Give the pipeline with the references that are in force for an interval, during the block, and their content.
+    """Yield the pipeline with the references that are in force for an interval, and their content.
 
-    In force is what its registered revisions were built by; before there are any, and `anew`, what the files
-    hold now. Raises UsageError when that is not kept any more, or a file cannot be read.
+    In force is what its registered revisions were built with; before there are any, and with `anew`, what the files
+    hold now. Raises UsageError when that is no longer kept, or a file cannot be read.
     """
     now = keep_references(pipeline)
     then = {} if anew else revisions.references_of_registered(pinned.id)
@@ -132,9 +132,9 @@ def _as_kept(pipeline: Pipeline, pinned: PinnedInterval, name: str, digest: str,
     if content is None or hashlib.sha256(content).hexdigest() != digest:
         bounds = [format_time(each) for each in (pinned.interval.from_time, pinned.interval.to_time)]
         raise UsageError(
-            f"{pinned.interval} was built by another content of the reference {name} ({digest[:12]}) than its file has "
-            f"now, and {location} {'is gone' if content is None else 'was altered'}",
-            remedy="restore it, or build the interval by what the references hold now: ./tidemark interval "
+            f"{pinned.interval} was built with another content of the reference {name} ({digest[:12]}) than its file "
+            f"has now, and {location} {'is gone' if content is None else 'was altered'}",
+            remedy="restore it, or build the interval with what the references hold now: ./tidemark interval "
             f"{pipeline.name} --from {bounds[0]} --to {bounds[1]} --new-references",
             pipeline=pipeline.name,
         )

@@ -1,4 +1,4 @@
-"""The rest of a topic that was deleted: archived, in no interval yet, and no time leads to its offsets any more."""
+"""The rest of a topic that was deleted: archived offsets in no interval yet, to which no time leads any more."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from include.times import Interval, utc
 
 
 def rest_of(pipeline: Pipeline, topic: str) -> Rest | None:
-    """Return what is archived of a topic and in no interval yet, as one interval: no more will come of it.
+    """Return a topic's archived offsets that are in no interval yet as one interval: no more records will follow.
 
-    It follows the last pinned interval, or is that of the first archived record. None when nothing is left.
+    It comes after the last pinned interval, or is that of the first archived record. None when nothing is left.
     """
     log = _closed_log(pipeline, topic)
     last = pins.last_interval(pipeline.name)
@@ -35,7 +35,7 @@ def rest_of(pipeline: Pipeline, topic: str) -> Rest | None:
 def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
     """Pin what was left for later between pinned intervals, each gap as the interval before the next pinned one.
 
-    The caller holds the pipeline's lease. Done again, it finds nothing left: each interval is a transaction.
+    The caller holds the pipeline's lease. Each interval is a transaction, so a repetition pins only what is left.
     """
     log = _closed_log(pipeline, topic)
     every = pipeline.schedule.every
@@ -51,7 +51,7 @@ def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
 
 
 def _closed_log(pipeline: Pipeline, topic: str) -> SourceLog:
-    """Return the pipeline's topics as far as they are archived, of others than the closed one nothing."""
+    """Return the archived part of the closed topic as a log; the pipeline's other topics are empty in it."""
     ends = {tp: (0, end if tp.topic == topic else 0) for tp, end in positions(pipeline.name).items()}
     return SourceLog(pipeline, ends, stored_topics(pipeline.name), datetime.now(UTC))
 

@@ -2,7 +2,7 @@
 
     pin → build (Spark) → judge_reconciliation → publish (Spark) → announce
 
-Each step finds in the ledger what the one before left there, so a rerun may begin at any of them.
+Each step finds in the ledger what the previous one left there, so a rerun may begin at any of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from include.crash_points import crash_point
 from include.errors import ApprovalNeeded, ReconciliationFailed, ValidationFailed
 from include.intervals import notifications
 from include.intervals.pinning import pin_interval
-from include.intervals.telling.asking import tell_asked
+from include.intervals.telling.asking import notify_asked
 from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
@@ -48,10 +48,10 @@ def pin(
     repin: bool = False,
     patience: timedelta | None = None,
 ) -> int:
-    """Pin the interval (or reuse its ranges) and begin an attempt; the attempt's id.
+    """Pin the interval (or reuse its ranges), begin an attempt, and return the attempt's id.
 
     Waits for the archive as long as `patience`, else as the settings say. Raises ArchiveBehind, OffsetsLost,
-    ServiceUnreachable, UsageError (also: a `repin` beside an attempt that is under way).
+    ServiceUnreachable, UsageError (also for a `repin` while an attempt is under way).
     """
     declared = load_pipeline(pipeline)
     with locks.no_attempt_under_way(pipeline, interval) if repin else nullcontext():
@@ -63,12 +63,12 @@ def pin(
 
 
 def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
-    """Return where the interval can be read from: of a topic that was deleted since only the archive is left."""
+    """Return where the interval can be read from: for a topic that was deleted since, only the archive is left."""
     return Source.ARCHIVE if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
 
 
 def submit(job: AttemptJob, pipeline: str, attempt: int, mode: DeployMode | None = None) -> SparkSubmission:
-    """The Spark application of a step.
+    """Return the Spark application of a step.
 
     `build_interval` builds the attempt's revisions and reconciles; `publish` validates them and registers
     what passed.
@@ -97,7 +97,7 @@ def _submission(
 
 
 def is_unexplained(attempt: int) -> bool:
-    """Whether the attempt's latest build left something unexplained; it is not published then."""
+    """Return whether the attempt's latest build left something unexplained; then it is not published."""
     build = attempts.load_attempt(attempt).findings.build
     return build is not None and build.reconciliation.unexplained > 0
 
@@ -152,7 +152,7 @@ def judge_validation(attempt: int) -> None:
 def announce(attempt: int) -> Verdict:
     """Write the interval's proof, report and verdict, end the attempt, and notify the operators of what is new.
 
-    One that comes late, after a newer build was announced, ends its attempt: report and verdict stay the newer one's.
+    If a newer build was announced before, only the attempt is ended: report and verdict stay the newer build's.
     """
     crash_point("interval_published")
     spec = attempts.load_attempt(attempt)
@@ -177,7 +177,7 @@ def _announce(spec: AttemptSpec) -> Verdict:
         attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json())
     send_lineage(pipeline, spec.id, verdict)
     if not is_late:
-        tell_asked(spec)
+        notify_asked(spec)
     if verdict.exit_code == 0:
         notifications.notify(pipeline, spec.pinned)
     return verdict

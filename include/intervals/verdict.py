@@ -20,7 +20,7 @@ _NOT_VALIDATED: Mapping[str, Any] = {"success": None, "suite": "", "failed": []}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an interval found; `as_json` is the contract's form."""
+    """What an interval found; `as_json` is its documented form."""
 
     pipeline: str
     interval: Mapping[str, str]
@@ -68,7 +68,7 @@ class Verdict:
         place = f"{self.pipeline} {self.interval.get('from')} to {self.interval.get('to')}"
         if self.exit_code == ReconciliationFailed.exit_code:
             unexplained = self.reconciliation.get("unexplained", 0)
-            return f"{place}: nothing is registered, for {unexplained} differences are unexplained; read {self.report}"
+            return f"{place}: nothing is registered: {unexplained} differences are unexplained; read {self.report}"
         if self.exit_code:
             validation = self.findings.validation
             missed = "it was not validated"
@@ -92,7 +92,7 @@ class Verdict:
     def exit_code(self) -> int:
         """0 registered (or nothing to register), 3 unexplained differences, 2 validation failed or did not run.
 
-        Nothing is a success that no checkpoint passed.
+        Without a passed checkpoint nothing is a success.
         """
         if self.findings.build is not None and self.findings.build.reconciliation.unexplained:
             return ReconciliationFailed.exit_code
@@ -102,19 +102,19 @@ class Verdict:
 
     @property
     def records(self) -> dict[str, int]:
-        """The contract's `records`; empty before a build."""
+        """The verdict's `records`; empty before a build."""
         return dict(self.findings.as_json().get("records", {}))
 
     @property
     def reconciliation(self) -> dict[str, int]:
-        """The contract's `reconciliation`; empty before a build."""
+        """The verdict's `reconciliation`; empty before a build."""
         return dict(self.findings.as_json().get("reconciliation", {}))
 
 
 def assemble_verdict(spec: AttemptSpec, registered: Sequence[BuiltRevision]) -> Verdict:
     """Return the verdict of an attempt from what its latest build and its publication found.
 
-    What is registered of the interval is listed when the attempt passed. The ranges are those that were built, also
+    The interval's registered revisions are listed when the attempt passed. The ranges are those that were built, even
     when the interval was pinned again since.
     """
     pinned, validation, build = spec.pinned, spec.findings.validation, spec.findings.build

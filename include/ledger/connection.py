@@ -1,7 +1,7 @@
-"""The connection to the ledger by the database's own driver, as all of Tidemark's connections to it are made.
+"""The connection to the ledger by the database's own driver, with the options of all of Tidemark's connections to it.
 
-Commands that only read ask here in plain SQL: importing SQLAlchemy takes longer than their answers. What reads and
-writes, and whatever runs for longer than a command, goes through `include.ledger.database`.
+Commands that only read use plain SQL here: importing SQLAlchemy takes longer than their queries. Code that writes, or
+runs for longer than a command, goes through `include.ledger.database`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ STATEMENT_SECONDS = 300
 """How long a statement may take."""
 
 IDLE_SECONDS = 120
-"""How long a transaction may be open without a statement; it is ended then, and its locks are free."""
+"""How long a transaction may be open without a statement; then it is ended, and its locks are free."""
 
 SILENT_SECONDS = 30
-"""How long the other side of a connection may be silent although it is asked: then its host has vanished."""
+"""How long the other side of a connection may leave probes unanswered; then its host counts as vanished."""
 
 
 def driver_options() -> dict[str, Any]:
-    """Return what every connection is opened with; see the constants above."""
+    """Return the options that every connection is opened with; see the constants above."""
     return {"connect_timeout": 10, "options": _server_options(), **_client_options()}
 
 
 def _server_options() -> str:
-    """Return what PostgreSQL applies to a connection; by the timeouts no process and no host blocks others for long."""
+    """Return the options that PostgreSQL applies; by their timeouts no process or host blocks others for long."""
     silent = SILENT_SECONDS * 1000
     options = {
         "timezone": "UTC",
@@ -51,14 +51,14 @@ def _server_options() -> str:
         "tcp_keepalives_interval": f"{SILENT_SECONDS // 6}s",
         "tcp_keepalives_count": "4",
         "tcp_user_timeout": f"{silent}ms",
-        # Also a statement that waits for a lock ends when its client is gone.
+        # A statement that waits for a lock also ends when its client is gone.
         "client_connection_check_interval": f"{SILENT_SECONDS // 3}s",
     }
     return " ".join(f"-c {name}={value}" for name, value in options.items())
 
 
 def _client_options() -> dict[str, int]:
-    """Return the same for this side of the connection (libpq): a server that has vanished is noticed as soon."""
+    """Return the options of this side of the connection (libpq): a vanished server is noticed as soon."""
     return {
         "keepalives": 1,
         "keepalives_idle": SILENT_SECONDS // 3,
@@ -74,10 +74,10 @@ _ASKED: ContextVar[cursor | None] = ContextVar("_ASKED", default=None)
 
 @contextmanager
 def reading() -> Iterator[cursor]:
-    """Ask the ledger in one transaction that writes nothing; all its statements see one snapshot.
+    """Query the ledger in one transaction that writes nothing; all its statements see one snapshot.
 
-    Within such a block, another one asks in the same transaction: what a command asks of several functions costs one
-    connection, and agrees.
+    A block within such a block uses the same transaction: a command that calls several functions needs one
+    connection, and their answers agree.
 
     Raise ServiceUnreachable when PostgreSQL does not answer or goes away, TidemarkError when the ledger's tables are
     of another version of the code.
@@ -98,7 +98,7 @@ def reading() -> Iterator[cursor]:
 
 @contextmanager
 def asking_by(asked: cursor) -> Iterator[None]:
-    """Let `reading` ask by this cursor during the block, in whatever transaction it is."""
+    """Let `reading` use this cursor during the block, in whatever transaction it is."""
     noted = _ASKED.set(asked)
     try:
         yield

@@ -48,7 +48,7 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        # A standby that was not promoted, or a database whose disk ran full, answers and takes no writes.
+        # A standby that was not promoted, or a database whose disk ran full, answers but takes no writes.
         is_away = isinstance(error, OperationalError) or isinstance(error.orig, ReadOnlySqlTransaction)
         if is_away or error.connection_invalidated:
             raise unreachable(error) from error
@@ -74,7 +74,7 @@ def clock() -> datetime:
 
 
 def migrate() -> None:
-    """Bring the ledger's tables to this code's version; do nothing when they are."""
+    """Bring the ledger's tables to this code's version; do nothing when they have it."""
     with _named_errors(), engine().begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")

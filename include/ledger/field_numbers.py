@@ -18,10 +18,10 @@ def numbers(table: str) -> dict[str, int]:
 
 
 def give(table: str, paths: Sequence[str], known: Mapping[str, int], last: int = 0) -> dict[str, int]:
-    """Give numbers to the paths that have none, and return all of the table's.
+    """Give numbers to the paths that have none, and return all numbers of the table.
 
-    Of `known`, numbers by path that are in use elsewhere, those that are free are taken over; others are larger than
-    all of them, and than `last`.
+    `known` are numbers by path that are in use elsewhere: a path takes its number over if that is free. Other numbers
+    are larger than all of them, and than `last`.
     """
     with session() as ledger:
         lock(ledger, f"field numbers {table}")

@@ -43,7 +43,7 @@ class HeldLock:
 def held_lock(
     name: str, patience: timedelta = AT_ONCE, *, is_shared: bool = False, waiting_for: str = ""
 ) -> Iterator[HeldLock | None]:
-    """Hold the lock of that name during the block; shared ones exclude only those that are not.
+    """Hold the lock of that name during the block; shared locks exclude only those that are not shared.
 
     Yields None when the lock did not become free within `patience`. `waiting_for` is logged before the wait.
     Raises ServiceUnreachable.
@@ -65,7 +65,7 @@ def _connection() -> Iterator[Connection]:
             try:
                 yield connection
             except BaseException:
-                # Ended with whatever it holds, and not given back to the pool.
+                # Closed with whatever it holds, and not returned to the pool.
                 connection.invalidate()
                 raise
     except OperationalError as error:

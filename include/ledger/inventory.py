@@ -65,7 +65,7 @@ def states_at(table: str, locations: Iterable[str]) -> dict[str, RevisionState]:
 def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[KnownRevision]:
     """Return revisions that were retired, or built and never registered, before a time; oldest first.
 
-    The files of an interval's latest build stay as long as a person is asked about it.
+    The files of an interval's latest build stay as long as a person has to decide about it.
     """
     wanted = (
         select(Revision, IntervalRow)
@@ -120,7 +120,7 @@ def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
 
 
 def intervals_without_revisions(pipeline: str, table: str) -> list[Interval]:
-    """Return intervals said to be registered, with archived records, without a registered revision of the table."""
+    """Return intervals in state registered, with archived records but no registered revision of the table."""
     revisions = select(Revision.interval_id).where(
         Revision.state == RevisionState.REGISTERED,
         Revision.table_name == table,

@@ -157,7 +157,7 @@ def fates_of(row: IntervalRange) -> RangeFates:
 
 
 def verdict_of_run(run_by: str) -> dict[str, Any]:
-    """Return the verdict of the interval that was last run by somebody, e.g. `airflow <run id>`; empty before it."""
+    """Return the verdict of the interval that `run_by` ran last, e.g. `airflow <run id>`; empty without a run."""
     wanted = (
         select(IntervalRow.verdict)
         .join(Attempt, Attempt.interval_id == IntervalRow.id)

@@ -1,4 +1,4 @@
-"""Rows that reports with notifications list per interval, and which of them the operators were told of."""
+"""Rows that reports with notifications list per interval, and which of them operators were notified of."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ _NAMES = {
 
 
 OFFSETS = 10**19
-"""More than Kafka has offsets: so far apart lie the spans of a topic's partitions."""
+"""More offsets than Kafka has: the distance between the spans of a topic's partitions."""
 
 SPAN = (
     f"numrange(topic_partition * {OFFSETS}::numeric + from_offset, topic_partition * {OFFSETS}::numeric + until_offset)"
 )
-"""A range of offsets where no other topic partition of the topic has one: partitions fill up side by side, and an index
-over offsets alone would find the same offsets of all of them."""
+"""A range that differs between the topic partitions of a topic: partitions fill up side by side, and an index over
+offsets alone would find the same offsets in all of them."""
 
 
 class Base(DeclarativeBase):
@@ -147,7 +147,7 @@ class ViewKeys(Base):
 
 
 class ProgressRow(Base):
-    """What Spark told of a query at one moment."""
+    """What Spark reported about a query at one moment."""
 
     __tablename__ = "query_progress"
     __table_args__ = (
@@ -176,7 +176,7 @@ class MicroBatchRange(Base):
     __tablename__ = "micro_batch_ranges"
     __table_args__ = (
         Index("ix_micro_batch_ranges_offsets", "topic", "topic_partition", "until_offset"),
-        # What overlaps a range is found without walking through all that came after it.
+        # Finds what overlaps a range without a scan of all that came after it.
         Index("ix_micro_batch_ranges_span", text(SPAN), postgresql_using="gist"),
         {"comment": "Offset ranges of committed micro-batches, with the fate of every offset"},
     )
@@ -319,7 +319,7 @@ class Attempt(Base):
 
 
 class Build(Base):
-    """What an attempt built at one go, and whether it was published."""
+    """What an attempt built in one go, and whether it was published."""
 
     __tablename__ = "builds"
     __table_args__ = (
@@ -435,7 +435,7 @@ class ListedRow(Base):
 
 
 class OutageRow(Base):
-    """Something that a watched report's rows found down, until they find it up."""
+    """Something that is down by a watched report's rows, until they find it up."""
 
     __tablename__ = "outages"
     __table_args__ = (
@@ -824,7 +824,7 @@ class Approval(Base):
 
 
 class AlertRow(Base):
-    """Something that the operators were told of."""
+    """Something that the operators were notified of."""
 
     __tablename__ = "alerts"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Proofs of registered intervals in the ledger: what each says, which were written, and the order of their chain."""
+"""Proofs of registered intervals in the ledger: what each states, which were written, and the order of their chain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that the proof of a published build says."""
+    """All that the proof of a published build states."""
 
     build: int
     attempt: int
@@ -47,7 +47,7 @@ class Evidence:
     pinned: PinnedInterval
     findings: Findings
     registered: tuple[Registered, ...]
-    """What is registered of the interval, by table and partition; a rerun may have left some of it as it was."""
+    """The interval's registered revisions, by table and partition; a rerun may have left some of them unchanged."""
 
 
 @dataclass
@@ -55,13 +55,13 @@ class Chain:
     """The ends of a pipeline's chains while one proof is added to them."""
 
     heads: Mapping[str, Proof | None]
-    """The last proof of each table; None: there is none yet."""
+    """The last proof of each table; None when there is none yet."""
     written: Proof | None = None
-    """The proof that the build has already, or has got by `append`."""
+    """The proof that the build already has, or that `append` gave it."""
     signed_by: str | None = field(default=None)
 
     def append(self, proof: Proof, signed_by: str | None) -> None:
-        """Add the proof at the end; in force when the block that yielded this chain ends."""
+        """Add the proof at the end; it is stored when the block that yielded this chain ends."""
         self.written, self.signed_by = proof, signed_by
 
 
@@ -133,18 +133,18 @@ def replacing(pipeline: str) -> Iterator[Replacing]:
 
 
 def build_to_prove(interval_id: int) -> int | None:
-    """Return the build that made what is registered of an interval as it is; None when none was published.
+    """Return the build that made an interval's registered revisions; None when none was published.
 
     A rerun that changed nothing needs no proof of its own.
     """
     with session() as ledger:
-        return ledger.scalar(_made_it().where(Build.interval_id == interval_id))
+        return ledger.scalar(_producing_builds().where(Build.interval_id == interval_id))
 
 
 def builds_to_prove(pipeline: str) -> dict[int, int]:
-    """Return the same of every registered interval of a pipeline, by interval."""
+    """Return `build_to_prove` of every registered interval of a pipeline, by interval."""
     wanted = (
-        _made_it()
+        _producing_builds()
         .add_columns(Build.interval_id)
         .join(IntervalRow, IntervalRow.id == Build.interval_id)
         .where(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.REGISTERED)
@@ -155,9 +155,9 @@ def builds_to_prove(pipeline: str) -> dict[int, int]:
 
 
 def unproved(pipeline: str, limit: int | None = None) -> list[int]:
-    """Return the builds that made what is registered of intervals and have no proof yet, in order."""
+    """Return the builds that made registered revisions and have no proof yet, in order."""
     made_it = (
-        _made_it()
+        _producing_builds()
         .join(IntervalRow, IntervalRow.id == Build.interval_id)
         .where(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.REGISTERED)
         .group_by(Build.interval_id)
@@ -169,10 +169,10 @@ def unproved(pipeline: str, limit: int | None = None) -> list[int]:
         return list(ledger.scalars(wanted))
 
 
-def _made_it() -> Select[int | None]:
-    """The last build that pointed the catalog elsewhere; of an interval without a row, the first that passed.
+def _producing_builds() -> Select[int | None]:
+    """Select the last build that changed the catalog; for an interval without rows, the first that passed.
 
-    Of an interval that was pinned again, those since: what was built before tells nothing of its ranges.
+    Builds from before an interval was pinned again do not count: they had other ranges.
     """
     pinned_again = select(Repin.id).where(Repin.interval_id == Build.interval_id, Repin.repinned_at > Build.noted_at)
     changed = [func.jsonb_array_length(Build.changes[part]) > 0 for part in ("points", "drops")]
@@ -183,7 +183,7 @@ def _made_it() -> Select[int | None]:
 
 
 def evidence_of(build: int) -> Evidence:
-    """Return what the proof of a published build says."""
+    """Return what the proof of a published build states."""
     with session() as ledger:
         row = ledger.get_one(Build, build)
         attempt = ledger.get_one(Attempt, row.attempt_id)

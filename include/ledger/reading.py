@@ -1,4 +1,4 @@
-"""Queries that people ask of the ledger themselves, in read-only transactions."""
+"""Queries that people run on the ledger themselves, in read-only transactions."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ class Version:
 
 @contextmanager
 def noting(pipeline: str, name: str, sha256: str, rows: int, source: str) -> Iterator[None]:
-    """Note a content as the newest one of a reference once the block, which keeps it, is through.
+    """Note a content as the newest one of a reference once the block, which stores it, has succeeded.
 
-    What is the newest one already is not noted again. Of a pipeline, one process at a time is in the block.
+    A content that is already the newest is not noted again. One process per pipeline is in the block at a time.
     """
     with session() as ledger:
         lock(ledger, f"references {pipeline}")

@@ -25,7 +25,7 @@ class IntervalCount:
 
 
 def interval_counts() -> list[IntervalCount]:
-    """Return how many intervals of each pipeline are in which state."""
+    """Return how many intervals of each pipeline are in each state."""
     wanted = (
         select(IntervalRow.pipeline, IntervalRow.state, func.count(), func.max(IntervalRow.to_time))
         .group_by(IntervalRow.pipeline, IntervalRow.state)
@@ -36,7 +36,7 @@ def interval_counts() -> list[IntervalCount]:
 
 
 def note_keys(pipeline: str, view: str, keys: int, version: int) -> None:
-    """Note how many keys a view without a window has after a micro-batch; an older one changes nothing."""
+    """Note how many keys a view without a window has after a micro-batch; an older version changes nothing."""
     values = {"pipeline": pipeline, "view": view, "keys": keys, "version": version}
     statement = insert(ViewKeys).values(**values)
     newer = statement.on_conflict_do_update(

@@ -17,7 +17,7 @@ from include.spark.submission import submission
 def replay(pipeline: Pipeline, selection: Selection, *, by: str) -> tuple[int, dict[str, int]]:
     """Replay a selection by a Spark application of its own; return its exit code and, with 0, the counts.
 
-    None is started when nothing is left to try. Raises UsageError when a named record is not in quarantine.
+    No application starts when nothing is left to try. Raises UsageError when a named record is not in quarantine.
     """
     decided = ledger_quarantine.decisions(pipeline.name)
     chosen = select(pipeline.name, selection)

@@ -16,14 +16,14 @@ from include.pipelines.spec import Pipeline
 from include.times import format_time
 
 _AT_ONCE = 10
-"""Micro-batches whose files are asked for at once."""
+"""How many micro-batches' files are queried at once."""
 
 _SHOWN = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "reason", "detail"]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which quarantined records are meant; what is not given does not restrict."""
+    """Which quarantined records are meant; an unset field does not restrict."""
 
     topic: str | None = None
     partition: int | None = None
@@ -34,7 +34,7 @@ class Selection:
     def of(
         cls, pipeline: Pipeline, topic: str | None, partition: int | None, offset: int | None, reason: str | None
     ) -> Selection:
-        """A selection of a pipeline; the topic may be left out where there is only one.
+        """Return a selection of a pipeline; the topic may be left out if there is only one.
 
         Raises UsageError when an offset is named without its topic partition.
         """
@@ -80,7 +80,7 @@ class Quarantined:
 def select(pipeline: str, selection: Selection) -> list[Quarantined]:
     """Return the records of a selection, whatever became of them.
 
-    Raises UsageError when it names one that is not there.
+    Raises UsageError when it names a record that is not in quarantine.
     """
     selected = [
         Quarantined(record_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
@@ -145,14 +145,15 @@ def latest_records(
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Return the latest quarantined records with the keys of `records`, and the micro-batch to go on from.
 
-    `until`: those of micro-batches up to this one. At most `files` of them are read at once; None: there are no more.
+    `until`: those of micro-batches up to this one. At most `files` files are read at once. The micro-batch is None when
+    there are no more records.
     """
     batches = ledger_quarantine.latest_batches(pipeline, until, files + 1)
     chosen: list[tuple[dict[str, Any], RecordKey]] = []
     seen: set[RecordKey] = set()
     for begin in range(0, min(len(batches), files), _AT_ONCE):
         at_once = batches[begin : min(begin + _AT_ONCE, files)]
-        # A compacted file holds other micro-batches, too; those come again with their own.
+        # A compacted file holds other micro-batches too; these are read again in their turn.
         for file in reversed(ledger_quarantine.files(pipeline, batches=at_once)):
             for row in _read(pipeline, file, _SHOWN):
                 key = record_key(row, file)
@@ -254,7 +255,7 @@ def check_there(pipeline: str, selection: Selection) -> None:
 
 
 def discard(pipeline: str, selection: Selection, *, reason: str, by: str) -> dict[str, int]:
-    """Record that records of the quarantine are given up, and why.
+    """Record that records of the quarantine are discarded, and why.
 
     Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded
     before is left as it is. Returns counts; raises UsageError when a named record is not in quarantine.

@@ -1,8 +1,8 @@
 """The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
 
 `python -m include.spark.jars [spark]` fetches them, or those of one configuration; the launcher calls it at set-up.
-What only some need (the schema registry, YARN, the connector of a lake in an S3-compatible store) is fetched when it
-is first used.
+Jars that only some need (the schema registry, YARN, the connector of a lake in an S3-compatible store) are fetched
+when they are first used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONTENTS: dict[Conf, str] = {
     "s3": "Spark's connector to S3-compatible stores, 12 MB",
     "yarn": "Hadoop's resource manager and node manager, 90 MB, some minutes",
 }
-"""What the jars of a configuration are; fetched in this order."""
+"""What the jars of each configuration are; they are fetched in this order."""
 
 _TRIES = 4
 
@@ -114,7 +114,7 @@ def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> No
 
 
 def registry_application(progress: Callable[[str], None]) -> Path:
-    """Return the folder of the schema registry, fetched and unpacked if need be; raises as `ensure_jars`."""
+    """Return the folder of the schema registry, fetched and unpacked if needed; raises like `ensure_jars`."""
     (packed,) = (name for name in checksums() if name.startswith("registry/"))
     unpacked = (folder() / packed).with_name("application")
     with _fetching_alone():
@@ -131,7 +131,7 @@ def registry_application(progress: Callable[[str], None]) -> Path:
 
 
 def ensure_fetched(conf: Literal["s3", "yarn"], progress: Callable[[str], None]) -> None:
-    """Fetch the jars of a configuration that only some need, once; raises as `ensure_jars`."""
+    """Fetch the jars of a configuration that only some need, once; raises like `ensure_jars`."""
     if (folder() / conf).exists():
         return
     with _fetching_alone():
@@ -142,7 +142,7 @@ def ensure_fetched(conf: Literal["s3", "yarn"], progress: Callable[[str], None])
 
 @contextmanager
 def _fetching_alone() -> Iterator[None]:
-    """Let one process fetch; others that need the same at once find it fetched."""
+    """Let one process fetch at a time; others that wait find the jars fetched."""
     folder().parent.mkdir(parents=True, exist_ok=True)
     with fasteners.InterProcessLock(folder().parent / "fetch.lock"):
         yield
@@ -175,7 +175,7 @@ def _fetch(conf: str) -> None:
 
 
 def _run_patiently(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run Ivy until it has fetched all: a mirror that has to get a large file itself answers late, or not at once."""
+    """Run Ivy until it has fetched everything: a mirror that must get a large file itself answers late."""
     from tenacity import retry, retry_if_result, stop_after_attempt, wait_exponential
 
     tries = retry(
@@ -191,7 +191,7 @@ def _run_patiently(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _reason(result: subprocess.CompletedProcess[str]) -> str:
-    """Return what Ivy says of its first failure."""
+    """Return what Ivy reports about its first failure."""
     lines = [line.strip() for line in (*result.stdout.splitlines(), *result.stderr.splitlines())]
     told = [line for line in lines if "FAILED" in line or "rror" in line or "xception" in line]
     return one_line(told[0])[:200] if told else f"Ivy ended with {result.returncode}"

@@ -1,6 +1,6 @@
 """Applications on Kubernetes: Spark's options, and a driver's pod as a command follows it.
 
-The API server is asked as the pod's service account, or through `kubectl proxy`, which needs none.
+Requests go to the API server as the pod's service account, or through `kubectl proxy`, which needs none.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CONTAINER = "spark-kubernetes-driver"
 """The driver's container in its pod."""
 
 DRIVER_ACCOUNT, EXECUTOR_ACCOUNT = "tidemark-driver", "tidemark-executor"
-"""Service accounts: a driver may make executors, an executor nothing."""
+"""Service accounts: a driver may create executors, an executor may do nothing."""
 
 _BESIDE_THE_HEAP = "1g"
-"""Of a driver: classes, compiled code and its Python. By default Spark adds 40 %, and the pod would be killed."""
+"""A driver's memory for classes, compiled code and Python. Spark's default of 40 % would get the pod killed."""
 
 _SUBMITTED = re.compile(r"submission ID (?P<namespace>[a-z0-9-]+):(?P<pod>[a-z0-9.-]+)")
 _SIGNAL = 128
@@ -70,13 +70,13 @@ def options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
 
 
 def mode_options(current: Settings, mode: Literal["client", "cluster"]) -> dict[str, str]:
-    """Return what a driver in a pod of its own needs, or one that shares the pod of its command."""
+    """Return the options of a driver in a pod of its own, or of one that shares the pod of its command."""
     if mode == "cluster":
         return {
             "spark.kubernetes.driver.podTemplateFile": str(current.pod_templates / "driver.yaml"),
             "spark.kubernetes.authenticate.driver.serviceAccountName": DRIVER_ACCOUNT,
             "spark.driver.memoryOverhead": _BESIDE_THE_HEAP,
-            # The pod is followed by its name: whoever submitted it need not live as long.
+            # The pod is followed by its name: the process that submitted it need not live as long.
             "spark.kubernetes.submission.waitAppCompletion": "false",
         }
     # Executors belong to the driver's pod, and are removed with it.
@@ -91,14 +91,14 @@ class DriverPod:
     id: str
     phase: str
     waits_for: str
-    """Why it does not run yet, e.g. that its image is not there; empty for one that runs."""
+    """Why it does not run yet, e.g. because its image is missing; empty once it runs."""
     exit_code: int | None
     reason: str
     """Why its container ended."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether no part of it runs any more."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
@@ -108,7 +108,7 @@ class DriverPod:
 
     @property
     def own_exit_code(self) -> int | None:
-        """The driver's exit code where it ended by itself; None for one that runs, was killed or evicted."""
+        """The driver's exit code if it ended by itself; None if it runs, was killed or evicted."""
         if not self.has_ended or self.exit_code is None or self.exit_code >= _SIGNAL:
             return None
         # A pod that was evicted has failed, whatever its container says.
@@ -122,7 +122,7 @@ class DriverPod:
 
 
 def driver_pod(application: str, pod: Mapping[str, Any]) -> DriverPod:
-    """Return what the API server's answer says of a driver."""
+    """Return the driver that the API server's answer describes."""
     status: Mapping[str, Any] = pod.get("status") or {}
     containers = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
     waiting = [state for each in containers if (state := each.get("state", {}).get("waiting"))]
@@ -148,7 +148,7 @@ def _told(state: Mapping[str, Any]) -> str:
 
 
 class Kubernetes:
-    """Kubernetes, as a command follows one driver's pod on it."""
+    """Kubernetes, for a command that follows one driver's pod."""
 
     forgets = "its pod was deleted"
     """Why a driver would be unknown."""
@@ -166,7 +166,7 @@ class Kubernetes:
             lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
             raise TidemarkError(
                 f"spark-submit handed nothing over to Kubernetes: {lines[0][:300] if lines else 'it named no pod'}",
-                remedy="run it in a pod of tidemark-submit; kubectl auth can-i create pods tells what it may do",
+                remedy="run it in a pod of tidemark-submit; kubectl auth can-i create pods shows what it may do",
             )
         return f"{match['namespace']}:{match['pod']}"
 
@@ -185,7 +185,7 @@ class Kubernetes:
         lines = []
         for line in self._log(application, timestamps="true", **since):
             time, _, text = line.partition(" ")
-            # The API server knows whole seconds only, and names the same line again.
+            # The API server knows whole seconds only, and returns the same line again.
             if time > self._last:
                 self._last = time
                 lines.append(text)
@@ -199,7 +199,7 @@ class Kubernetes:
         try:
             answer = self._ask("GET", application.id, "/log", container=CONTAINER, **parameters)
         except ServiceUnreachable:
-            # Of a container that has not started there is none, nor while its node does not answer.
+            # There is no log before the container has started, or while its node does not answer.
             return []
         return [] if answer is None else answer.content.decode(errors="replace").splitlines()
 

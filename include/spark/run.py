@@ -32,7 +32,7 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
         job.command(),
         env={**os.environ, **job.env},
         stdin=subprocess.DEVNULL,
-        # spark-submit sends what the driver says, errors included, to its standard output.
+        # spark-submit sends the driver's output, errors included, to its standard output.
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -43,7 +43,7 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
 
 
 def _pass_on(process: subprocess.Popen[str], lines: DriverLines) -> None:
-    """Write to standard error what passes; the rest is held back in `lines`."""
+    """Write the lines that pass to standard error; `lines` holds back the rest."""
     assert process.stdout is not None
     for line in process.stdout:
         if lines.passes(line):
@@ -76,7 +76,7 @@ def _show(lines: Iterable[str]) -> None:
 
 
 def run_attached(job: SparkSubmission) -> int:
-    """Run a driver that talks with the terminal and return its exit code. Ctrl-C goes to the driver alone."""
+    """Run a driver that uses the terminal and return its exit code. Ctrl-C goes to the driver alone."""
     command, environment = job.attached()
     process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=_die_with_parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,14 +101,14 @@ class _StopOnSignal:
 
     def code(self, code: int) -> int:
         """Return the exit code of a driver that ended with `code`."""
-        # One that was still starting when asked has nothing to finish: ended by the signal is stopped.
+        # A driver that was still starting has nothing to finish: if the signal ended it, it stopped as asked.
         return 0 if self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
 
 
 def run_stream_job(job: SparkSubmission, ask_to_stop: Callable[[], bool] = lambda: False) -> int:
     """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after the micro-batch.
 
-    `ask_to_stop` does so where no signal reaches it, on the cluster; false while there is no driver yet.
+    `ask_to_stop` does so on the cluster, where no signal reaches it; it returns False while there is no driver yet.
     """
     if job.mode == "cluster":
         return run_stream_on_cluster(job, ask_to_stop)

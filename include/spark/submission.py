@@ -23,7 +23,7 @@ from include.spark.jars import classpath, ensure_fetched, pyspark_home
 JOBS = REPOSITORY / "spark_jobs"
 
 OWN_SPARK_SUBMIT = Path(sys.executable).parent / "spark-submit"
-"""That of this Python's PySpark."""
+"""The one that this Python's PySpark has."""
 
 SPARK_POOL = "tidemark_spark"
 """Airflow's pool that the drivers of all intervals share."""
@@ -32,22 +32,22 @@ SHUFFLE_PARTITIONS = 2
 """Frozen into a stream's state at its first start, so a constant and not a setting of the machine."""
 
 SHORT = 200_000
-"""Offsets, of all queries of a job together, below which it ends before optimised code pays for its compilation."""
+"""A job with fewer offsets, over all its queries, ends before optimised code pays for its compilation."""
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""Only the first of the JVM's compilers, with the code cache it has with both: alone, it would get 48 MiB."""
+"""Only the JVM's first compiler, with the code cache of both: alone, it would get 48 MiB."""
 
 _HUGE_METHODS = "-XX:-DontCompileHugeMethods"
-"""Compile methods of more than 8,000 bytes, too: what Spark generates for a table of ten columns and their rules may be
-one, and would be interpreted for ever."""
+"""Compile methods of more than 8,000 bytes too: Spark may generate one for a table of ten columns and their rules, and
+it would be interpreted for ever."""
 
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
-"""By default the whole heap is collected when 21 MiB of classes are loaded, and some times more until Spark's are."""
+"""By default the JVM collects the whole heap once 21 MiB of classes are loaded, and again until all of Spark's are."""
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Of a table's log that is being read: its commits are small.
+    # For reading a table's log: its commits are small.
     "spark.databricks.delta.snapshotPartitions": str(SHUFFLE_PARTITIONS),
 }
 """What lets a session read and write Delta tables; their jars must be there when it starts."""
@@ -66,7 +66,7 @@ class SparkSubmission:
     name: str
     conf: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    """Of the driver; where that runs elsewhere, what of it is no secret."""
+    """Environment of the driver; without secrets when that runs elsewhere."""
     mode: DeployMode = "client"
 
     @property
@@ -89,7 +89,7 @@ class SparkSubmission:
     def attached(self) -> tuple[list[str], dict[str, str]]:
         """Return command and environment of a driver that keeps its caller's terminal.
 
-        Here Python starts the JVM: `spark-submit`, where the JVM starts Python, gives the driver no standard input.
+        Here Python starts the JVM: with `spark-submit` the JVM starts Python, and the driver gets no standard input.
         """
         options = [part for key, value in sorted(self.conf.items()) for part in ("--conf", f"{key}={value}")]
         options = ["--master", settings().spark_master, "--name", self.name, *options, "pyspark-shell"]
@@ -113,7 +113,7 @@ def _young_generation(heap: str) -> list[str]:
 
 
 def spark_submit_binary() -> str:
-    """Return the path of the settings' `spark-submit`, else of this Python's PySpark."""
+    """Return the path of the settings' `spark-submit`, else of the one that this Python's PySpark has."""
     return str(settings().spark_submit or OWN_SPARK_SUBMIT)
 
 
@@ -126,12 +126,12 @@ def submission(
     decoder: Decoder | None = None,
     mode: DeployMode | None = None,
 ) -> SparkSubmission:
-    """Return what starts the job with this process's settings; `delta`: it reads or writes Delta tables.
+    """Return the submission of a job with this process's settings; `delta`: it reads or writes Delta tables.
 
-    `decoder`: that of the records which it reads. Raises UsageError when its jar is missing.
+    `decoder`: the decoder of the records that it reads. Raises UsageError when its jar is missing.
 
-    A `short` job ends before the JVM's second compiler pays for itself; without it, it takes half the CPU time.
-    Dead drivers' folders are removed, and the job's driver gets a folder of its own. `mode`: in place of the settings'.
+    A `short` job ends before the JVM's second compiler pays for itself; without that one it takes half the CPU time.
+    Dead drivers' folders are removed, and the job's driver gets a folder of its own. `mode` overrides the settings'.
     """
     current = settings()
     on_cluster = (mode or cluster.deploy_mode(job, current)) == "cluster"
@@ -146,7 +146,7 @@ def submission(
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
         "spark.driver.extraJavaOptions": _driver_options(current, folder, short=short),
         "spark.driver.memory": current.driver_memory,
-        # Of executors that a cluster starts: they need the code at the same place, as the containers have it.
+        # For executors that a cluster starts: they need the code at the same path, as in the containers.
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
         **cluster.options(current, jars, "cluster" if on_cluster else "client"),
@@ -191,8 +191,8 @@ def spark_environment(current: Settings) -> dict[str, str]:
     return {
         **passed_on,
         "TIDEMARK_HOME": str(current.home),
-        # PySpark's own, which does not exist: a class archive holds for a class path without folders only, and
-        # what somebody else's spark-defaults.conf says shall not matter here.
+        # PySpark's own, which does not exist: a class archive is valid only for a class path without folders, and
+        # another installation's spark-defaults.conf must not matter here.
         "SPARK_CONF_DIR": str(pyspark_home() / "conf"),
         "PYTHONPATH": str(REPOSITORY),
         "PYSPARK_PYTHON": sys.executable,

@@ -1,6 +1,6 @@
-"""Applications on YARN: where the cluster is, how an application is, its driver's log and its end.
+"""Applications on YARN: where the cluster is, an application's state, its driver's log and its end.
 
-Asked of the resource manager and of the driver's node by their REST interfaces, without Kerberos.
+All of it comes from the REST interfaces of the resource manager and of the driver's node, without Kerberos.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import settings
 
 CLUSTER_OPTIONS = {
-    # A driver that died ends the command, which says so; YARN would start another unseen.
+    # A dead driver ends the command, which reports it; YARN would start another one unseen.
     "spark.yarn.maxAppAttempts": "1",
-    # The application is followed by its id: whoever submitted it need not live as long.
+    # The application is followed by its id: the process that submitted it need not live as long.
     "spark.yarn.submit.waitAppCompletion": "false",
 }
 """Spark's options of an application whose driver runs on the cluster."""
@@ -29,16 +29,16 @@ CLUSTER_OPTIONS = {
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _OWN_CODE = re.compile(r"User application exited with status (\d+)")
-"""What Spark's application master tells YARN of a driver that ended by itself."""
+"""What Spark's application master reports to YARN about a driver that ended by itself."""
 _SUBMITTED = re.compile(r"\bapplication_\d+_\d+\b")
 
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
-"""Name of a container, which YARN gives to what runs in it."""
+"""Name of a container; YARN passes it to the processes in the container."""
 
 _LOG_HEAD = re.compile(rb"LogLength:(\d+)\s*\nLogContents:\n")
 
 DriverFile = Literal["stdout", "stderr"]
-"""What the driver's Python says is in `stdout`; what its JVM logs, in `stderr`."""
+"""The driver's Python writes to `stdout`; its JVM logs to `stderr`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Application:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether no part of it runs any more."""
         return self.state in _ENDED
 
     @property
@@ -66,12 +66,12 @@ class Application:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for; YARN does not tell."""
+        """What it waits for; YARN does not report it."""
         return ""
 
     @property
     def own_exit_code(self) -> int | None:
-        """The driver's exit code where it ended by itself; None for one that runs, was killed, or died."""
+        """The driver's exit code if it ended by itself; None if it runs, was killed, or died."""
         if not self.has_ended:
             return None
         if self.final_status == "SUCCEEDED":
@@ -86,14 +86,14 @@ class Application:
 
 
 def told_exit_code(diagnostics: str) -> int | None:
-    """Return the exit code of a driver that ended by itself, as YARN's diagnostics tell it; None where they do not."""
+    """Return the exit code of a driver that ended by itself, from YARN's diagnostics; None when they have none."""
     told = _OWN_CODE.search(diagnostics)
     # Above that, a signal killed the driver's Python.
     return int(told[1]) if told and int(told[1]) < 128 else None
 
 
 def configuration() -> Path:
-    """Return the folder of Hadoop's configuration: YARN_CONF_DIR, HADOOP_CONF_DIR, else of the embedded YARN.
+    """Return the folder of Hadoop's configuration: YARN_CONF_DIR, HADOOP_CONF_DIR, else the embedded YARN's.
 
     Raise ServiceUnreachable when there is none.
     """
@@ -118,7 +118,7 @@ def is_embedded() -> bool:
 def resource_manager() -> str:
     """Return the URL of the resource manager's REST interface.
 
-    Raise UsageError when the configuration does not tell it, and as `configuration`.
+    Raise UsageError when the configuration does not name it, and the errors of `configuration`.
     """
     file = configuration() / "yarn-site.xml"
     try:
@@ -131,7 +131,7 @@ def resource_manager() -> str:
         address = f"{host}:8088"
     if not address or "$" in address:
         raise UsageError(
-            f"{file} does not tell the resource manager's address",
+            f"{file} does not name the resource manager's address",
             remedy="set yarn.resourcemanager.webapp.address, host:port, there",
         )
     return f"http://{address}"
@@ -144,13 +144,13 @@ def submitted_id(output: str) -> str:
         lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
         raise TidemarkError(
             f"spark-submit handed nothing over to YARN: {lines[0][:300] if lines else 'it named no application'}",
-            remedy="./tidemark status tells whether YARN runs; its page shows what it has room for",
+            remedy="./tidemark status shows whether YARN runs; its page shows what it has room for",
         )
     return match[0]
 
 
 def own_application(environment: Mapping[str, str]) -> str:
-    """Return the id of the application in one of whose containers this process runs; empty outside of YARN."""
+    """Return the id of the application whose container this process runs in; empty outside of YARN."""
     named = _CONTAINER.fullmatch(environment.get("CONTAINER_ID", ""))
     return f"application_{named[1]}" if named else ""
 
@@ -212,7 +212,7 @@ class LogEnd:
 
 
 def read_log(application: Application, file: DriverFile = "stdout", last: int = 65_536) -> LogEnd:
-    """Return the `last` bytes of a driver's log; nothing where its node does not answer, or has none yet."""
+    """Return the `last` bytes of a driver's log; nothing when its node does not answer, or has none yet."""
     import httpx
 
     if not application.log:
@@ -225,7 +225,7 @@ def read_log(application: Application, file: DriverFile = "stdout", last: int = 
         answer = httpx.get(url, params={"size": -last}, timeout=10)
     except httpx.HTTPError:
         return LogEnd()
-    # The node tells the log's length before its content, and adds a line of its own behind it.
+    # The node sends the log's length before its content, and a line of its own after it.
     head = _LOG_HEAD.search(answer.content)
     if answer.status_code != httpx.codes.OK or head is None:
         return LogEnd()
@@ -235,9 +235,9 @@ def read_log(application: Application, file: DriverFile = "stdout", last: int = 
 
 
 class Yarn:
-    """YARN, as a command follows one application on it."""
+    """YARN, for a command that follows one application."""
 
-    forgets = "its resource manager started anew"
+    forgets = "its resource manager was restarted"
     """Why an application would be unknown."""
 
     def __init__(self) -> None:
@@ -257,9 +257,9 @@ class Yarn:
         kill(self._manager, application)
 
     def new_lines(self, application: Application) -> list[str]:
-        """Return the driver's lines since the last call, and a line of its own for what was too much to read."""
+        """Return the driver's lines since the last call, after a line about bytes that were too many to read."""
         log = read_log(application)
-        # What has no line end yet is shown when it has one.
+        # An unfinished line is shown once it is complete.
         whole = log.content[: log.content.rfind(b"\n") + 1]
         missing = log.begin - self._shown
         lines = whole[max(0, -missing) :].decode(errors="replace").splitlines()
@@ -267,5 +267,5 @@ class Yarn:
         return [f"tidemark: {missing} bytes of the driver's log are not shown here", *lines] if missing > 0 else lines
 
     def last_lines(self, application: Application) -> list[str]:
-        """Return the end of what the driver's JVM logged."""
+        """Return the end of the log of the driver's JVM."""
         return read_log(application, "stderr", last=4096).lines

@@ -77,10 +77,10 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
         check()
         catalog.point_at(revision)
         crash_point("partition_registered")
-    with completeness.telling(catalog.pipeline.name):
+    with completeness.locked_properties(catalog.pipeline.name):
         properties = properties_after(registration)
         put_in_iceberg(catalog.pipeline, registration, properties)
-        completeness.tell_hive(catalog.pipeline, properties)
+        completeness.put_hive_properties(catalog.pipeline, properties)
         crash_point("completeness_told")
         builds.finish_registration(registration)
     crash_point("registration_finished")

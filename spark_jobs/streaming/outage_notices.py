@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 from include.errors import one_line
-from include.intervals.notifications import tell_outages
+from include.intervals.notifications import send_outages
 from include.pipelines.spec import Pipeline
 from spark_jobs.spark.log import log_of
 
@@ -37,7 +37,7 @@ class OutageNotices(threading.Thread):
 
     def _notify(self) -> None:
         try:
-            if sent := tell_outages(self._pipeline):
+            if sent := send_outages(self._pipeline):
                 log_of(self._pipeline.name).info("%s notifications of outages sent", sent)
             self._is_late = False
         except Exception as error:  # the thread's edge: whatever is wrong with a service, notices are sent later

@@ -56,10 +56,10 @@ def run(archive: OpenTable, hour: int, rows: int = 3) -> None:
 def register(archive: OpenTable, spec: attempts.AttemptSpec, built: list[BuiltRevision]) -> None:
     tables.prepare(archive.pipeline)
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
-    with completeness.telling(archive.pipeline.name):
+    with completeness.locked_properties(archive.pipeline.name):
         told = properties_after(begun)
         tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
-        completeness.tell_hive(archive.pipeline, told)
+        completeness.put_hive_properties(archive.pipeline, told)
         builds.finish_registration(begun)
 
 
@@ -137,7 +137,7 @@ def test_killed_before_its_end_a_registration_tells_the_same_when_it_is_finished
     tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
     # Killed here. Doctor does not judge what is under way.
     assert list(check_completeness(archive.pipeline)) == []
-    completeness.tell_hive(archive.pipeline, properties_after(begun))
+    completeness.put_hive_properties(archive.pipeline, properties_after(begun))
     builds.finish_registration(begun)
     assert until(archive) == HOURS[2]
 

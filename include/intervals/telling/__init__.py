@@ -1,1 +1,1 @@
-"""What is said of an interval: of each step that was taken, and of a run that only asks."""
+"""What is reported about an interval: about each step that was taken, and about a dry run."""

@@ -1,4 +1,4 @@
-"""Offset ranges that somebody asks for by hand: read from text, and checked before Spark starts."""
+"""Offset ranges that a user names: read from text, and checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parse_ranges(text: str, pipeline: str) -> list[OffsetRange]:
 
 
 def _parse(part: str, pipeline: str) -> OffsetRange:
-    form = "TOPIC:PARTITION:FROM-UNTIL, parted by commas: nest-logs:0:110-220"
+    form = "TOPIC:PARTITION:FROM-UNTIL, separated by commas: nest-logs:0:110-220"
     match = _RANGE.fullmatch(part)
     if match is None:
         raise UsageError(f"not an offset range: {part!r}", remedy=form, pipeline=pipeline)
@@ -57,7 +57,7 @@ def format_ranges(ranges: Sequence[OffsetRange]) -> str:
 
 
 def check_ranges(pipeline: Pipeline, ranges: Sequence[OffsetRange], source: Source) -> None:
-    """Raise unless the source holds every offset of the ranges; nothing is waited for.
+    """Raise unless the source holds every offset of the ranges now, without waiting.
 
     Raise UsageError for a topic partition that the pipeline does not read, OffsetsLost for offsets that are gone from
     the source or were never in Kafka, ArchiveBehind for those that are not archived yet, TopicRecreated where

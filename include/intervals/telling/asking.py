@@ -1,4 +1,4 @@
-"""Telling the operators that an interval waits for a person, once per set of warnings, and what was decided."""
+"""Notify the operators that an interval waits for a person, once per set of warnings, and of the decision."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from include.monitor.history.remedies import approve_command
 from include.times import Interval, format_time
 
 SHOWN = 5
-"""Most warnings that an alert quotes."""
+"""How many warnings an alert quotes at most."""
 
 
-def tell_asked(spec: AttemptSpec) -> None:
-    """Tell that somebody is asked about the attempt's build, or that nobody is any more. Raises ServiceUnreachable."""
+def notify_asked(spec: AttemptSpec) -> None:
+    """Notify that a person is asked about the attempt's build, or no longer is. Raises ServiceUnreachable."""
     validation, pinned = spec.findings.validation, spec.pinned
     asked = approvals.last_of_build(spec.build) if validation is not None and validation.waits else None
     if asked is None:
@@ -27,11 +27,11 @@ def tell_asked(spec: AttemptSpec) -> None:
 
     alert = _alert(asked)
     _recover(asked.pipeline, asked.interval, {"ended": "other warnings are asked about now"}, but=alert.key)
-    alerts.tell(alert)
+    alerts.raise_alert(alert)
 
 
-def tell_decided(asked: Question) -> None:
-    """Tell what a person decided. Raises ServiceUnreachable."""
+def notify_decided(asked: Question) -> None:
+    """Notify of what a person decided. Raises ServiceUnreachable."""
     if asked.decision is not None:
         _recover(asked.pipeline, asked.interval, asked.decision.as_json())
 
@@ -58,7 +58,7 @@ def _alert(asked: Question) -> Alert:
         f"{number} {'warning waits' if number == 1 else 'warnings wait'} for approval: {'; '.join(quoted)}",
         f"interval__{asked.pipeline}, {asked.interval}, task publish",
         asked.asked_at,
-        # Without the question's number: a run of the interval asks the same under another one, and tells it only once.
+        # Without the question's number: another run asks the same under a new number, and must not notify again.
         f"look at {interval_page(asked.pipeline, asked.interval)}, then approve it, or refuse it with --refuse, there "
         f"or in Airflow: {approve_command(asked.pipeline, asked.interval)}",
         {"warnings": [f"{each['table']}: {each['words']} (observed {each['observed']})" for each in asked.warnings]},

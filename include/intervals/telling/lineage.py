@@ -1,4 +1,4 @@
-"""Sends an attempt's lineage to where the settings say, if they do; an interval does not wait or fail for it."""
+"""Send an attempt's lineage to the receiver in the settings, if any; an interval neither waits nor fails for it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 def send_lineage(pipeline: Pipeline, attempt: int, verdict: Verdict) -> int:
-    """Send the events of an attempt that has ended, and return how many were sent: none where no receiver is set.
+    """Send the events of an attempt that has ended, and return how many were sent: none if no receiver is set.
 
-    A receiver that cannot be reached is told in the log; announcing the attempt again sends the same events again.
+    A receiver that cannot be reached is logged; announcing the attempt again sends the same events again.
     """
     current = settings()
     if current.openlineage_url is None:
         return 0
-    # Here, because most processes have nothing to send.
+    # Imported here, because most processes have nothing to send.
     from include.intervals.telling.lineage_events import AttemptTold, events_of
 
     sent = 0
@@ -56,7 +56,7 @@ def _transport(url: str) -> Transport:
         return FileTransport(FileConfig(log_file_path=url, append=True))
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path="").geturl()
     config = HttpConfig(url=address, endpoint=parts.path.strip("/") or "api/v1/lineage", timeout=_SECONDS)
-    # By default it tries six times, each as long.
+    # By default it tries six times, each with this timeout.
     config.retry = {"total": 1}
     if parts.password:
         config.auth = ApiKeyTokenProvider({"api_key": parts.password})

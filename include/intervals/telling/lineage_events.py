@@ -1,4 +1,4 @@
-"""Events of OpenLineage that tell of an attempt, from what the ledger kept of it.
+"""Events of OpenLineage about an attempt, from what the ledger kept of it.
 
 Two jobs: `<pipeline>.interval` reads offset ranges of topics and writes table partitions, `<pipeline>.validate` judges
 these tables by their expectations. Format and names: openlineage.io/docs/spec.
@@ -43,10 +43,10 @@ PRODUCER = "urn:tidemark"
 set_producer(PRODUCER)
 
 _RUNS = uuid.UUID("6f7c1f0e-3f0b-5a43-9d3f-6a0d6a5f5b17")
-"""Namespace of the identities of runs: the same attempt is the same run, however often it is told."""
+"""Namespace of the identities of runs: the same attempt is the same run, however often it is sent."""
 
 _SEVERITIES: Mapping[Severity, str] = {"fail": "error", "warn": "warn", "info": "info"}
-"""In OpenLineage's words."""
+"""By severity, OpenLineage's word for it."""
 
 
 @dataclass(frozen=True)

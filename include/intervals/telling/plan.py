@@ -1,4 +1,4 @@
-"""What a run of an interval would read, and what it would replace: told without changing anything."""
+"""What a run of an interval would read, and what it would replace: reported without changing anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from include.versions import code_version
 
 
 def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, repin: bool) -> list[str]:
-    """Return what a run would do, in a few lines. It asks the ledger only: neither Kafka nor Spark is used.
+    """Return what a run would do, in a few lines. Only the ledger is read: neither Kafka nor Spark is used.
 
     Raises UsageError for an interval that overlaps a pinned one of another schedule.
     """
@@ -70,7 +70,7 @@ def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool) 
     histories = lineage.revisions_of_partition(registered[0].table, registered[0].partition)
     before = next(each.code_version for each in histories if each.built.revision == registered[0].revision)
     if before != now:
-        return f"would replace: built by code {before[:12]}, the code is {now[:12]}; what that changes the build counts"
+        return f"would replace: built by code {before[:12]}, the code is {now[:12]}; the build counts what that changes"
     if repin:
-        return "would replace what records that came late change"
+        return "would replace what late records change"
     return "would change nothing: same ranges, same code, so the same content is expected"

@@ -31,11 +31,11 @@ WIDTH = 320
 """Most characters of a line."""
 
 _EXAMPLES = 3
-"""Differences, expectations and changed rows of a kind that are shown one by one."""
+"""How many differences, expectations and changed rows of a kind are listed."""
 
 
 def summarize(step: Step, attempt: int, verdict: Verdict | None = None) -> list[str]:
-    """Return the lines of a step that was taken; `announce` is told by its verdict."""
+    """Return the lines of a step that was taken; those of `announce` come from its verdict."""
     spec = attempts.load_attempt(attempt)
     match step:
         case "pin_ranges":
@@ -261,7 +261,7 @@ def _asked(spec: AttemptSpec) -> list[str]:
 
 
 def _decided(validation: Validation) -> list[str]:
-    """Return who decided what about warnings, and what could not be held against earlier intervals."""
+    """Return who decided what about warnings, and what could not be compared with earlier intervals."""
     said = validation.decision
     decided = [f"{said['decision']}: by {said['by']} at {said['at']}: {said['reason']}"] if said else []
     return [*decided, *(f"not checked: {each}" for each in validation.not_checked)]

@@ -1,4 +1,4 @@
-"""Alerts: what operators are told of, once when it begins and once when it is over; read in plain SQL."""
+"""Alerts: what operators are notified of, once when it begins and once when it is over; read in plain SQL."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from include.ledger.connection import reading
 from include.times import format_time
 
 DISMISSED = "dismissed_by", "dismissed_because"
-"""Facts of an alert that a person closed though what it is about may still be so."""
+"""Facts of an alert that a person closed although its cause may persist."""
 
 
 @dataclass(frozen=True)
 class Alert:
-    """Something that the operators are told of, or, with `over_at`, that it is over."""
+    """Something that operators are notified of, or, with `over_at`, its end."""
 
     key: str
-    """What it is about: of one key, one alert is open at a time."""
+    """What it is about: one alert per key is open at a time."""
     pipeline: str
     what: str
     place: str
@@ -31,7 +31,7 @@ class Alert:
     """Further facts that a channel may pass on, e.g. Airflow's dag, run and task."""
     over_at: datetime | None = None
     raised_at: datetime | None = field(default=None, compare=False)
-    """When it was noted, by the ledger's clock; `since` is by that of whoever noticed it."""
+    """When it was noted, by the ledger's clock; `since` is by the clock of the process that noticed it."""
 
     @property
     def state(self) -> str:
@@ -39,7 +39,7 @@ class Alert:
         return "raised" if self.over_at is None else "recovered"
 
     def as_json(self) -> dict[str, Any]:
-        """Return what every channel says: state, pipeline, what, where, since, todo, over_at, and the facts."""
+        """Return what every channel sends: state, pipeline, what, where, since, todo, over_at, and the facts."""
         said = {
             "state": self.state,
             "pipeline": self.pipeline,
@@ -66,7 +66,7 @@ _DISMISSED = f"""
 
 
 def open_alerts(prefix: str = "") -> list[Alert]:
-    """Return the open alerts whose keys begin so, in the order in which they were raised. Raises ServiceUnreachable."""
+    """Return the open alerts whose keys begin with the prefix, in order of raising. Raises ServiceUnreachable."""
     return _asked(_OPEN, prefix)
 
 
@@ -76,7 +76,7 @@ def latest_alerts(pipeline: str, most: int) -> list[Alert]:
 
 
 def dismissed_alerts(prefix: str, since: datetime) -> list[Alert]:
-    """Return the alerts whose keys begin so and that a person has dismissed since a time."""
+    """Return the alerts whose keys begin with the prefix and that a person has dismissed since a time."""
     return _asked(_DISMISSED, since, prefix)
 
 

@@ -1,4 +1,4 @@
-"""Noting that an alert begins or is over, and telling so on each channel once."""
+"""Note that an alert begins or is over, and send each on every channel once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from include.ledger.database import session
 from include.ledger.models import AlertRow
 from include.times import format_time
 
-Tell = Callable[[Alert], None]
-"""Tells of an alert on one channel; raises when that did not succeed."""
+Send = Callable[[Alert], None]
+"""Sends an alert on one channel; raises when that failed."""
 
 
 def note_alert(alert: Alert) -> bool:
-    """Note that something is so; return whether it was not known before. What was noted first stays as it was."""
+    """Note an alert; return whether it is new. What was noted first stays as it was."""
     kept = {"what": alert.what, "place": alert.place, "todo": alert.todo, "facts": dict(alert.facts)}
     values = {"key": alert.key, "pipeline": alert.pipeline, "since": alert.since, "alert": kept}
     statement = insert(AlertRow).values(**values, told={}, told_closed={}).on_conflict_do_nothing()
@@ -29,7 +29,7 @@ def note_alert(alert: Alert) -> bool:
 
 
 def close_alert(key: str, facts: Mapping[str, Any] | None = None) -> bool:
-    """Note that something is over, with what is known of its end; return whether it was open."""
+    """Note that an alert is over, with facts about its end; return whether it was open."""
     with session() as ledger:
         row = ledger.scalar(select(AlertRow).where(AlertRow.key == key, AlertRow.closed_at.is_(None)).with_for_update())
         if row is not None:
@@ -39,24 +39,24 @@ def close_alert(key: str, facts: Mapping[str, Any] | None = None) -> bool:
 
 
 def add_facts(key: str, facts: Mapping[str, Any]) -> None:
-    """Keep further facts of an open alert; what was told stays as it was."""
+    """Add facts to an open alert; what was sent stays as it was."""
     with session() as ledger:
         row = ledger.scalar(select(AlertRow).where(AlertRow.key == key, AlertRow.closed_at.is_(None)).with_for_update())
         if row is not None:
             row.alert = {**row.alert, "facts": {**row.alert.get("facts", {}), **facts}}
 
 
-def tell_untold(channels: Mapping[str, Tell], failed: Callable[[str, Exception], None]) -> int:
-    """Tell on each channel what was not told there yet, and return how many messages went out.
+def send_unsent(channels: Mapping[str, Send], failed: Callable[[str, Exception], None]) -> int:
+    """Send on each channel what was not sent there yet, and return how many messages went out.
 
-    The row is locked while it is told: of two processes one tells. A channel that raises is reported to `failed`, and
-    tried again the next time. An alert that was over before a channel was told of it is not told there any more.
+    The row is locked meanwhile, so that only one process sends it. A channel that raises is reported to `failed`, and
+    tried again the next time. An alert that was over before a channel sent it is no longer sent there.
     """
     told = 0
     for number in _untold(channels):
         with session() as ledger:
             row = ledger.get_one(AlertRow, number, with_for_update=True)
-            told += _tell_row(ledger, row, channels, failed)
+            told += _send_row(ledger, row, channels, failed)
     return told
 
 
@@ -73,18 +73,18 @@ def _untold(channels: Iterable[str]) -> list[int]:
         return list(ledger.scalars(select(AlertRow.id).where(or_(*open_untold, *over_untold)).order_by(AlertRow.id)))
 
 
-def _tell_row(
-    ledger: Session, row: AlertRow, channels: Mapping[str, Tell], failed: Callable[[str, Exception], None]
+def _send_row(
+    ledger: Session, row: AlertRow, channels: Mapping[str, Send], failed: Callable[[str, Exception], None]
 ) -> int:
     count, alert = 0, _alert(row)
-    for name, tell in channels.items():
+    for name, send in channels.items():
         done = row.told if row.closed_at is None else row.told_closed
         if name in done or (row.closed_at is not None and name not in row.told):
             continue
         try:
-            tell(alert)
+            send(alert)
         except Exception as error:
-            # Whatever a receiver does wrong: the others are told, and this one again later.
+            # Whatever a receiver does wrong: the others get the alert, and this one is tried again later.
             failed(name, error)
             continue
         noted = {**done, name: format_time(datetime.now(UTC))}

@@ -1,4 +1,4 @@
-"""What the archive's commits say to pinning: when it committed an offset."""
+"""What pinning needs from the archive's commits: when an offset was committed."""
 
 from __future__ import annotations
 

@@ -43,16 +43,16 @@ def committed_offsets(pipeline: str) -> dict[str, dict[TopicPartition, int]]:
 
 
 def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
-    """Return where the archive of each topic partition begins: the pipeline's declared start, as it came out.
+    """Return where the archive of each topic partition begins: the pipeline's declared start, as it was resolved.
 
-    Of a topic that was deleted and created again: where its current incarnation begins.
+    For a topic that was deleted and created again: where its current incarnation begins.
     """
     with reading() as ledger:
         return {tp: offset for (tp, _), offset in first_offsets(ledger, pipeline).items()}
 
 
 def first_offsets(ledger: cursor, pipeline: str) -> dict[tuple[TopicPartition, str], int]:
-    """Return the same within a transaction, each with its topic's id."""
+    """Return `first_committed_offsets` within a transaction, each with its topic's id."""
     ledger.execute(_FIRST, [pipeline])
     return {
         (TopicPartition(topic, partition), topic_id): offset for topic, partition, topic_id, offset in ledger.fetchall()

@@ -93,7 +93,7 @@ class OtherCode:
     """Where code of another version than the current one contributed to a speed view."""
 
     everywhere: bool
-    """It counted some of the interval's offsets."""
+    """Whether it counted some of the interval's offsets."""
     spans: Sequence[tuple[datetime, datetime]]
     """First and last event times of files that it landed."""
 
@@ -126,7 +126,7 @@ def other_code(
             )
             for ranges_in in (_ranges_in(each) for each in ranges if len(each))
         ]
-        # First the files of that time, for the same reason.
+        # The files of that time first, for the same reason as in `_ranges_in`.
         in_time = (
             select(LandingFileRow.micro_batch_id, LandingFileRow.event_time_min, LandingFileRow.event_time_max)
             .where(LandingFileRow.fate == Fate.ARCHIVED, may_hold_events(low, high))

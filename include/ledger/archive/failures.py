@@ -16,7 +16,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def note_failure(pipeline: str, query: str, query_id: str, batch_id: int, error: str) -> int:
-    """Record that a micro-batch could not be written; return how often it has failed so, restarts included.
+    """Record that a micro-batch could not be written; return how often it failed in this way, restarts included.
 
     Failures are the same when they have the same error condition, whatever value it quotes; without a
     condition, when they read the same but for their numbers.

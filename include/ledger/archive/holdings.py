@@ -29,7 +29,7 @@ class Holding:
     ranges: tuple[OffsetRange, ...]
     revisions: tuple[BuiltRevision, ...]
     archived: int | None
-    """Records with rows that the registered build of the interval delivers; None: no build of it was published."""
+    """Records with rows that the interval's registered build delivers; None when no build of it was published."""
 
 
 def holdings(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[Holding]:
@@ -42,7 +42,7 @@ def holdings(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[H
 
 
 def holding(ledger: Session, pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> list[Holding]:
-    """Return the same in a transaction of the caller's."""
+    """Return `holdings` within the caller's transaction."""
     by_interval: dict[int, list[OffsetRange]] = defaultdict(list)
     for each in ranges:
         around = registered_around(ledger, pipeline, each)

@@ -29,7 +29,7 @@ class LandingFile:
     """What one micro-batch has in one file; a compacted file holds what many micro-batches have."""
 
     fate: Fate
-    """Of all records with rows in it: archived, empty or quarantined."""
+    """Fate of all records with rows in it: archived, empty or quarantined."""
     path: str
     """Below the lake."""
     rows: int
@@ -37,7 +37,7 @@ class LandingFile:
     bytes: int
     """Size of the whole file."""
     event_times: tuple[datetime, datetime] | None = None
-    """Earliest and latest event time in the file, where its footer tells."""
+    """Earliest and latest event time in the file, if its footer has them."""
     id: int = 0
     """The ledger's number of it; 0 before the commit."""
     micro_batch: int = 0
@@ -46,7 +46,7 @@ class LandingFile:
     is_compacted: bool = False
     """Whether its rows were merged into a file of the day."""
     is_removed: bool = False
-    """Whether its rows are read from registered revisions since."""
+    """Whether its rows are now read from registered revisions."""
 
 
 def _files(*conditions: ColumnElement[bool]) -> Select[LandingFileRow, datetime]:
@@ -106,7 +106,7 @@ def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: Fate) -> 
 
 
 def covering(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange], fate: Fate) -> list[str]:
-    """Return the same in a transaction of the caller's."""
+    """Return `files_covering` within the caller's transaction."""
     paths: set[str] = set()
     current = topic_ids(ledger, pipeline)
     for each in ranges:
@@ -179,7 +179,7 @@ def topic_ids_of_files(paths: Sequence[str]) -> dict[str, dict[str, str]]:
 def before_events(pipeline: str, since: datetime) -> int:
     """Return the number before the first micro-batch with an event at `since` or later, removed files left out.
 
-    The last number when there is none yet; 0 for a pipeline without commits.
+    Return the last number when there is none yet; 0 for a pipeline without commits.
     """
     with session() as ledger:
         first = ledger.scalar(
@@ -197,9 +197,9 @@ def before_events(pipeline: str, since: datetime) -> int:
 
 
 def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
-    """Return the last micro-batch after `after` with at most so many rows in between, but one micro-batch at least.
+    """Return the last micro-batch after `after` with at most `most_rows` in between, but at least one micro-batch.
 
-    `after` when nothing was committed since.
+    Return `after` when nothing was committed since.
     """
     rows = func.sum(MicroBatch.rows).over(order_by=MicroBatch.id)
     counted = (
@@ -251,7 +251,7 @@ def files_at(pipeline: str, paths: Sequence[str]) -> list[LandingFile]:
 
 
 def files_to_be_there(pipeline: str) -> list[LandingFile]:
-    """Return each file that must lie in the pipeline's landing or quarantine once, those of replays too, by path.
+    """Return each file that must lie in the pipeline's landing or quarantine, those of replays too, once, by path.
 
     `rows` are those of all its micro-batches together, `micro_batch` is the first of them.
     """
@@ -276,7 +276,7 @@ def files_to_be_there(pipeline: str) -> list[LandingFile]:
 
 
 def have_namesakes(pipeline: str, files: Sequence[LandingFile]) -> bool:
-    """Return whether a topic was created again while the files were landed: its offsets name two records each."""
+    """Return whether a topic was created again while the files were landed: then its offsets name two records each."""
     batches = [file.micro_batch for file in files]
     wanted = (
         select(MicroBatchRange.topic)

@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BatchCommit:
-    """What a micro-batch wants to commit."""
+    """What a micro-batch is to commit."""
 
     pipeline: str
     query: str
@@ -59,9 +59,9 @@ class BatchCommit:
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Quarantined records by reason code."""
     watched: Sequence[str] | None = None
-    """Titles of the reports of whose outages its rows tell."""
+    """Titles of the reports whose outages were looked for in its rows."""
     changes: Sequence[StateChange] = ()
-    """What these rows found down, or up again."""
+    """What these rows found to be down, or up again."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
 
 
 def write(ledger: Session, token: int, batch: BatchCommit, *, records: int = 0) -> MicroBatch:
-    """Write the row of a micro-batch and those of its files; what it read is the caller's."""
+    """Write the row of a micro-batch and those of its files; the caller writes what it read."""
     row = MicroBatch(
         pipeline=batch.pipeline,
         query=batch.query,
@@ -207,7 +207,7 @@ def _move_position(
 
 
 def move_query(lease: writers.Lease, batch: BatchCommit) -> None:
-    """Put a query to the ends of the batch's ranges, wherever it was, in one transaction.
+    """Move a query to the ends of the batch's ranges, wherever it was, in one transaction.
 
     Positions that the batch does not name are forgotten; the micro-batch is written like one that read the ranges.
     Raises AnotherWriter.

@@ -34,7 +34,7 @@ def stored_topics(pipeline: str) -> dict[str, str]:
 
 
 def topic_ids(ledger: Session, pipeline: str) -> dict[str, str]:
-    """Return the same in a transaction of the caller's."""
+    """Return `stored_topics` within the caller's transaction."""
     return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
 
 
@@ -57,7 +57,7 @@ def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdent
 
 
 def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: OffsetRange) -> ColumnElement[bool]:
-    """Return the condition that a row's offsets overlap the range's, in its topic partition of whatever topic.
+    """Return the condition that a row's offsets overlap the range's, in a topic partition of its number in any topic.
 
     The index over spans answers it.
     """

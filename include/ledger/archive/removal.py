@@ -72,10 +72,10 @@ def _lies_in(wanted: OffsetRange, wholes: Sequence[OffsetRange]) -> bool:
 
 
 def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
-    """Record that the archived files of the micro-batches are no longer read, and return of which.
+    """Record that archived files of the micro-batches are no longer read, and return these micro-batches.
 
-    One of an interval that was pinned again meanwhile keeps its files: nothing else holds its rows for sure. So do all
-    when a topic that was created again was adopted meanwhile: tables tell its rows from older ones by offset alone.
+    A micro-batch of an interval that was pinned again meanwhile keeps its files: nothing else surely holds its rows.
+    All keep them when a recreated topic was adopted meanwhile: tables identify rows by offset alone.
     """
     with session() as ledger:
         pins.lock_pinning(ledger, pipeline)
@@ -104,7 +104,7 @@ def removed_ranges(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetR
 
 
 def removed_in(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the same in a transaction of the caller's."""
+    """Return `removed_ranges` within the caller's transaction."""
     return merged(part for each in merged(ranges) for part in _removed_of(ledger, pipeline, each))
 
 

@@ -1,7 +1,7 @@
-"""What outputs have sent of the archive: committed micro-batches in their order, and quarantine replays in theirs.
+"""What outputs have sent of the archive: committed micro-batches and quarantine replays, each in their order.
 
 An output follows what is committed, so it sends what is archived and nothing else. Its position is moved in one
-transaction that checks the lease, after its rows were sent: whoever is killed in between sends them again.
+transaction that checks the lease, after its rows were sent: a driver killed in between leads to sending them again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_ROWS = 20_000
 """Rows of micro-batches that are sent together; a larger micro-batch is sent alone."""
 
 MOST_REFUSED = 1000
-"""More rows of those sent together are not refused: the declaration is wrong, or the place, and the output waits."""
+"""When more of the rows sent together are refused, the declaration or the target is wrong, and the output waits."""
 
 _AT_ONCE = 500
 """Micro-batches that are sent together at most."""
@@ -40,9 +40,9 @@ class Unsent:
     """What an output sends next: rows of micro-batches, or those of one replay."""
 
     number: int
-    """The last micro-batch; of a replay its number."""
+    """Number of the last micro-batch, or of the replay."""
     ranges: Sequence[OffsetRange]
-    """The offsets of the micro-batches, each with its topic's id; none of a replay."""
+    """The offsets of the micro-batches, each with its topic's id; none for a replay."""
     topic_ids: Mapping[str, str]
     """Id of each topic when the records were read."""
     rows: int
@@ -77,7 +77,7 @@ def too_many(pipeline: str, output: str, refused: Sequence[Refused], sent: int) 
 
 @dataclass(frozen=True)
 class OutputState:
-    """How far an output is."""
+    """How far an output has sent rows."""
 
     pipeline: str
     output: str
@@ -159,7 +159,7 @@ def _spanned(parts: Sequence[OffsetRange]) -> OffsetRange:
 def record_sent(
     lease: writers.Lease, output: str, unsent: Unsent, refused: Sequence[Refused], *, rows: int, seconds: float
 ) -> None:
-    """Record that the rows are sent, but for those refused, in one transaction. Raises AnotherWriter."""
+    """Record that the rows, except those refused, are sent, in one transaction. Raises AnotherWriter."""
     pipeline = lease.pipeline
     query_id = f"rows:{pipeline}:{output}{':replay' if unsent.is_replay else ''}"
     batch = BatchCommit(pipeline, output, query_id, unsent.number, rows=rows, seconds=seconds)
@@ -239,7 +239,7 @@ def note_waiting(pipeline: str, output: str, reason: str) -> None:
 
 
 def states(pipeline: str, outputs: Iterable[str]) -> list[OutputState]:
-    """Return how far each of the outputs is."""
+    """Return how far each of the outputs has sent rows."""
     with session() as ledger:
         return [_state(ledger, pipeline, output) for output in outputs]
 

@@ -1,7 +1,7 @@
 """Where archived rows lie at one moment: each row in a landing file or in a registered revision, never in both.
 
-Housekeeping moves rows from the one to the other in one commit. Whoever asked for the two in turn would see a row
-twice when that commit lies between.
+Housekeeping moves rows from the one to the other in one commit. A reader that asked for the two in turn would see a row
+twice when that commit falls in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RowsOfRanges:
     removed: Sequence[OffsetRange]
     """The parts of the ranges whose landing files are removed."""
     holdings: Sequence[Holding]
-    """The registered intervals that hold what is removed."""
+    """The registered intervals that hold the rows of the removed files."""
 
 
 @dataclass(frozen=True)

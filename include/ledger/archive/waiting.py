@@ -24,7 +24,8 @@ class WaitingOutput:
 
     def __str__(self) -> str:
         return (
-            f"{self.pipeline}: the output {self.output} sends nothing since {format_time(self.since)}: {self.waits_for}"
+            f"{self.pipeline}: the output {self.output} has sent nothing since {format_time(self.since)}: "
+            f"{self.waits_for}"
         )
 
     def as_json(self) -> dict[str, object]:

@@ -39,7 +39,7 @@ class Open:
 
 @dataclass(frozen=True)
 class PartitionCompleteness:
-    """Until when a topic partition's records are in the tables; of those that the last pinned interval has."""
+    """Until when a topic partition's records are in the tables; for topic partitions of the last pinned interval."""
 
     topic_partition: TopicPartition
     topic_id: str
@@ -54,11 +54,11 @@ class Completeness:
 
     pipeline: str
     complete_from: datetime | None = None
-    """Where what was asked for begins: the first pinned interval, unless told otherwise."""
+    """Beginning of the time in question: by default the first pinned interval's."""
     complete_until: datetime | None = None
-    """None: nothing is registered there, or its first interval is open."""
+    """None when nothing is registered there, or its first interval is open."""
     waits_for: Open | None = None
-    """None: every pinned interval since is registered; the next one is not pinned yet."""
+    """None when every pinned interval since is registered; the next one is not pinned yet."""
 
     def __str__(self) -> str:
         until = format_time(self.complete_until) if self.complete_until else "no time yet"
@@ -101,7 +101,7 @@ _OF_PARTITIONS = """
 def completeness(pipeline: str, since: datetime | None = None) -> Completeness:
     """Return until when the pipeline's tables are complete from `since` on, by default from its first interval.
 
-    With `since`, what lies before it does not count: a hole of last year does not hold up who reads this year.
+    With `since`, what lies before it does not count: last year's hole does not hold up a reader of this year.
     """
     with reading() as ledger:
         if since is not None:

@@ -50,8 +50,8 @@ _EXTENTS = """
 def registered_partials(pipeline: str, table: str, but: int) -> list[Partial]:
     """Return the intervals with a registered revision of the view's table, one left out, in one snapshot.
 
-    Not those that are pinned again, whose revision is of other ranges, nor those that were built before the view was
-    declared, or without a row of it, or before records of theirs were erased.
+    Excluded are intervals that are pinned again, whose revision has other ranges, and those that were built before the
+    view was declared, or without a row of it, or before records of theirs were erased.
     """
     with reading() as ledger:
         ledger.execute(_REVISIONS, {"pipeline": pipeline, "table": table, "but": but})
@@ -64,7 +64,7 @@ def registered_partials(pipeline: str, table: str, but: int) -> list[Partial]:
 
 
 def closed_extents(pipeline: str) -> list[OffsetRange]:
-    """Return from where to where the topics that were deleted since were archived."""
+    """Return the archived offset ranges of topics that were deleted since."""
     with reading() as ledger:
         ledger.execute(_EXTENTS, {"pipeline": pipeline})
         return [

@@ -1,4 +1,4 @@
-"""Completeness as properties of tables: for whoever reads a catalog and asks nobody else."""
+"""Completeness as properties of tables: for readers who look at the catalog alone."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ UNTIL = "tidemark.complete_until"
 """Key of the time until which a table is complete; a table that is not complete until any time has none."""
 
 BY_PARTITION = "tidemark.complete_until_by_partition"
-"""Key of the same per topic partition, as JSON: topic to runs of partitions, like `0-9`, to time."""
+"""Key of the times per topic partition, as JSON: topic to runs of partitions, like `0-9`, to time."""
 
 KEYS = (UNTIL, BY_PARTITION)
 
 LONGEST = 32_000
-"""Characters of a value, by what a property may have in the Hive metastore."""
+"""Maximum length of a value: the most characters that the Hive metastore allows for a property."""
 
 Properties = dict[str, dict[str, str]]
-"""What is told of each table in which something was ever registered."""
+"""The properties of each table in which something was ever registered."""
 
 _OF_TABLES = "SELECT table_name, complete_until FROM table_completeness WHERE pipeline = %s"
 
 
 def table_properties(pipeline: str) -> Properties:
-    """Return what the pipeline's tables are to tell, as the ledger has it."""
+    """Return the properties that the pipeline's tables must have, by the ledger."""
     with reading() as ledger:
         ledger.execute(_OF_TABLES, [pipeline])
         until = dict(ledger.fetchall())
@@ -44,7 +44,7 @@ def table_properties(pipeline: str) -> Properties:
 
 
 def properties_after(registration: Registration) -> Properties:
-    """Return what they are to tell once a registration is finished. Nothing is changed."""
+    """Return the properties that they must have once a registration is finished. Nothing is changed."""
     with session() as ledger:
         builds.finish(ledger, registration)
         ledger.flush()
@@ -55,7 +55,7 @@ def properties_after(registration: Registration) -> Properties:
 
 
 def _runs(partitions: Iterable[PartitionCompleteness]) -> str:
-    """Return partitions that follow each other and share a time as one: the answer is short for wide topics, too."""
+    """Join adjacent partitions with the same time: the value stays short for wide topics too."""
     topics: dict[str, dict[str, str]] = {}
     known = [each for each in partitions if each.complete_until is not None]
     begins = [0, *(n for n, (a, b) in enumerate(pairwise(known), 1) if not _go_together(a, b)), len(known)]

@@ -1,4 +1,4 @@
-"""What the ledger says to those who serve a view: its registered revisions, and what of its speed view they hold."""
+"""What serving a view needs from the ledger: its registered revisions, and which part of its speed view they hold."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from include.ledger.connection import reading
 from include.offsets import TopicPartition
 
 ALL = -(2**62)
-"""Below every version."""
+"""Smaller than every version."""
 
 
 @dataclass(frozen=True)
 class ServedInterval:
-    """An interval that has registered, or whose registered revision stays while it is pinned again."""
+    """An interval that is registered, or whose registered revision stays while it is pinned again."""
 
     id: int
     from_time: datetime
@@ -28,7 +28,7 @@ class ServedInterval:
     covers: bool
     """Whether all of its records are in the table; not while it is pinned again, nor before the view was declared."""
     revision: str
-    """Empty: it has no row in the table."""
+    """Empty when it has no row in the table."""
     location: str
     rows: int
 
@@ -44,7 +44,7 @@ class ServedState:
     unsettled: int
     """From this version on, a value of the speed view may hold records that are not registered."""
     is_whole: bool = False
-    """Of a total: whether registered intervals hold all that was archived below the offsets, from its beginning."""
+    """For a total: whether registered intervals hold all that was archived below the offsets, from its beginning."""
 
 
 _INTERVALS = """
@@ -124,7 +124,7 @@ def _is_whole(ledger: cursor, pipeline: str, table: str) -> bool:
 def _unsettled(ledger: cursor, pipeline: str, view: str) -> int:
     """Return the first version of a micro-batch that has read a record which is not registered.
 
-    One that is not committed yet may have written already: it counts as such.
+    A micro-batch that is not committed yet may have written already: it counts too.
     """
     ledger.execute(_LAST, [pipeline, view])
     last = ledger.fetchone()

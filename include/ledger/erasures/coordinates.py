@@ -1,4 +1,4 @@
-"""Coordinates of erased records: what reads offsets again must leave them out."""
+"""Coordinates of erased records: code that reads offsets again must leave them out."""
 
 from __future__ import annotations
 
@@ -65,31 +65,31 @@ def being_erased(pipeline: str) -> frozenset[RecordKey]:
 def in_file(records: Iterable[RecordKey], topic_ids: Mapping[str, str]) -> frozenset[Coordinates]:
     """Return the coordinates that some records have in a file whose topics have these ids.
 
-    What a topic without an id there has in it, no other incarnation has (`landing_files.topic_ids_of_files`).
+    A topic without an id there has only erased rows in the file (`landing_files.topic_ids_of_files`).
     """
     return frozenset(each.coordinates for each in records if topic_ids.get(each.topic, each.topic_id) == each.topic_id)
 
 
 def last_erasure(pipeline: str) -> int:
-    """Return the number of the pipeline's last erasure; 0 without one. Whoever builds reads it before anything else."""
+    """Return the number of the pipeline's last erasure; 0 without one. A build reads it before anything else."""
     with session() as ledger:
         return ledger.scalar(select(func.max(Erasure.id)).where(Erasure.pipeline == pipeline)) or 0
 
 
 def lock_erasing(ledger: Session, pipeline: str) -> None:
-    """Let builds be noted and registrations begin before or after an erasure begins, not beside it."""
+    """Keep builds from being noted, and registrations from beginning, while an erasure begins."""
     lock(ledger, f"erasure:{pipeline}")
 
 
 def check_built_since(ledger: Session, pinned: PinnedInterval, condition: ColumnElement[bool]) -> None:
-    """Raise AnotherWriter when an erasure of the condition took records from an interval."""
+    """Raise AnotherWriter when an erasure that meets the condition took records from an interval."""
     lock_erasing(ledger, pinned.pipeline)
     wanted = select(Erasure.id).where(
         Erasure.pipeline == pinned.pipeline, Erasure.intervals.contains([pinned.id]), condition
     )
     if ledger.scalar(wanted.limit(1)) is not None:
         raise AnotherWriter(
-            f"{pinned.interval} was built before records of it were erased; what was built is left out",
+            f"{pinned.interval} was built before records of it were erased; this build is not used",
             remedy="run the interval again",
             pipeline=pinned.pipeline,
         )

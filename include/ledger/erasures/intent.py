@@ -1,7 +1,7 @@
 """The one transaction that begins an erasure: from its commit on, nobody reads the records any more.
 
-In it the records get their fate, what the ledger itself tells of them goes, and the stream's next generation opens.
-What is left afterwards needs no key: it goes by coordinates (`include/ledger/erasures/unfinished.py`).
+It sets the records' fate, removes what the ledger itself repeats of them, and opens the stream's next generation.
+The rest of an erasure needs no key, only coordinates (`include/ledger/erasures/unfinished.py`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Found:
     """The records that hold a key."""
 
     landed: Collection[RecordKey]
-    """With rows in landing files."""
+    """Those with rows in landing files."""
     registered: Collection[RecordKey]
-    """With rows in revisions only: their landing files were removed, or newer code made these rows."""
+    """Those with rows in revisions only: their landing files were removed, or newer code made these rows."""
     quarantined: Collection[RecordKey]
     rows: int
     """Rows of the archive table."""
@@ -113,7 +113,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
     Raises AnotherWriter when the lease is lost, UsageError when another erasure of the pipeline is unfinished.
     """
     with session() as ledger:
-        # A person of many years has many records.
+        # A person may have many years of records.
         ledger.execute(text("SET LOCAL statement_timeout = 0"))
         writers.check(ledger, lease)
         lock_erasing(ledger, request.pipeline)
@@ -181,7 +181,7 @@ def _note_records(ledger: Session, erasure: int, pipeline: str, found: Found) ->
     ]
     for start in range(0, len(rows), _AT_ONCE):
         ledger.execute(insert(ErasedRecord).on_conflict_do_nothing(), rows[start : start + _AT_ONCE])
-    # What has rows in revisions only: archived where its landing was removed, else newer code made these rows.
+    # Records with rows in revisions only: archived if their landing files were removed, else newer code made the rows.
     ledger.execute(text(_REMOVED), {"erasure": erasure})
 
 
@@ -195,7 +195,7 @@ def _count(ledger: Session, erasure: int) -> None:
 
 
 def _drop_decisions(ledger: Session, erasure: int) -> None:
-    """Drop what replays, diversions and decisions say of the records."""
+    """Delete the replays, diversions and decisions of the records."""
     for model in (Replay, DivertedRecord):
         ledger.execute(
             delete(model).where(
@@ -221,7 +221,7 @@ def _drop_decisions(ledger: Session, erasure: int) -> None:
 
 
 def _discard_builds(ledger: Session, intervals: Collection[int]) -> None:
-    """Discard what was built of the intervals and is not registered; it may hold the rows."""
+    """Discard builds of the intervals that are not registered; they may hold the rows."""
     open_states = (RevisionState.BUILT, RevisionState.VALIDATED, RevisionState.REJECTED)
     wanted = select(Revision).where(Revision.interval_id.in_(list(intervals)), Revision.state.in_(open_states))
     for each in ledger.scalars(wanted.with_for_update()):

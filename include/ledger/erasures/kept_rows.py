@@ -1,7 +1,7 @@
 """Every file that may hold rows of a pipeline's archive: landing, and revisions in whatever state.
 
-A row tells the name of its topic, not which incarnation of it. Of landing the micro-batches know it, of a revision the
-interval that built it, but for rows that replays delivered: those lie in the replays' own files, too.
+A row holds the name of its topic, not which incarnation of it. For landing files the micro-batches know that, for a
+revision the interval that built it, except for rows that replays delivered: those also lie in the replays' own files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptRows:
 
 
 def landed_rows(pipeline: str) -> list[KeptRows]:
-    """Return the archived landing files that are there, those of replays too; paths below the lake."""
+    """Return the archived landing files that exist, those of replays too; paths below the lake."""
     paths = _landing_paths(pipeline)
     if not closed(pipeline):
         return [KeptRows(stored_topics(pipeline), paths)]

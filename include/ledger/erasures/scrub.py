@@ -1,4 +1,4 @@
-"""What the ledger itself repeats of records: rows in reports, examples, outages and texts of errors."""
+"""Remove what the ledger itself repeats of records: rows in reports, examples, outages and texts of errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from include.pipelines.spec import Limit
 
 
 class Forget(Protocol):
-    """The keys that are to be forgotten."""
+    """The keys to forget."""
 
     def named_in(self, value: str) -> bool:
         """Return whether a text holds one of the keys."""
@@ -36,9 +36,9 @@ class Forget(Protocol):
 
 
 def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Forget) -> int:
-    """Take the keys out of what the ledger tells of a pipeline, and return the number of rows that named one.
+    """Remove the keys from what the ledger holds of a pipeline, and return the number of rows that named one.
 
-    Builds, attempts and expectations are looked at where they belong to the intervals that held the records.
+    Builds, attempts and expectations are searched if they belong to the intervals that held the records.
     """
     of_intervals = list(intervals)
     found = _delete_rows(ledger, pipeline, names)
@@ -64,7 +64,7 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
 
 
 def _delete_rows(ledger: Session, pipeline: str, names: Forget) -> int:
-    """Delete rows that reports listed and outages that were noted, where they name a key."""
+    """Delete listed rows of reports and noted outages that name a key."""
     listed = select(ListedRow).join(IntervalRow, IntervalRow.id == ListedRow.interval_id)
     gone = 0
     for row in (
@@ -80,7 +80,7 @@ def _delete_rows(ledger: Session, pipeline: str, names: Forget) -> int:
 
 
 def _drop_limits(version: LimitsVersion, names: Forget) -> int:
-    """Take out limits whose subject names a key, and note of which rules: flags that they raised stay explained."""
+    """Remove limits whose subject names a key, and note their rules: flags that they raised stay explained."""
     named = [each for each in version.limits if names.named_in(Limit(*each).subject)]
     if not named:
         return 0

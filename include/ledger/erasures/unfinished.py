@@ -1,4 +1,4 @@
-"""What is left to do of an erasure, found in the ledger each time, and its steps as they are done."""
+"""What an erasure still has to do, found in the ledger each time, and how its steps are recorded."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ _TWINS = """
 
 
 def twins_of(erasure: int) -> dict[Coordinates, list[str]]:
-    """Return the labels of intervals with a record, not erased, of another incarnation at an erased one's offset."""
+    """Return the labels of intervals with an unerased record of another incarnation at an erased record's offset."""
     found: dict[Coordinates, list[str]] = {}
     with session() as ledger:
         for topic, partition, offset, begin, end in ledger.execute(text(_TWINS), {"erasure": erasure}):
@@ -142,7 +142,7 @@ def files_to_look_at(erasure: Begun) -> list[str]:
 def swap_file(path: str, file: LandingFile, removed: Collection[Coordinates], rows: Mapping[Coordinates, int]) -> None:
     """Record that a file without some records lies where `file` says, and no longer at `path`, in one transaction.
 
-    `rows`: how many rows each of the removed records had. `file.rows` is of all micro-batches in it.
+    `rows`: how many rows each of the removed records had. `file.rows` counts all micro-batches in it.
     """
     low, high = file.event_times or (None, None)
     with session() as ledger:
@@ -216,7 +216,7 @@ def _old(ledger: Session, interval: int, last_build: int) -> bool:
 
 
 def retire(erasure: Begun) -> list[BuiltRevision]:
-    """Mark the old revisions of the intervals as removed, and return them; doing it twice is once."""
+    """Mark the old revisions of the intervals as removed, and return them; repeating it changes nothing."""
     with session() as ledger:
         wanted = select(Revision).where(
             Revision.interval_id.in_(list(erasure.intervals)),
@@ -239,8 +239,8 @@ def view_is_built(pipeline: str, view: str, query_id: str, version: int) -> bool
         return ledger.scalar(wanted.limit(1)) is not None
 
 
-def labels_to_tell_anew(erasure: Begun) -> list[str]:
-    """Return the labels of the intervals whose last report may tell of the records."""
+def labels_to_report_again(erasure: Begun) -> list[str]:
+    """Return the labels of the intervals whose last report may show the records."""
     with session() as ledger:
         rows = ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(list(erasure.intervals))))
         old = [row for row in rows if _old(ledger, row.id, erasure.last_build)]
@@ -248,7 +248,7 @@ def labels_to_tell_anew(erasure: Begun) -> list[str]:
 
 
 def finish(erasure: int, counts: Mapping[str, Any]) -> Begun:
-    """Note that nothing of an erasure is left to do; what was done is counted in the ledger, however often killed."""
+    """Note that an erasure is finished; its counts come from the ledger, however often it was killed."""
     with session() as ledger:
         row = ledger.get_one(Erasure, erasure, with_for_update=True)
         begun = _begun(row)

@@ -21,7 +21,7 @@ from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Re
 from include.offsets import TopicPartition
 
 REBUILD = "rebuild"
-"""Who runs an attempt that builds what is registered again, to be compared: what it built is discarded."""
+"""`run_by` of an attempt that builds registered revisions again for comparison: its build is discarded."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class AttemptSpec:
     source: Source
     code_version: str
     findings: Findings
-    """Of its latest build."""
+    """Findings of its latest build."""
     build: int | None
     """The latest build; None before the first."""
 
 
 @contextmanager
 def publishing_delta(pipeline: str) -> Iterator[None]:
-    """Wait for another that pins the pipeline's Delta view, and keep others waiting meanwhile. Raises AnotherWriter."""
+    """Hold the lock on the version that the pipeline's Delta view shows; others wait. Raises AnotherWriter."""
     with held_lock(f"delta:{pipeline}", timedelta(minutes=10)) as is_alone:
         if not is_alone:
             raise AnotherWriter(
@@ -61,14 +61,14 @@ def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, sou
 
 
 def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec:
-    """Note that an attempt is under way, maybe once more: a task of it was cleared or is retried; return it as it is.
+    """Note that an attempt is under way, again if a task of it was cleared or is retried; return it.
 
-    `code_version` is given by a build: what it builds is of the code as it is now.
+    A build passes its `code_version`: what it builds comes from the present code.
     """
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt, with_for_update=True)
         if row.ended_at is not None:
-            # Housekeeping leaves alone what an attempt that began lately may be reading.
+            # Housekeeping leaves alone what an attempt that began recently may be reading.
             row.started_at, row.ended_at, row.exit_code = func.now(), None, None
         if code_version is not None:
             row.code_version = code_version
@@ -76,7 +76,7 @@ def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec
 
 
 def load_attempt(attempt: int) -> AttemptSpec:
-    """Return an attempt with its pinned interval. Raise TidemarkError when there is none of that id."""
+    """Return an attempt with its pinned interval. Raise TidemarkError when no attempt has that id."""
     with session() as ledger:
         row = ledger.get(Attempt, attempt)
         if row is None:
@@ -118,7 +118,7 @@ def note_fates(ledger: Session, interval_id: int, fates: Mapping[TopicPartition,
 
 
 def attempt_times(attempt: int) -> tuple[datetime, datetime]:
-    """Return when an attempt began, and when it ended: now for one that has not."""
+    """Return when an attempt began, and when it ended: now if it has not."""
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt)
         return row.started_at, row.ended_at or datetime.now(UTC)
@@ -138,7 +138,7 @@ def latest_build(ledger: Session, attempt: int) -> Build | None:
 def is_superseded(spec: AttemptSpec) -> bool:
     """Return whether another attempt of the interval with a later build was announced already.
 
-    An attempt that was never built is as late as its number says.
+    An attempt without a build is as late as its own number.
     """
     later = Attempt.id > spec.id if spec.build is None else Build.id > spec.build
     wanted = (
@@ -159,8 +159,8 @@ def is_superseded(spec: AttemptSpec) -> bool:
 def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any]) -> None:
     """Note how an attempt ended, and its verdict as the interval's.
 
-    An interval of which nothing was ever registered has failed with it. One that is registered stays so: a failed
-    attempt changes nothing that an earlier one registered.
+    An interval without registered revisions has then failed. A registered one stays registered: a failed attempt
+    changes nothing that an earlier one registered.
     """
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt)
@@ -177,7 +177,7 @@ def _is_registered(ledger: Session, interval_id: int) -> bool:
 
 
 def close_attempt(attempt: int, exit_code: int) -> None:
-    """Note that an attempt ended which has nothing to say about its interval: a rebuild, or one that comes late."""
+    """Note the end of an attempt that does not change its interval: a rebuild, or one that comes too late."""
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt)
         row.ended_at, row.exit_code = func.now(), exit_code

@@ -1,7 +1,7 @@
-"""Builds in the ledger: what an attempt built at one go, and how it was published.
+"""Builds in the ledger: what an attempt built in one go, and how it was published.
 
-An attempt that is run again builds again. Its latest build counts, and of the builds of an interval that passed,
-the latest is what is registered, in whatever order they are published.
+An attempt that is run again builds again. Its latest build counts, and among an interval's builds that passed, the
+latest is the one registered, in whatever order they are published.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def note_build(
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     One transaction. Earlier revisions that are registered, or being registered, stay as they are. `known` is the last
-    erasure when it was begun, `columns` what its tables were declared to have. Raises AnotherWriter when records of the
+    erasure when the build began, `columns` are its tables' declared columns. Raises AnotherWriter when records of the
     interval were erased since.
     """
     with session() as ledger:
@@ -73,10 +73,10 @@ def note_build(
         _keep(row, build, Findings(findings))
         for each in built:
             ledger.add(_row(attempt, build.id, each))
-        # Shared with those that only refer to it: another attempt's build, noted at once, waits for this one.
+        # Transactions that only refer to the row are not blocked; another attempt's build waits for this one.
         interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update={"key_share": True})
         if not findings.reconciliation.unexplained and interval.state != IntervalState.REGISTERED:
-            # Later attempts are held against these; what is registered keeps its own until another is (`finish`).
+            # Later attempts are compared with these; a registered build keeps its own until another is (`finish`).
             note_fates(ledger, interval.id, findings.fates)
         return build.id
 
@@ -178,7 +178,7 @@ def note_replaced(attempt: AttemptSpec, validation: Validation) -> None:
 
 
 def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
-    """Note the version of the Delta table that the archive's view shows since."""
+    """Note the version of the Delta table that the archive's view now shows."""
     with session() as ledger:
         row, build = _latest(ledger, attempt)
         _keep(row, build, replace(findings_of(build.findings), delta=version))
@@ -208,7 +208,7 @@ def later_build_published(attempt: AttemptSpec) -> int | None:
 
 
 def archived_records(ledger: Session, interval_id: int) -> int | None:
-    """Return how many records have rows in what is registered of an interval; None when no build was published."""
+    """Return how many records have rows in an interval's registered revisions; None when no build was published."""
     wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
     build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
     findings = findings_of(build.findings).build if build else None
@@ -230,13 +230,13 @@ def begun_registrations(pipeline: str) -> list[Registration]:
 
 
 def finish_registration(registration: Registration) -> None:
-    """Note that the catalog is as a registration meant it: all of its revisions change state at once."""
+    """Note that the catalog has all changes of a registration: all of its revisions change state at once."""
     with session() as ledger:
         finish(ledger, registration)
 
 
 def finish(ledger: Session, registration: Registration) -> None:
-    """Note the same within a transaction; of a registration that is finished nothing."""
+    """Do what `finish_registration` does within a transaction; nothing for a finished registration."""
     changes, build = registration.changes, ledger.get_one(Build, registration.build, with_for_update=True)
     if build.published_at is not None:
         return
@@ -278,7 +278,7 @@ def _is_pinned_again(ledger: Session, build: Build) -> bool:
 
 
 def _is_erased_since(ledger: Session, build: Build) -> bool:
-    """Return whether records of the interval were erased since: their fates were counted anew then."""
+    """Return whether records of the interval were erased since: their fates were then counted again."""
     later = (Erasure.intervals.contains([build.interval_id]), Erasure.last_build >= build.id)
     return ledger.scalar(select(Erasure.id).where(*later).limit(1)) is not None
 

@@ -1,4 +1,4 @@
-"""What the ledger recorded and reconciliation holds against what it reads.
+"""What the ledger recorded, for reconciliation to compare with what it reads.
 
 Every query here is bounded by the offsets or windows asked for, not by the number of past micro-batches.
 """
@@ -55,7 +55,7 @@ def speed_position(pipeline: str, view: str) -> SpeedPosition:
 def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -> datetime | None:
     """Return when the speed view began the first micro-batch that may have counted an event of that time.
 
-    None where that cannot be told: nothing of that time is archived, or the speed view has not read that far.
+    None when that is unknown: nothing of that time is archived, or the speed view has not read that far.
     """
     in_time = (
         select(LandingFileRow.micro_batch_id)
@@ -138,7 +138,7 @@ def late_bounds_within(
 
 @dataclass(frozen=True)
 class Recorded:
-    """Fates that the ledger recorded for a range, and from where."""
+    """Fates that the ledger recorded for a range, and who counted them."""
 
     range: OffsetRange
     fates: Fates

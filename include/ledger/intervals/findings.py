@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part", bound="DataclassInstance")
 
 Severity = Literal["fail", "warn", "info"]
-"""What follows when an expectation is not met: nothing is registered, a person is asked, or it is only told."""
+"""What follows when an expectation is not met: nothing is registered, a person is asked, or it is only reported."""
 
 _GRAVITY: Mapping[Severity, int] = {"fail": 0, "warn": 1, "info": 2}
 
@@ -52,7 +52,7 @@ class RecordCounts:
     lost: int = 0
     """Offsets of accepted losses, among the gaps."""
     compacted_since: int = 0
-    """Records that Kafka's log, compacted since they were archived, shows no more; they count by their fate."""
+    """Archived records that compaction has since removed from Kafka's log; they count by their fate."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ExpectationResult:
 
     @property
     def key(self) -> ExpectationKey:
-        """What names it, whatever its bounds are."""
+        """What identifies it, whatever its bounds are."""
         return self.table, self.expectation, self.column
 
     def as_json(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Validation:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long the checkpoint of each table took, s."""
     not_checked: tuple[str, ...] = ()
-    """What could not be held against earlier intervals, and why; a sentence each."""
+    """What could not be compared with earlier intervals, and why; a sentence each."""
     question: int | None = None
     """What a person is asked about the warnings; None when nobody is."""
     decision: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class Validation:
         return self.is_only_warned and not self.success and not self.decision
 
     def as_verdict(self) -> dict[str, Any]:
-        """Return the form of the contract's `validation`."""
+        """Return the form of the verdict's `validation`."""
         names = ("expectation", "column", "observed", "unexpected_count")
         failed = [{name: getattr(each, name) for name in names} for each in self.failed]
         said = {"not_checked": list(self.not_checked), "question": self.question, "decision": dict(self.decision)}
@@ -174,7 +174,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class DeltaVersion:
-    """The version of the Delta table that the archive's view shows since."""
+    """The version of the Delta table that the archive's view now shows."""
 
     view: str
     version: int
@@ -215,7 +215,7 @@ class Findings:
 
 
 def findings_of(kept: Mapping[str, Any]) -> Findings:
-    """Return what `Findings.as_json` gave; parts that are not there are None."""
+    """Return what `Findings.as_json` gave; missing parts are None."""
     validation = kept.get("validation")
     return Findings(
         _build_of(kept) if "reconciliation" in kept else None,
@@ -284,7 +284,7 @@ def _topic_partition(name: str) -> TopicPartition:
 
 
 def range_as_json(each: OffsetRange) -> dict[str, Any]:
-    """Return the form that the contract gives a range."""
+    """Return the form of a range in the verdict."""
     return {
         "topic": each.topic_partition.topic,
         "topic_id": each.topic_id,

@@ -18,7 +18,7 @@ PATIENCE = timedelta(minutes=10)
 
 @contextmanager
 def attempt_under_way(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[None]:
-    """Keep the interval's ranges as they are while an attempt works with them.
+    """Keep the interval's ranges unchanged while an attempt works with them.
 
     Any number of attempts may be under way. Raises AnotherWriter when the interval is being pinned again for longer
     than `patience`, ServiceUnreachable.
@@ -32,7 +32,7 @@ def attempt_under_way(pipeline: str, interval: Interval, patience: timedelta = P
 
 @contextmanager
 def no_attempt_under_way(pipeline: str, interval: Interval) -> Iterator[None]:
-    """Let no attempt of the interval begin to work meanwhile.
+    """Let no attempt of the interval begin during the block.
 
     Raises UsageError when one is under way, ServiceUnreachable.
     """
@@ -48,9 +48,9 @@ def no_attempt_under_way(pipeline: str, interval: Interval) -> Iterator[None]:
 
 @contextmanager
 def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[Callable[[], None]]:
-    """Publish the interval alone: another that publishes it waits.
+    """Hold the lock on publishing the interval; another publication of it waits.
 
-    Yields what raises when the lock was lost meanwhile: to be called before each change of the catalog.
+    Yields a function that raises when the lock was lost: call it before each change of the catalog.
     Raises AnotherWriter when somebody else publishes it for longer than `patience`, ServiceUnreachable.
     """
     why = f"{interval} is being published"
@@ -62,7 +62,7 @@ def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
 
 @contextmanager
 def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[None]:
-    """Announce the interval alone: another that announces it waits. Raises AnotherWriter, ServiceUnreachable."""
+    """Hold the lock on announcing the interval; another one waits. Raises AnotherWriter, ServiceUnreachable."""
     why = f"{interval} is being announced"
     with held_lock(_name("announce", pipeline, interval), patience, waiting_for=why) as lock:
         if lock is None:

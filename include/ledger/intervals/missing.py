@@ -1,4 +1,4 @@
-"""Intervals that nobody has built: pinned on the way to others, or left for later and not pinned at all."""
+"""Intervals that were never built: pinned only because a later one was, or not pinned at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MissingIntervals:
     """Consecutive intervals of one length that were never built."""
 
     from_time: datetime | None
-    """None: from the first archived record on."""
+    """None stands for the first archived record."""
     to_time: datetime
     offsets: int
     """Offsets that they hold."""
@@ -48,7 +48,7 @@ _AROUND_GAPS = """
 
 
 def find_gaps(pipeline: str) -> list[Neighbours]:
-    """Return where time lies between pinned intervals, and before the first, each with the intervals around it."""
+    """Return the gaps between pinned intervals, and before the first, each with the intervals around it."""
     with reading() as ledger:
         return _gaps(ledger, pipeline)
 
@@ -79,7 +79,7 @@ def _pinned_missing(interval: PinnedInterval) -> MissingIntervals:
 def _joined(intervals: list[MissingIntervals]) -> list[MissingIntervals]:
     joined: list[MissingIntervals] = []
     for each in intervals:
-        # Of another length are those that were pinned when the schedule was another.
+        # Intervals that were pinned under another schedule have another length.
         if joined and joined[-1].to_time == each.from_time and joined[-1].width == each.width:
             last = joined[-1]
             joined[-1] = replace(
@@ -98,7 +98,7 @@ def _unpinned(gap: Neighbours, firsts: Mapping[tuple[TopicPartition, str], int])
     offsets = 0
     for each in after.ranges:
         tp = each.topic_partition
-        # As pinning begins them: a topic partition added to a known topic at 0, a new topic where its archive does.
+        # As in pinning: a topic partition added to a known topic begins at 0, a new topic where its archive begins.
         is_known = known.get(tp.topic) == each.topic_id
         begin = ends.get(tp, 0) if is_known else firsts.get((tp, each.topic_id), each.from_offset)
         offsets += max(0, each.from_offset - begin)

@@ -24,7 +24,7 @@ class OddTimestamps:
 
     @property
     def first_time(self) -> str:
-        """The first timestamp as a time; milliseconds where it lies beyond the calendar."""
+        """The first timestamp as a time; in milliseconds if it lies beyond the calendar."""
         try:
             return format_time(datetime.fromtimestamp(self.first_timestamp / 1000, UTC))
         except (ValueError, OverflowError, OSError):

@@ -171,8 +171,8 @@ def _check_side(
     later: Mapping[TopicPartition, int],
     is_adjacent: bool,
 ) -> None:
-    """Raise TidemarkError unless the later offsets begin where the earlier end; not before, where time lies between."""
-    # Incarnations of a topic do not tile with each other, and a topic added since begins where it does.
+    """Raise TidemarkError unless the later offsets begin where the earlier end, or after that if time lies between."""
+    # Incarnations of a topic do not tile with each other, and a topic added since has nothing to tile with.
     same = {topic for topic, topic_id in neighbour.topic_ids.items() if topic_ids.get(topic) == topic_id}
     for tp in sorted(tp for tp in earlier.keys() | later.keys() if tp.topic in same):
         end, begin = earlier.get(tp, 0), later.get(tp, 0)
@@ -218,12 +218,12 @@ def replace_ranges(
     repinned_by: str,
     odd_timestamps: Iterable[OddTimestamps] = (),
 ) -> PinnedInterval | None:
-    """Give the last pinned interval other ranges, on record with the old ones; None when it changed meanwhile.
+    """Give the last pinned interval other ranges, and record the old ones; None when it changed meanwhile.
 
-    It has changed, too, when landing files of its offsets were removed: its revisions are the only copy then.
+    It also counts as changed when landing files of its offsets were removed: its revisions are then the only copy.
 
-    What is registered of it stays registered, and is replaced by the run that follows, like after any rerun;
-    until that has succeeded the interval counts as pinned only.
+    Its registered revisions stay registered until the run that follows replaces them, as after any rerun; until that
+    run has succeeded, the interval counts as pinned only.
     """
     with session() as ledger:
         lock_pinning(ledger, pinned.pipeline)

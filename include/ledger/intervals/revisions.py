@@ -28,7 +28,7 @@ class BuiltRevision:
     files: dict[str, Any]
 
     def as_registered(self) -> dict[str, Any]:
-        """Return the form of the contract's `registered`."""
+        """Return the form of the verdict's `registered`."""
         return {
             "table": self.table,
             "partition": self.partition,
@@ -89,7 +89,7 @@ def registered(table: str, partition: str | None = None) -> list[RegisteredRevis
 def references_of_registered(interval_id: int) -> dict[str, str]:
     """Return the SHA-256 of each reference's content by which the interval's registered revisions were built.
 
-    Empty where nothing is registered, or was by code that did not note it.
+    Empty when nothing is registered, or the code that built it did not note it.
     """
     wanted = (
         select(Build)
@@ -107,7 +107,7 @@ def references_of_registered(interval_id: int) -> dict[str, str]:
 def set_state(revisions: Iterable[BuiltRevision], state: RevisionState) -> None:
     """Move revisions to a state, all or none. Raise TidemarkError when one of them may not pass to it.
 
-    What is registered leaves that state by a registration only (`builds.finish_registration`).
+    A registered revision leaves that state by a registration only (`builds.finish_registration`).
     """
     with session() as ledger:
         for built in revisions:

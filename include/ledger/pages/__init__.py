@@ -1,1 +1,1 @@
-"""What the web pages ask of the ledger: read only, bounded by the time asked for, and answered from indexes."""
+"""The web pages' queries of the ledger: read only, bounded by the time asked for, and answered from indexes."""

@@ -16,7 +16,7 @@ from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revisio
 
 @dataclass(frozen=True)
 class Delivered:
-    """What is registered of an interval in one table."""
+    """An interval's registered revisions in one table."""
 
     partitions: int
     rows: int
@@ -41,11 +41,11 @@ class KnownInterval:
     passed: bool | None
     is_built: bool
     is_published: bool
-    """Whether the latest build was."""
+    """Whether the latest build was published."""
     question: int | None
-    """What a person is asked about the latest build; None when nobody is, or it is decided."""
+    """Number of the question to a person about the latest build; None without one, or once it is decided."""
     delivered: dict[str, Delivered]
-    """By table, of those with a registered revision."""
+    """By table, for those with a registered revision."""
 
 
 def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) -> list[KnownInterval]:
@@ -130,7 +130,7 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
 
 
 def delivered_query(pipelines: Sequence[str], since: datetime, until: datetime) -> Select:
-    """Return the query over what is registered, by interval and table."""
+    """Return the query over registered revisions, by interval and table."""
     date = func.substring(Revision.table_partition, r"(?:^|/)date=(\d{4}-\d\d-\d\d)(?:/|$)")
     own_date = func.to_char(func.timezone("UTC", IntervalRow.from_time), "YYYY-MM-DD")
     return (

@@ -27,7 +27,7 @@ from include.offsets import OffsetRange
 from include.times import Interval
 
 MOST_BATCHES = 200
-"""Micro-batches that are shown of a range."""
+"""How many micro-batches of a range are shown."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RevisionFacts:
     attempt: int
     built_at: datetime
     files: Mapping[str, Mapping[str, Any]]
-    """File name to what was noted of it: rows, bytes, sha256 and offset statistics."""
+    """File name to what was noted about it: rows, bytes, sha256 and offset statistics."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class WholeInterval:
     pinned_by: str
     repinned: tuple[datetime, ...]
     verdict: Mapping[str, Any]
-    """Of its last attempt that ended; empty before it."""
+    """That of its last attempt that ended; empty before one has."""
     attempts: tuple[AttemptFacts, ...]
     """Latest first."""
     revisions: tuple[RevisionFacts, ...]

@@ -36,12 +36,12 @@ class IntervalFacts:
     unexplained: int | None
     passed: bool | None
     columns: Mapping[str, Mapping[str, str]] | None
-    """By table, its columns with their types; None where the build did not keep them."""
+    """By table, its columns with their types; None if the build did not keep them."""
 
 
 @dataclass(frozen=True)
 class RegisteredFacts:
-    """What is registered of an interval in one table."""
+    """An interval's registered revisions in one table."""
 
     rows: int
     code_version: str
@@ -129,7 +129,7 @@ def registered_query(table: str, pipeline: str, since: datetime, until: datetime
 
 
 def registered_rows(table: str, pipeline: str, since: datetime, until: datetime) -> dict[int, RegisteredFacts]:
-    """Return what is registered of a table, by interval."""
+    """Return the sums over a table's registered revisions, by interval."""
     with session() as ledger:
         rows = ledger.execute(registered_query(table, pipeline, since, until)).all()
     return {

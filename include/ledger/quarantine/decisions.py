@@ -82,7 +82,7 @@ def decisions(pipeline: str, offsets: Collection[int] | None = None) -> Decision
 
 
 def decisions_of(ledger: Session, pipeline: str, offsets: Collection[int] | None = None) -> Decisions:
-    """Return the same, as a transaction sees it."""
+    """Return `decisions` within a transaction."""
     replayed = (
         select(Replay, IntervalRow)
         .join(IntervalRow, IntervalRow.id == Replay.interval_id, isouter=True)
@@ -112,7 +112,7 @@ def key_of(row: Replay | QuarantineNote | DivertedRecord) -> RecordKey:
 
 
 def record_discards(pipeline: str, records: Collection[RecordKey], *, reason: str, by: str) -> None:
-    """Record in one transaction that records are given up, by whom and why. The caller is `deciding`."""
+    """Record in one transaction that records are discarded, by whom and why. The caller is `deciding`."""
     with session() as ledger:
         for record in sorted(records):
             ledger.add(note_row(pipeline, record, kind="discarded", by=by, reason=reason))

@@ -1,4 +1,4 @@
-"""Quarantined records: how each is known for ever, and in which files they lie."""
+"""Quarantined records: how each is identified for ever, and in which files they lie."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 
 @dataclass(frozen=True, order=True)
 class RecordKey:
-    """A record for ever: a recreated topic's offsets mean other records."""
+    """Identity of a record for ever: a recreated topic's offsets mean other records."""
 
     topic: str
     topic_id: str
@@ -44,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class QuarantineFile:
-    """A quarantine file with what its records cannot tell themselves. It may hold many micro-batches."""
+    """A quarantine file with facts that its records do not carry. It may hold many micro-batches."""
 
     path: str
     origins: Mapping[TopicPartition, Sequence[Origin]]

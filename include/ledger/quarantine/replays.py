@@ -28,9 +28,9 @@ class LandedReplay:
     """What became of the records that a replay tried, and the files of those with rows."""
 
     fates: dict[RecordKey, str] = field(default_factory=dict)
-    """archived or empty, of those that pass."""
+    """Fate of the records that pass: archived or empty."""
     failures: dict[RecordKey, tuple[str, str]] = field(default_factory=dict)
-    """Reason and detail of those that still fail."""
+    """Reason and detail of the records that still fail."""
     files: list[LandingFile] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ def record_replay(
     except IntegrityError as error:
         raise AnotherWriter(
             "another replay has delivered these records meanwhile; nothing was committed",
-            remedy="replay again: what is delivered is passed over",
+            remedy="replay again: what is delivered is skipped",
             pipeline=pipeline,
         ) from error
 
@@ -102,10 +102,10 @@ def _replay_row(batch: BatchCommit, record: RecordKey, fate: str, by: str, micro
 
 
 def assign_replays(ledger: Session, pipeline: str, interval_id: int) -> None:
-    """Let an interval that is being pinned deliver what was replayed since the last one was.
+    """Let an interval that is being pinned deliver what was replayed since the last one was pinned.
 
-    Called for the interval that a run asked for: those pinned on the way to it may never be built. So the first one
-    that is asked for after a replay delivers it, and keeps it when it is pinned again.
+    Called for the interval that a run asked for: those pinned on the way to it may never be built. So the first
+    interval that is asked for after a replay delivers it, and still does when it is pinned again.
     """
     ledger.execute(
         update(Replay)
@@ -169,7 +169,7 @@ def pinned_fates(pipeline: str, ranges: Iterable[OffsetRange], topic_ids: Mappin
 
 
 def diverted(pipeline: str, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> list[Coordinates]:
-    """Return diverted records at or above the positions (0 where there is none): those a query has still to pass."""
+    """Return diverted records at or above the positions (0 where there is none): a query has yet to pass these."""
     with session() as ledger:
         rows = ledger.scalars(select(DivertedRecord).where(DivertedRecord.pipeline == pipeline))
         return sorted(

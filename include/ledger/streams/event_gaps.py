@@ -41,14 +41,14 @@ class EventGap:
     answer: str
     from_at: datetime
     until_at: datetime | None
-    """Time of the first event after it; None while nobody told the follower to go on."""
+    """Time of the first event after it; None until somebody lets the follower go on."""
     found_at: datetime
     accepted_at: datetime | None
     accepted_by: str
 
     @property
     def length(self) -> timedelta:
-        """How much time is missing, until now where it is open."""
+        """How much time is missing, up to now while the gap is open."""
         return max((self.until_at or datetime.now(UTC)) - self.from_at, timedelta(0))
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ _OF_PIPELINE = """
 
 
 def note_refused(refused: RefusedAt) -> None:
-    """Record a position that was refused; what was recorded of it before stays. Raise ServiceUnreachable."""
+    """Record a position that was refused; an earlier record of it stays. Raise ServiceUnreachable."""
     from sqlalchemy.dialects.postgresql import insert
 
     from include.ledger.database import session
@@ -95,7 +95,7 @@ def note_refused(refused: RefusedAt) -> None:
 def note_gap(refused: RefusedAt, until_at: datetime, accepted_by: str) -> timedelta:
     """Record that the follower went on at a time, and return how much is missing. Raise ServiceUnreachable.
 
-    A position that a killed follower went on from before has one gap, which ends where the last one went on.
+    A position has one gap even if a follower that went on from it was killed: the last one to go on sets its end.
     """
     from sqlalchemy import func
     from sqlalchemy.dialects.postgresql import insert

@@ -1,6 +1,6 @@
-"""Limits that flags are raised by: learned in versions, and from which offsets on each was in force.
+"""Limits by which flags are raised: the learned versions, and from which offsets on each was in force.
 
-Flags themselves are in their topic only. What is recorded here tells which flags must be there.
+Flags themselves are in their topic only. From what is recorded here follows which flags must be there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InForce:
 
 
 def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> list[BuiltRevision]:
-    """Return the registered revisions of the tables, of intervals that end within `over` before the last one's end."""
+    """Return the tables' registered revisions of intervals that end within `over` before the last one's end."""
     of_tables = (
         select(Revision, IntervalRow.to_time)
         .join(IntervalRow, IntervalRow.id == Revision.interval_id)
@@ -49,7 +49,7 @@ def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> 
 
 
 def note_limits(lease: writers.Lease, learned_from: Iterable[BuiltRevision], limits: Sequence[Limit]) -> int:
-    """Return the version of these limits: the last one where they are equal, else a new one."""
+    """Return the version of these limits: the last one if they are equal, else a new one."""
     with session() as ledger:
         writers.check(ledger, lease)
         version, last = last_limits(lease.pipeline)
@@ -80,7 +80,7 @@ def limits_of(pipeline: str, versions: Iterable[int]) -> dict[int, list[Limit]]:
 
 
 def erased_rules(pipeline: str) -> dict[int, list[str]]:
-    """Return the rules that erasures took limits of, by version: flags by these need not follow from what is left."""
+    """Return the rules that lost limits by erasures, by version: their flags need not follow from what is left."""
     with session() as ledger:
         rows = ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline))
         return {row.id: list(row.erased_rules) for row in rows if row.erased_rules}
@@ -120,9 +120,9 @@ def note_added(run: int, topic_id: str, topic_partition: int) -> None:
 
 
 def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
-    """Return which limits were in force where in the ranges, in order; offsets that no run has begun are omitted.
+    """Return the limits in force over the parts of the ranges, in order; offsets before any run are omitted.
 
-    Of runs that begin at the same offset the last one counts. Ranges carry their topic's id.
+    Among runs that begin at the same offset the last one counts. Ranges carry their topic's id.
     """
     parts: list[InForce] = []
     with session() as ledger:

@@ -66,7 +66,7 @@ def current(pipeline: str) -> StreamGeneration | None:
 
 
 def current_or_first(pipeline: str, started_by: str) -> StreamGeneration:
-    """Return the pipeline's current generation, made at the first start."""
+    """Return the pipeline's current generation, which the first start creates."""
     with session() as ledger:
         _lock(ledger, pipeline)
         row = _last(ledger, pipeline)
@@ -99,8 +99,8 @@ def open_with_losses(
 ) -> int:
     """Accept lost offsets and open the next generation in one transaction, and return its number.
 
-    `ranges`: of each topic partition what the archive's position moves over, the lost offsets among them; `topics`:
-    theirs, of which some may never have been read. Raises AnotherWriter, TopicRecreated.
+    `ranges`: the offsets of each topic partition that the archive's position moves over, lost ones included; `topics`:
+    their topics, some of which may never have been read. Raises AnotherWriter, TopicRecreated.
     """
     with session() as ledger:
         writers.check(ledger, lease)
@@ -114,7 +114,7 @@ def open_with_losses(
 
 @dataclass(frozen=True)
 class Rest:
-    """What is archived of a topic and in no interval yet, as the interval that it is pinned as."""
+    """Archived offsets of a topic that are in no interval yet, as the interval that they are pinned as."""
 
     interval: Interval
     ranges: Sequence[OffsetRange]
@@ -139,7 +139,7 @@ def open_with_topic(
     pipeline = lease.pipeline
     with session() as ledger:
         writers.check(ledger, lease)
-        # Housekeeping removes landing under the same lock, and none of a pipeline that has adopted a topic.
+        # Housekeeping removes landing files under the same lock, but none of a pipeline that has adopted a topic.
         pins.lock_pinning(ledger, pipeline)
         _check_landing(ledger, pipeline, successor.topic)
         pinned = None
@@ -152,7 +152,7 @@ def open_with_topic(
 
 
 def check_landing(pipeline: str, topic: str) -> None:
-    """Raise UsageError when landing files of the topic were removed: tables tell rows by offset alone."""
+    """Raise UsageError when landing files of the topic were removed: tables identify rows by offset alone."""
     with session() as ledger:
         _check_landing(ledger, pipeline, topic)
 
@@ -165,8 +165,8 @@ def _check_landing(ledger: Session, pipeline: str, topic: str) -> None:
     ]
     if removed := removed_in(ledger, pipeline, archived):
         raise UsageError(
-            f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be told from those "
-            "that the new topic will have at the same offsets",
+            f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be distinguished from "
+            "those that the new topic will have at the same offsets",
             remedy="give the new topic another name and declare that one",
             pipeline=pipeline,
         )
@@ -215,7 +215,7 @@ def note_facts(generation: StreamGeneration, query: str, facts: Mapping[str, Any
 
 
 def has_committed(generation: StreamGeneration, view: str) -> bool:
-    """Return whether a speed view's stream has committed a micro-batch in the generation (its base is none)."""
+    """Return whether a speed view's stream has committed a micro-batch in the generation (its base does not count)."""
     with session() as ledger:
         wanted = select(MicroBatch.id).where(
             MicroBatch.pipeline == generation.pipeline,

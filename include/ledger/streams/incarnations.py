@@ -11,14 +11,14 @@ from include.topics import TopicIdentity
 
 
 def closed(pipeline: str) -> frozenset[str]:
-    """Return the topic ids of the incarnations that are no more."""
+    """Return the topic ids of the closed incarnations."""
     with session() as ledger:
         wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline)
         return frozenset(ledger.scalars(wanted))
 
 
 def succeed(ledger: Session, pipeline: str, successor: TopicIdentity, closed_by: str, reason: str) -> None:
-    """Close the topic's incarnation that was read so far; from now on its successor is the topic."""
+    """Close the topic's incarnation that was read so far; from now on its successor stands for the topic."""
     row = ledger.get_one(Topic, (pipeline, successor.topic), with_for_update=True)
     ledger.add(
         TopicIncarnation(

@@ -23,13 +23,13 @@ class Launch:
     log: str
     """Path of its log file on that host, or URL of its application's page."""
     pid: int | None
-    """Of spark-submit, once known."""
+    """Process id of spark-submit, once known."""
     exit_code: int | None
     """None until it ends."""
     ended_at: datetime | None = None
     """When it was found ended."""
     ended_for: str = ""
-    """Why Airflow ended it; empty: it did not."""
+    """Why Airflow ended it; empty when it did not."""
     application: str = ""
     """Id of its application on YARN; empty for a process."""
     error: str = ""
@@ -64,7 +64,7 @@ def note_pid(launch: str, pid: int) -> None:
 
 
 def note_application(launch: str, application: str, page: str = "") -> None:
-    """Record the id of the application that YARN has made of it, and where its page is, once that is known."""
+    """Record the id of its application on YARN and, once known, the address of that application's page."""
     with session() as ledger:
         row = ledger.get(StreamLaunch, launch)
         if row is not None:
@@ -80,7 +80,7 @@ def note_end(launch: str, exit_code: int, error: str = "") -> None:
 
 
 def note_reason(launch: str, why: str) -> None:
-    """Record why Airflow ends a driver; without effect on one that was started by hand."""
+    """Record why Airflow ends a driver; without effect on one that a person started."""
     with session() as ledger:
         row = ledger.get(StreamLaunch, launch)
         if row is not None:

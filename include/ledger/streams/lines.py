@@ -49,18 +49,18 @@ class NotedFile:
 
 @dataclass(frozen=True)
 class LinesRead:
-    """What a micro-batch read: the files behind one up to another, and the lines of each source in them."""
+    """What a micro-batch read: the files after one up to another, and the lines of each source in them."""
 
     after_file: int
     until_file: int
     first_lines: Mapping[str, int] = field(default_factory=dict)
-    """By source: the number of its first line, from which on every line has a fate."""
+    """By source: the number of its first line; from there on every line has a fate."""
     fates: Mapping[str, Fates] = field(default_factory=dict)
     """By source; empty for a query that archives nothing."""
 
 
 def note_source(lease: writers.Lease, pipeline: Pipeline, kind: str, guarantee: str) -> None:
-    """Record that the pipeline is read from lines, and what holds for them; connections left open count as cut."""
+    """Record that the pipeline is read from lines, with its guarantee; connections left open count as cut."""
     with session() as ledger:
         writers.check(ledger, lease)
         row = ledger.get(LineSourceRow, pipeline.name) or LineSourceRow(pipeline=pipeline.name)
@@ -137,9 +137,9 @@ def close_connection(lease: writers.Lease, connection: int, ended: str, cut_byte
 
 
 def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
-    """Return the last file after `after` with at most so many bytes in between, but one file at least.
+    """Return the last file after `after` with at most `most_bytes` in between, but at least one file.
 
-    `after` when nothing was noted since.
+    Return `after` when nothing was noted since.
     """
     size = func.sum(LineFile.bytes).over(order_by=LineFile.id)
     place = func.row_number().over(order_by=LineFile.id)
@@ -193,11 +193,11 @@ def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
     """
     with session() as ledger:
         writers.check(ledger, lease)
-        # The archive goes on over checkpoints; a view's state is its checkpoint's alone.
+        # The archive continues across checkpoints; a view's state belongs to one checkpoint.
         reached = _position(ledger, batch.pipeline, batch.query, None if batch.query == ARCHIVE else batch.query_id)
         if reached != read.after_file:
             raise TidemarkError(
-                f"micro-batch {batch.batch_id} of {batch.query} begins behind file {read.after_file}, but the last "
+                f"micro-batch {batch.batch_id} of {batch.query} begins after file {read.after_file}, but the last "
                 f"commit ended with {reached}: checkpoint and ledger do not belong together; nothing was committed",
                 remedy=f'begin without the checkpoint: ./tidemark new-generation {batch.pipeline} --reason "…"',
                 pipeline=batch.pipeline,

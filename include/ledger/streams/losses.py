@@ -27,7 +27,7 @@ class AcceptedLoss:
 
     @property
     def evidence(self) -> str:
-        """What the reconciliation says about it."""
+        """What reconciliation reports about it."""
         return (
             f"{self.range} ({len(self.range)} offsets) was removed from Kafka before it was archived; "
             f"loss {self.id}, accepted by {self.accepted_by} at {format_time(self.accepted_at)}: {self.reason}"
@@ -41,7 +41,7 @@ def note_losses(pipeline: str, lost: Iterable[OffsetRange]) -> None:
 
 
 def add_losses(ledger: Session, pipeline: str, lost: Iterable[OffsetRange]) -> list[Loss]:
-    """Do the same in a transaction, and return the rows."""
+    """Record losses like `note_losses` within a transaction, and return the rows."""
     rows = []
     for each in lost:
         tp = each.topic_partition
@@ -68,7 +68,7 @@ def add_losses(ledger: Session, pipeline: str, lost: Iterable[OffsetRange]) -> l
 
 
 def accepted_in(pipeline: str, ranges: Sequence[OffsetRange]) -> list[AcceptedLoss]:
-    """Return the accepted losses in the ranges: of each the part that lies there, in order."""
+    """Return the parts of accepted losses that lie in the ranges, in order."""
     accepted = []
     with session() as ledger:
         current = {t.topic: t.topic_id for t in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}

@@ -1,7 +1,7 @@
-"""Outages: things that archive rows find down, until they find them up; each is told once when it begins and ends.
+"""Outages: things that archive rows find down, until they find them up; one notification at the beginning and the end.
 
-What a micro-batch finds is noted in the transaction that commits it, so a replay of it finds nothing a second time. It
-is told afterwards: whoever tells it marks it as told, and a crash between the two tells it again, with the same id.
+What a micro-batch finds is noted in the transaction that commits it, so a replay of it finds nothing a second time. The
+notification follows: its sender marks it as sent, and a crash between the two sends it again, with the same id.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from include.ledger.models import MicroBatch, MicroBatchRange, OutageRow
 from include.offsets import OffsetRange, intersection, merged
 
 MOST = 1000
-"""Outages that are told in one transaction."""
+"""Outages that are notified about in one transaction."""
 
 _TELLING = 7411043
-"""First key of the lock of who tells; the second one is the pipeline's."""
+"""First key of the notifier's lock; the second one is the pipeline's."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,7 +58,7 @@ class StateChange:
 
 @dataclass(frozen=True)
 class Untold:
-    """A change that the operators are to be told of."""
+    """A change that the operators have not been notified of."""
 
     outage: int
     """The ledger's number of the outage."""
@@ -71,7 +71,7 @@ class Outage:
 
     key: str
     micro_batch: int
-    """The one that found it down."""
+    """The micro-batch that found it down."""
     began: Place
     began_topic_id: str
     ended: Place | None
@@ -145,11 +145,11 @@ def open_keys(pipeline: str, report: str) -> frozenset[str]:
 
 
 @contextmanager
-def telling(pipeline: str) -> Iterator[list[Untold]]:
-    """Yield what was not told yet, at most MOST outages, and mark it as told when the block succeeds.
+def sending_new(pipeline: str) -> Iterator[list[Untold]]:
+    """Yield the changes not sent yet, of at most MOST outages, and mark them as sent when the block succeeds.
 
-    One process tells a pipeline's at a time, and another one has nothing to tell meanwhile. The rows are not locked:
-    a broker that is slow must not hold up the micro-batch that finds the end of one.
+    One process at a time sends a pipeline's changes, and another one gets none meanwhile. The rows are not locked:
+    a slow broker must not hold up the micro-batch that finds the end of an outage.
     """
     is_untold = or_(
         OutageRow.told_at.is_(None), and_(OutageRow.end_offset.is_not(None), OutageRow.end_told_at.is_(None))

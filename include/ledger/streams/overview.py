@@ -19,7 +19,7 @@ RECENTLY = timedelta(hours=1)
 """How far back records in quarantine count as new."""
 
 _MOST = 4000
-"""Micro-batches looked at: more than an hour's, as one begins each second at most."""
+"""How many micro-batches are read: more than an hour's, as at most one begins each second."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class StreamOverview:
     committed_at: datetime | None
     """When the archive's last micro-batch was committed."""
     records: int
-    """Committed within `RECENTLY`."""
+    """Records committed within `RECENTLY`."""
     quarantined: int
-    """Of these, in quarantine."""
+    """How many of these are in quarantine."""
     moved: Mapping[str, datetime] = field(default_factory=dict)
     """When each query's last micro-batch was committed."""
 
@@ -85,7 +85,7 @@ class ReasonCount:
 def quarantined_by_reason(pipeline: str, within: timedelta | None = None) -> tuple[ReasonCount, ...]:
     """Return why records came into quarantine, the most frequent reason first.
 
-    The ledger counts by hours of the clock: `within` takes those that it touches, None takes all.
+    The ledger counts by the hour: `within` selects the hours that it touches, None selects all.
     """
     records = func.sum(QuarantineCount.records)
     wanted = (
@@ -101,7 +101,7 @@ def quarantined_by_reason(pipeline: str, within: timedelta | None = None) -> tup
 
 
 def _moved(ledger: Session, pipeline: str) -> dict[str, datetime]:
-    """Return when each query moved last; its positions lead to the micro-batch, however many there are before."""
+    """Return when each query moved last; its positions lead to the micro-batch, however many came before."""
     wanted = (
         select(Position.query, func.max(MicroBatch.committed_at))
         .join(MicroBatch, MicroBatch.id == Position.micro_batch_id)

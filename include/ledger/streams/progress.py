@@ -1,4 +1,4 @@
-"""What Spark tells of running queries: rates, durations by part, watermark and state; a bounded number per query."""
+"""What Spark reports on running queries: rates, durations by part, watermark and state; a bounded number per query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QueryProgress:
     input_rate: float
     """Records that arrived per second."""
     processing_rate: float
-    """Records that were worked off per second."""
+    """Records that were processed per second."""
     seconds: float
     parts: Mapping[str, float]
     """Seconds by Spark's name of the part, e.g. `addBatch`."""

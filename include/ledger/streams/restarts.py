@@ -10,13 +10,13 @@ from include.ledger.database import session
 from include.ledger.models import StreamLaunch, Writer
 
 _MOST = 20
-"""Launches looked at: more failures in a row than this change nothing."""
+"""How many launches are read: more failures in a row than this change nothing."""
 
 
 def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
-    """Return the exit codes of the newest launches that each failed so soon after their start, newest first.
+    """Return the exit codes of the newest launches that each failed within that time of their start, newest first.
 
-    None stands for a driver that told none: it was killed, or died before its first line. A launch counts as ended
+    None stands for a driver that reported none: it was killed, or died before its first line. A launch counts as ended
     when the next one was started, the newest one now.
     """
     with session() as ledger:

@@ -39,9 +39,9 @@ class LiveWriter:
     renewed_at: datetime
     """Its last sign of life."""
     application_id: str
-    """Spark's; empty until it is known."""
+    """Spark's id of its application; empty until it is known."""
     ui_address: str = ""
-    """Of Spark's own pages about it; empty where they are off."""
+    """Address of Spark's own pages about it; empty when they are off."""
 
 
 def this_holder() -> str:
@@ -59,7 +59,7 @@ def _process_here(holder: str) -> ProcessIdentity | None:
     """Return the process of a holder; None for one of another host, boot or pid namespace."""
     host, pid, start = holder.rsplit(":", 2)
     process = ProcessIdentity.parse(f"{pid}:{start}")
-    # Containers may share a host name, so the name alone does not tell that the process can be seen from here.
+    # Containers may share a host name, so the name alone does not prove that the process is visible from here.
     return process if host == socket.gethostname() and process.is_visible() else None
 
 
@@ -68,17 +68,17 @@ def _expiry() -> timedelta:
 
 
 def _is_held(row: Writer, now: datetime) -> bool:
-    """Return whether a holder has the lease, as far as the times tell.
+    """Return whether a holder has the lease, judging by its times.
 
-    The ledger's clock may have been set back: who lives renews at once, and who does not has renewed in the future.
+    The ledger's clock may have been set back: a live holder renews at once, a dead one's last renewal is in the future.
     """
     return bool(row.holder) and row.expires_at > now and row.renewed_at <= now + _expiry()
 
 
 def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease | None:
-    """Return the lease; None while another holds it. `silent_since`: the renewal that has stayed the last one."""
+    """Return the lease; None while another holds it. `silent_since`: a renewal that is still the last one."""
     with session() as ledger:
-        # Serialises those who come at once, also when the pipeline has no row yet.
+        # Serialises concurrent drivers, even when the pipeline has no row yet.
         lock(ledger, f"writer:{pipeline}")
         now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
         row = ledger.get(Writer, pipeline, with_for_update=True)
@@ -95,7 +95,7 @@ def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease |
 
 
 def acquire(pipeline: str) -> Lease:
-    """Take the lease; waits out the lease of a holder that went silent.
+    """Take the lease; wait out the lease of a holder that went silent.
 
     Raises AnotherWriter when the holder is still there after that time.
     """
@@ -161,16 +161,16 @@ def note_code(lease: Lease, code: Mapping[str, str]) -> None:
 
 
 def code_of(pipeline: str, token: int) -> dict[str, str]:
-    """Return the modules that the holder with this token runs; none where it noted none."""
+    """Return the modules that the holder with this token runs; none if it noted none."""
     with session() as ledger:
         code = ledger.scalar(select(Writer.code).where(Writer.pipeline == pipeline, Writer.token == token))
         return dict(code or {})
 
 
 def replace_for(pipeline: str, token: int, deployed: str) -> bool:
-    """Note that the holder is replaced for what was deployed; False where one already was, or another holds the lease.
+    """Note that the holder is replaced for deployed code; False when one already was, or another holds the lease.
 
-    A driver that runs older code even so would else be replaced for ever. `forget_replacement` begins anew.
+    Otherwise drivers that still run older code would be replaced for ever. `forget_replacement` resets the note.
     """
     with session() as ledger:
         row = ledger.get(Writer, pipeline, with_for_update=True)
@@ -181,7 +181,7 @@ def replace_for(pipeline: str, token: int, deployed: str) -> bool:
 
 
 def forget_replacement(pipeline: str) -> None:
-    """Note that the holder runs what is deployed."""
+    """Note that the holder runs the deployed code."""
     with session() as ledger:
         wanted = (Writer.pipeline == pipeline, Writer.replaced_for != "")
         ledger.execute(update(Writer).where(*wanted).values(replaced_for=""))

@@ -1,1 +1,1 @@
-"""What a publication is judged by beside its suite: what was usual before, and what a person decided."""
+"""What a publication is judged by besides its suite: what was usual before, and what a person decided."""

@@ -1,7 +1,7 @@
 """Approvals: builds that failed only by warnings, and what a person decided about each.
 
 A decision is about one build, the suite by which it was judged, and the warnings that were shown. When one of these
-is another, nobody has decided, and the question is asked anew.
+changes, the decision no longer holds, and the question is asked again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Question:
-    """A build whose warnings somebody is asked about."""
+    """A build whose warnings a person is asked about."""
 
     id: int
     build: int
@@ -64,7 +64,7 @@ class Question:
 def ask(build: int, suite: str, warnings: Sequence[ExpectationResult]) -> Question:
     """Ask a person about a build's warnings, unless the last question is the same; return the question."""
     with session() as ledger:
-        # Two that ask at once ask one question.
+        # Two publications at the same time ask one question.
         interval = ledger.get_one(Build, build, with_for_update=True).interval_id
         last = _first(ledger, _of_build(build))
         if last is not None and last.suite == suite and last.keys >= {each.key for each in warnings}:
@@ -85,7 +85,7 @@ def last_of_build(build: int | None) -> Question | None:
 def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
     """Return what was asked last about an interval; None when nothing was, or it was built again since.
 
-    What was only built to be compared does not count.
+    Builds for comparison only do not count.
     """
     of_interval = (IntervalRow.pipeline == pipeline, IntervalRow.from_time == interval.from_time)
     latest = (
@@ -101,8 +101,8 @@ def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
 def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:
     """Note what a person decided; return the question with it.
 
-    The first decision stays. Raises UsageError without a reason, when it was decided otherwise, and when the build was
-    asked about anew since.
+    The first decision stays. Raises UsageError without a reason, when it was decided otherwise, and when a newer
+    question about the build exists.
     """
     if not reason.strip():
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"')
@@ -113,7 +113,7 @@ def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:
         last = _first(ledger, _of_build(asked.build))
         if last is not None and last.id != question:
             raise UsageError(
-                f"question {question} was asked anew as {last.id}: the suite or its warnings have changed",
+                f"question {question} was asked again as {last.id}: the suite or its warnings have changed",
                 remedy="look at the interval's page, then decide about that",
                 pipeline=asked.pipeline,
             )
@@ -147,7 +147,7 @@ def _of_build(build: Any) -> Select[Approval, Build, IntervalRow]:
 def _one(ledger: Session, question: int) -> Question:
     question_row = _first(ledger, _questions().where(Approval.id == question))
     if question_row is None:
-        raise UsageError(f"nobody is asked question {question}", remedy="run the interval, which says what it asks")
+        raise UsageError(f"there is no question {question}", remedy="run the interval, which reports what it asks")
     return question_row
 
 

@@ -15,7 +15,7 @@ from include.ledger.models import IntervalRow, Revision
 from include.times import parse_time
 
 MOST = 168
-"""Intervals looked back at: a week of hours."""
+"""How many intervals to look back: a week of hours."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _past(end: datetime, delivered: list[tuple[int, dict[str, Any]]]) -> PastInt
 
 
 def _moment(text: str) -> datetime | None:
-    """Return a time; None for one of a year that Spark knows and Python does not."""
+    """Return a time; None for a year that Spark supports and Python does not."""
     try:
         return parse_time(text)
     except UsageError:

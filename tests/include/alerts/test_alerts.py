@@ -70,9 +70,9 @@ def alert(pipeline: str, what: str = "the archive is behind") -> Alert:
 
 
 def test_alert_says_what_where_since_when_and_what_to_do_on_every_channel_and_once(receivers: Received) -> None:
-    assert alerts.tell(alert("first"))
-    assert not alerts.tell(alert("first", "the archive is still behind"))
-    assert alerts.tell_untold() == 0
+    assert alerts.raise_alert(alert("first"))
+    assert not alerts.raise_alert(alert("first", "the archive is still behind"))
+    assert alerts.send_unsent() == 0
     said = {
         "state": "raised",
         "pipeline": "first",
@@ -90,7 +90,7 @@ def test_alert_says_what_where_since_when_and_what_to_do_on_every_channel_and_on
 
 
 def test_end_is_sent_once_when_the_alert_was_sent(receivers: Received) -> None:
-    alerts.tell(alert("second"))
+    alerts.raise_alert(alert("second"))
     assert alerts.recover("test/second")
     assert not alerts.recover("test/second")
     assert not alerts.recover("test/never told")
@@ -98,7 +98,7 @@ def test_end_is_sent_once_when_the_alert_was_sent(receivers: Received) -> None:
     assert "over_at" in receivers.posts[-1]
     assert len(receivers.mails) == 2
     # It begins again, which is another alert.
-    assert alerts.tell(alert("second"))
+    assert alerts.raise_alert(alert("second"))
     assert len(receivers.posts) == 3
     alerts.recover("test/second")
 
@@ -107,19 +107,19 @@ def test_receiver_gets_an_alert_later_and_no_other_twice_when_it_refused(
     receivers: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
     receivers.refuses = True
-    alerts.tell(alert("third"))
+    alerts.raise_alert(alert("third"))
     assert (len(receivers.mails), len(receivers.posts)) == (1, 0)
     assert "not sent by webhook" in caplog.text
     # The address is a secret: many services need nothing else for posting.
     assert CANARY not in caplog.text
     receivers.refuses = False
-    assert alerts.tell_untold() == 1
+    assert alerts.send_unsent() == 1
     assert (len(receivers.mails), len(receivers.posts)) == (1, 1)
     alerts.recover("test/third")
 
 
 def test_mail_gets_no_header_when_an_error_has_line_ends(receivers: Received) -> None:
-    alerts.tell(alert("fourth", "broken\r\nBcc: everybody@example.org"))
+    alerts.raise_alert(alert("fourth", "broken\r\nBcc: everybody@example.org"))
     [mail] = receivers.mails
     assert mail["Bcc"] is None
     assert mail["Subject"] == "[tidemark] fourth raised: broken"
@@ -128,7 +128,7 @@ def test_mail_gets_no_header_when_an_error_has_line_ends(receivers: Received) ->
 
 def test_markup_stays_text_in_a_mail_when_an_error_has_it(receivers: Received) -> None:
     what = "<img src=x onerror=alert(1)> Größe \N{SNOWMAN}"
-    alerts.tell(alert("fifth", what))
+    alerts.raise_alert(alert("fifth", what))
     [mail] = receivers.mails
     assert b"<img" not in mail.get_payload()[0].get_payload(decode=True)
     assert cells_of(mail)["what"] == what
@@ -212,7 +212,7 @@ def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: 
     assert open_alerts("overdue/isp_given_up") == [told]
     postgres.run("alerts", "dismiss", told.key, "--reason", "the cameras were off")
     # A command sends on the channels of its own settings; the next watch sends on these.
-    alerts.tell_untold()
+    alerts.send_unsent()
     [over] = [each for each in receivers.posts if each["state"] == "recovered"]
     assert (over["dismissed_because"], "@" in over["dismissed_by"]) == ("the cameras were off", True)
     receivers.posts.clear()
@@ -250,7 +250,7 @@ def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(re
 def test_stream_has_recovered_when_its_driver_has_held_the_lease_for_a_while(receivers: Received) -> None:
     pipeline, now = load_pipeline("wiki_changes"), datetime.now(UTC)
     stream = Alert("stream/wiki_changes", "wiki_changes", "3 failures in a row", "stream__wiki_changes", now, "wait")
-    alerts.tell(stream)
+    alerts.raise_alert(stream)
     lease = writers.acquire("wiki_changes")
     try:
         assert watch(pipeline)["recovered"] == 0
@@ -333,7 +333,7 @@ def test_stream_whose_run_ended_has_recovered_when_another_driver_works(receiver
 
 def test_stream_has_recovered_when_the_reporting_host_has_another_clock(receivers: Received) -> None:
     pipeline, ahead = load_pipeline("isp_hits"), datetime.now(UTC) + timedelta(hours=1)
-    alerts.tell(Alert("stream/isp_hits", "isp_hits", "3 failures in a row", "stream__isp_hits", ahead, "wait"))
+    alerts.raise_alert(Alert("stream/isp_hits", "isp_hits", "3 failures in a row", "stream__isp_hits", ahead, "wait"))
     lease = writers.acquire("isp_hits")
     try:
         assert watch(pipeline, datetime.now(UTC) + timedelta(minutes=3))["recovered"] == 1

@@ -37,7 +37,9 @@ def tell(home: Home, url: str, key: str, receivers: str = "on-call@example.org",
     """Send an alert, and its end, by mail."""
     channels = {"TIDEMARK_ALERT_SMTP": url, "TIDEMARK_ALERT_EMAIL_TO": receivers, **settings}
     with settings_of(home, **channels):
-        alerts.tell(Alert(f"mail/{key}", key, "the archive is behind", "interval 05", SINCE, "look at the stream"))
+        alerts.raise_alert(
+            Alert(f"mail/{key}", key, "the archive is behind", "interval 05", SINCE, "look at the stream")
+        )
 
 
 def with_password(url: str, host: str = "127.0.0.1") -> str:

@@ -68,7 +68,7 @@ def test_refusal_is_kept_with_who_and_why_when_a_build_is_refused(postgres: Home
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (command(hour(1), "--reason", "x"), "waits for nobody's approval"),
+        (command(hour(1), "--reason", "x"), "does not wait for approval"),
         (("approve", "no_such", *command(hour(1), "--reason", "x")[2:]), "no_such"),
         (command(Interval(hour(1).from_time, hour(2).to_time), "--reason", "x"), "is not one interval of"),
         (command(hour(1)), "--reason"),

@@ -192,13 +192,13 @@ def test_each_change_is_told_once_and_again_when_telling_failed(ledger: Home) ->
     name = stream.pipeline.name
 
     def told() -> list[tuple[str, bool]]:
-        with outages.telling(name) as untold:
+        with outages.sending_new(name) as untold:
             return [(each.change.key[-3], each.change.is_up) for each in untold]
 
     stream.land([(0, [("a", 0, False)]), (0, [("b", 0, False)]), (0, [("a", 0, True)])])
-    with pytest.raises(ZeroDivisionError), outages.telling(name) as untold:
+    with pytest.raises(ZeroDivisionError), outages.sending_new(name) as untold:
         assert 1 / (len(untold) - 3), "the broker is away"
-    with outages.telling(name) as untold:
+    with outages.sending_new(name) as untold:
         assert len(untold) == 3
         assert told() == [], "another process tells what this one is telling"
     assert told() == []

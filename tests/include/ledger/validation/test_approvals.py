@@ -96,7 +96,7 @@ def test_nobody_has_decided_when_suite_or_warnings_are_others_than_those_that_we
     assert anew.id > first.id
     assert anew.decision is None
     assert approvals.last_of_build(first.build) == anew
-    with pytest.raises(UsageError, match=f"question {first.id} was asked anew as {anew.id}"):
+    with pytest.raises(UsageError, match=f"question {first.id} was asked again as {anew.id}"):
         approvals.decide(first.id, approved=True, by="ada", reason="a holiday")
     approvals.decide(anew.id, approved=False, by="bob", reason="not this")
     assert decision(approvals.last_of_build(first.build)).by == "bob"
@@ -118,7 +118,7 @@ def test_decision_is_refused_without_a_reason_or_when_it_was_decided_otherwise(p
     approvals.decide(question.id, approved=False, by="somebody", reason="wrong unit")
     with pytest.raises(UsageError, match="refused by somebody before: wrong unit"):
         approvals.decide(question.id, approved=True, by="another", reason="it is fine")
-    with pytest.raises(UsageError, match="nobody is asked question 0"):
+    with pytest.raises(UsageError, match="there is no question 0"):
         approvals.decide(0, approved=True, by="another", reason="it is fine")
 
 

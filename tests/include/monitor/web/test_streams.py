@@ -144,7 +144,7 @@ def test_alerts_stand_above_the_streams_when_they_are_open(client: httpx.Client)
     assert "No alert is open." in client.get("/").text
     since = datetime(2026, 11, 20, 5, tzinfo=UTC)
     raised = Alert("task/interval__isp_hits/r 1/publish", "isp_hits", HOSTILE, "task publish", since, "read its log")
-    assert alerts.tell(raised)
+    assert alerts.raise_alert(raised)
     [shown_alert] = client.get("/?format=json").json()["alerts"]
     assert (shown_alert["pipeline"], shown_alert["todo"]) == ("isp_hits", "read its log")
     assert shown_alert["dismiss"] == "./tidemark alerts dismiss 'task/interval__isp_hits/r 1/publish' --reason \"…\""
