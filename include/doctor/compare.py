@@ -1,4 +1,4 @@
-"""Compare ledger, catalog and files of a pipeline: what they disagree about, and go on to disagree about."""
+"""Compare ledger, catalog and files of a pipeline: what they disagree about on two looks in a row."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from include.pipelines.spec import Pipeline
 
 
 def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
-    """Return what ledger, catalog and files of a pipeline disagree about; `deep` compares the files' hashes, too.
+    """Return what ledger, catalog and files of a pipeline disagree about; `deep` also compares the files' hashes.
 
     The three are read one after the other, and a stream or an interval may go on meanwhile: what is registered between
-    two of the readings looks like a disagreement. So what was found is looked for once more, and only what is still
-    there is returned. Raises ServiceUnreachable.
+    two of the readings looks like a disagreement. So they are compared once more, and only what is found again is
+    returned. Raises ServiceUnreachable.
     """
     first = _look(pipeline, deep=deep)
     if not first:
@@ -35,6 +35,6 @@ def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
 
 
 def _identity(each: Disagreement) -> tuple[object, ...]:
-    """Return what makes two disagreements the same one, whatever the words that name it."""
+    """Return what identifies a disagreement, whatever the words that describe it."""
     about = each.location or each.what
     return each.kind, each.table, each.partition, about, each.micro_batch, each.interval

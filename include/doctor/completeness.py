@@ -1,4 +1,4 @@
-"""What tables tell of their completeness against the ledger. Changes nothing."""
+"""Compare tables' properties of completeness with the ledger. Changes nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from include.pipelines.spec import Pipeline
 
 
 def check_completeness(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Yield the tables that tell other times than the ledger, unless an interval is being registered.
+    """Yield the tables with other times than the ledger, unless an interval is being registered.
 
-    An Iceberg table of another, or without its metadata, is told by `check_open_tables`.
+    An Iceberg table of somebody else, or without its metadata, is reported by `check_open_tables`.
     """
     if begun_registrations(pipeline.name):
         return

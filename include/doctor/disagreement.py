@@ -1,6 +1,6 @@
 """Disagreements of ledger, catalog and files: the kinds, and what repairs each.
 
-The ledger says what is committed and registered; the catalog and the lake have to agree. `include/doctor/tables.py` and
+The ledger states what is committed and registered; the catalog and the lake must agree. `include/doctor/tables.py` and
 `include/doctor/landing.py` find disagreements, `include/doctor/repair.py` repairs them.
 """
 
@@ -45,14 +45,14 @@ Repair = Literal[
     "tell completeness",
     "serve what is registered",
 ]
-"""What `--repair` does about a disagreement; empty: nothing can be done here."""
+"""What `--repair` does about a disagreement; empty when it can do nothing."""
 
 REPAIR = "./tidemark doctor --repair"
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """One fact that two of ledger, catalog and files tell differently."""
+    """One fact on which two of ledger, catalog and files disagree."""
 
     kind: Kind
     pipeline: str
@@ -65,7 +65,7 @@ class Disagreement:
     """What is to be moved, or where the ledger's revision lies."""
     micro_batch: int = 0
     interval: Interval | None = None
-    """That it is about, where it is about one."""
+    """The interval that it is about, if any."""
 
 
 MEANINGS: Mapping[Kind, str] = {

@@ -41,9 +41,9 @@ class Finding:
     what: str
     remedy: str = ""
     kind: str = ""
-    """Of a disagreement between ledger, catalog and files: its kind (`include/doctor/disagreement.py`)."""
+    """The kind of a disagreement between ledger, catalog and files (`include/doctor/disagreement.py`)."""
     notice: bool = False
-    """The operator should know it, and nothing is wrong."""
+    """Whether the operator should know it although nothing is wrong."""
 
 
 def effective_settings() -> dict[str, str]:
@@ -65,7 +65,7 @@ def effective_settings() -> dict[str, str]:
 def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every registered file and compares its hash.
 
-    `repair` fetches damaged jars, closes open files and starts dead services first. Then it tells what it will do
+    `repair` fetches damaged jars, closes open files and starts dead services first. Then it prints what it will do
     about the tables, does it, and looks again.
     """
     if repair:
@@ -107,7 +107,7 @@ def _machine() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    # Without the extras that a package is asked for with.
+    # Without the extras that a requirement names.
     pinned = (re.sub(r"\[.*?\]", "", each) for each in project["dependencies"] if "==" in each)
     pins = dict(each.split("==") for each in pinned)
     wrong = [name for name, wanted in pins.items() if _installed(name) != wanted]
@@ -132,7 +132,7 @@ def _jars() -> Iterator[Finding]:
     )
     spark = version("pyspark")
     others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
-    # Known and tested (include/spark/ivy.xml), but nobody should have to find it out.
+    # Known and tested (include/spark/ivy.xml), but shown so that nobody has to find it out.
     yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
 
 

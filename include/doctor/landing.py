@@ -18,7 +18,7 @@ from include.pipelines.spec import Pipeline
 
 def check_landing(pipeline: Pipeline) -> Iterator[Disagreement]:
     """Yield disagreements about a pipeline's landing and quarantine files."""
-    # Asked before the files are listed: what begins later is newer than this.
+    # Read before the files are listed: what begins later is newer than this.
     in_flight = InFlight.of(pipeline.name)
     folders = [*scan_landing(pipeline.name).values()]
     loose = [*_loose_files(pipeline)]
@@ -64,9 +64,9 @@ def _unknown_parts(folder: Folder, known: Collection[str]) -> list[Folder]:
 def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[Disagreement]:
     wanted = landing_files.files_to_be_there(pipeline.name)
     lost = [file for file in wanted if files_on_disk.get(file.path) != file.bytes]
-    # Of a topic that was created again, tables do not tell the rows from those of the one before.
-    is_told = bool(lost) and not closed(pipeline.name)
-    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if is_told else {}
+    # Tables cannot distinguish the rows of a recreated topic from those of the one before.
+    may_be_settled = bool(lost) and not closed(pipeline.name)
+    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if may_be_settled else {}
     for file in lost:
         yield _lost(pipeline, file, files_on_disk.get(file.path), file.micro_batch in settled)
 
@@ -81,7 +81,7 @@ def _lost(pipeline: Pipeline, file: LandingFile, size_on_disk: int | None, is_se
         f"{file.path} ({file.fate}, {file.rows} rows of micro-batch {file.micro_batch}) {detail}",
         f"{REPAIR}: its rows are read from the registered revisions from then on"
         if is_replaced
-        else "restore the file; its rows are in no registered revision, or cannot be told there",
+        else "restore the file; its rows are in no registered revision, or cannot be identified there",
         "read from revisions" if is_replaced else "",
         location=file.path,
         micro_batch=file.micro_batch,

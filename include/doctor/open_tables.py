@@ -1,4 +1,4 @@
-"""Iceberg tables against the ledger. Changes nothing."""
+"""Compare Iceberg tables with the ledger. Changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from include.pipelines.spec import Pipeline
 
 
 def check_open_tables(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Yield what a pipeline's Iceberg tables tell other than the ledger; PyIceberg is imported where there are any."""
+    """Yield how a pipeline's Iceberg tables differ from the ledger; PyIceberg is imported only if there are any."""
     if not pipeline.iceberg_tables:
         return
     from include.iceberg.examine import deviations

@@ -1,6 +1,6 @@
-"""Repairs what ledger, catalog and files disagree about, the ledger being right.
+"""Repair what ledger, catalog and files disagree about; the ledger is right.
 
-Files that nobody knows are moved aside, never deleted; the catalog is changed by one Spark application
+Unknown files are moved aside, never deleted; the catalog is changed by one Spark application
 (`spark_jobs/repair_catalog.py`). What only a new build can repair is left to the interval that its remedy names.
 """
 
@@ -31,10 +31,10 @@ from include.spark.submission import submission
 from include.streams.generations import no_stream
 
 LOST_AND_FOUND = "lost+found"
-"""Folder of the lake for files that nobody knows."""
+"""Folder of the lake for unknown files."""
 
-_TELLING = ("commit to Iceberg", "tell completeness")
-"""Repairs after which tables may have to tell their completeness anew."""
+_OF_PROPERTIES = ("commit to Iceberg", "tell completeness")
+"""Repairs after which the tables' properties of completeness may have to be written again."""
 
 Progress = Callable[[str], None]
 
@@ -64,9 +64,9 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
     catalog = [each for each in disagreements if each.repair in in_catalog]
     if catalog:
         _repair_catalog(catalog)
-    # Last: a table that was made anew tells nothing yet.
-    untold = {each.pipeline for each in disagreements if each.repair in (*in_catalog, *_TELLING)}
-    for pipeline in sorted(untold):
+    # Last: a table that was created again has no such properties yet.
+    changed = {each.pipeline for each in disagreements if each.repair in (*in_catalog, *_OF_PROPERTIES)}
+    for pipeline in sorted(changed):
         for line in follow_ledger(load_pipeline(pipeline)):
             progress(f"{pipeline}: {line}")
     for pipeline in sorted({each.pipeline for each in disagreements if each.repair == "serve what is registered"}):
@@ -107,7 +107,7 @@ def move_landing_aside(pipeline: str, locations: Sequence[str], aside: str, prog
 
 
 def _is_committed(pipeline: str, location: str) -> bool:
-    """Return whether the ledger knows a file, or one of a folder's files, by now."""
+    """Return whether the ledger now knows a file, or one of a folder's files."""
     files = (
         [f"{location}/{file.name}" for file in lake.list_files(location)] if lake.is_folder(location) else [location]
     )
@@ -115,7 +115,7 @@ def _is_committed(pipeline: str, location: str) -> bool:
 
 
 def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> None:
-    """Let the rows of lost landing files be read from the registered revisions, where these are undamaged."""
+    """Let the rows of lost landing files be read from the registered revisions, if these are undamaged."""
     if closed(pipeline):
         progress(f"{pipeline}: landing files are left: one of its topics was deleted and created again")
         return

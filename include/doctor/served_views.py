@@ -1,4 +1,4 @@
-"""What PostgreSQL serves of views against the ledger. Changes nothing."""
+"""Compare what PostgreSQL serves of views with the ledger. Changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be erased yet is refused before anything is done, and what stays elsewhere is told."""
+"""Refuse what cannot be erased yet, before anything is done, and report what stays elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from include.proof.signing import own_public_key
 def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]:
     """Return the paths inside archive rows that hold the key: those that were named, else the declared subject.
 
-    Raises UsageError without either, and for one that is no single value of a row.
+    Raises UsageError without either, and for a path that is not a single value of a row.
     """
     columns = tuple(dict.fromkeys(named)) or ((pipeline.archive.subject,) if pipeline.archive.subject else ())
     if not columns:
@@ -80,7 +80,7 @@ def remaining(pipeline: Pipeline) -> list[str]:
 
 
 def references_naming(pipeline: Pipeline, keys: Keys) -> list[str]:
-    """Return the references of whose kept contents some name a key: they come from elsewhere, and come again."""
+    """Return the references with kept contents that name a key: these come from elsewhere, and would come again."""
     root = lake.uri("references", pipeline.name)
     naming = {
         file.name.split("/", 1)[0]

@@ -1,7 +1,7 @@
-"""Landing and quarantine files are written again without the erased records.
+"""Rewrite landing and quarantine files without the erased records.
 
 The new file lies beside the old one under another name; one transaction of the ledger puts it in the old one's place;
-then the old one is deleted. Killed in between, the next run begins with the same file again, or finds it done.
+then the old one is deleted. After a kill in between, the next run begins with the same file again, or finds it done.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset"]
 
 
 def rewrite_files(pipeline: Pipeline, erasure: Begun) -> int:
-    """Write the files that hold records of an erasure again without them, and return how many those were."""
+    """Rewrite the files that hold records of an erasure without them, and return how many files there were."""
     gone = unfinished.records_of(erasure.id)
     paths = unfinished.files_to_look_at(erasure)
     written = 0
@@ -48,7 +48,7 @@ def _rewrite(pipeline: Pipeline, erasure: int, path: str, gone: Collection[Coord
     with lake.open_parquet(target) as written:
         bounds = lake.column_bounds(written.metadata, pipeline.archive.event_time)
     times = _utc(bounds) if bounds else None
-    # Its fate is that of the ledger's row.
+    # The ledger's row has its real fate.
     file = LandingFile(Fate.ARCHIVED, lake.below_lake(target), rows, lake.size(target), times)
     unfinished.swap_file(path, file, counted.keys(), counted)
     crash_point("erased_file_swapped")
@@ -67,7 +67,7 @@ def _rows_of(location: str, gone: Collection[Coordinates]) -> Counter[Coordinate
 
 
 def _copy(source: str, target: str, gone: Collection[Coordinates]) -> int:
-    """Copy the rows of other records, row group by row group, and return how many they are."""
+    """Copy the rows of other records, row group by row group, and return how many there are."""
     rows = 0
     system, at = lake.filesystem(target)
     with (

@@ -1,4 +1,4 @@
-"""Search of everything that a pipeline keeps for keys: rows by their columns, records in quarantine by their bytes."""
+"""Search everything that a pipeline keeps for keys: rows by their columns, records in quarantine by their bytes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Search:
 
 
 def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
-    """Return the records that hold one of the keys. The keys reach the driver in a file that is private.
+    """Return the records that hold one of the keys. The keys reach the driver in a private file.
 
-    Raises TidemarkError when a file cannot be read: what it holds is not known then.
+    Raises TidemarkError when a file cannot be read: what it holds is then unknown.
     """
     quarantined = find_quarantined(pipeline.name, keys)
     landed = kept_rows.landed_rows(pipeline.name)

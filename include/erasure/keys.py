@@ -1,4 +1,4 @@
-"""Keys that are to be forgotten: where they occur in bytes, texts and JSON, and their salted hashes."""
+"""Keys to forget: where they occur in bytes, texts and JSON, and their salted hashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from include.errors import UsageError
 
 FORGOTTEN = "(erased)"
-"""What stands in the ledger where a key stood."""
+"""What replaces a key in the ledger."""
 
 _FATES = {"archived", "empty", "quarantined", "gaps", "erased"}
 _RECORDS = {*_FATES, "in_ranges", "replayed", "lost", "compacted_since", "from_offset", "until_offset", "partition"}
@@ -23,7 +23,7 @@ _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 def read_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
-    """Return the keys of the command line and those of a file, one a line, each once.
+    """Return the keys of the command line and those of a file, one per line, each once.
 
     Raises UsageError without any, for an empty one, and for a file that is not there or not UTF-8.
     """
@@ -64,7 +64,7 @@ class Keys:
         return self.named_in_bytes(value.encode("utf-8", "surrogatepass"))
 
     def without(self, value: Any) -> Any:
-        """Return a JSON value in which a text that names one of the keys says that it was erased."""
+        """Return a JSON value in which each text that names one of the keys is replaced."""
         if isinstance(value, str):
             return FORGOTTEN if self.named_in(value) else value
         if isinstance(value, list):

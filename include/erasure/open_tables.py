@@ -1,4 +1,4 @@
-"""Open tables of a pipeline, which keep what they were: those that it declares, and those that it declared once."""
+"""Open tables of a pipeline, which keep their history: those that it declares, and those that it once declared."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from include.pipelines.spec import Pipeline
 
 
 def forget(pipeline: Pipeline, retired: Sequence[BuiltRevision], names: Names = NONE) -> int:
-    """Let the pipeline's Iceberg tables forget the files of revisions, and return how many snapshots went.
+    """Remove the files of revisions from the history of the pipeline's Iceberg tables; return how many snapshots went.
 
-    What snapshots say of partitions with erased names goes, too. Tables that the pipeline declared once are among
-    them. Raises what keeps a table from it.
+    What snapshots state of partitions with erased names is removed too. Tables that the pipeline once declared are
+    included. Raises what prevents it.
     """
     if not _were_any(pipeline):
         return 0
@@ -24,7 +24,7 @@ def forget(pipeline: Pipeline, retired: Sequence[BuiltRevision], names: Names = 
 
 
 def files_of_others(pipeline: Pipeline) -> int:
-    """Return how many files in the tables' folders others wrote, which may hold rows."""
+    """Return how many files in the tables' folders were written by others, and may hold rows."""
     if not _were_any(pipeline):
         return 0
     from include.iceberg.erased_files import files_of_others
@@ -33,7 +33,7 @@ def files_of_others(pipeline: Pipeline) -> int:
 
 
 def delta_table_exists(pipeline: Pipeline) -> bool:
-    """Return whether the archive is a Delta table, too, or was one."""
+    """Return whether the archive is also a Delta table, or was one."""
     return lake.exists(f"{lake.uri('delta', pipeline.name)}/_delta_log")
 
 

@@ -1,4 +1,4 @@
-"""Search of the quarantine: its records are bytes, so the keys are looked for in bytes."""
+"""Search the quarantine: its records are bytes, so the keys are looked for in bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from include.ledger.quarantine import RecordKey
 from include.quarantine.records import record_key
 
 _ROWS = 2_000
-"""Records in memory at once."""
+"""How many records are in memory at once."""
 
 
 def find_quarantined(pipeline: str, keys: Keys) -> set[RecordKey]:

@@ -1,8 +1,8 @@
-"""An erasure from its keys to its account: search, begin, then the steps that a kill may interrupt anywhere.
+"""An erasure from its keys to its account: search, begin, then steps that a kill may interrupt anywhere.
 
 Search and beginning hold the pipeline's lease, the lock of its quarantine and that of housekeeping: nobody lands,
 replays or moves files meanwhile. The beginning is one transaction (`include/ledger/erasures/intent.py`). From its
-commit on every reader leaves the records out, and what is left is found in the ledger by whoever goes on.
+commit on every reader leaves the records out, and a resumed run finds in the ledger what is left to do.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from include.times import format_time
 
 @dataclass(frozen=True)
 class Wish:
-    """What shall be erased, and why."""
+    """What to erase, and why."""
 
     keys: tuple[str, ...]
     columns: Sequence[str]
     reason: str
     by: str
     whole_records: bool = False
-    """Also the rows of others that the same messages hold."""
+    """Whether the rows of others in the same messages are erased too."""
 
 
 def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
     An unfinished erasure of the same keys is finished instead. Raises UsageError for signed proofs that cannot be
     signed again, for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while
-    a stream runs; what an interval's failure means.
+    a stream runs; the error of an interval that fails.
     """
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
@@ -87,7 +87,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
 
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
-    """Return how much an erasure would erase; nothing is changed. Raises as `erase` before it begins."""
+    """Return how much an erasure would erase; nothing is changed. Raises what `erase` raises before it begins."""
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
     found = search(pipeline, columns, Keys(wish.keys))
@@ -106,8 +106,7 @@ def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
 def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     """Finish the unfinished erasure of a pipeline and return the account of it. Raises UsageError without one.
 
-    A stream may run meanwhile, but for a pipeline with a Delta table: what it reads of the archive leaves the records
-    out.
+    A stream may run meanwhile, except for a pipeline with a Delta table: it reads the archive without the records.
     """
     erasure = unfinished.unfinished(pipeline.name)
     if erasure is None:
@@ -119,7 +118,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     steps.build_views(pipeline, erasure, tell)
     steps.build_intervals(pipeline, erasure, tell)
     if delta_table_exists(pipeline):
-        # Nobody may append meanwhile: what is not in a version yet is deleted with older versions.
+        # Nobody may append meanwhile: files that are not in a version yet are deleted with older versions.
         with no_stream(pipeline.name) as lease, _renewed(lease):
             steps.erase_from_delta(pipeline, erasure, tell)
     swept = steps.sweep(pipeline, erasure, tell)
@@ -130,7 +129,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
 
 
 def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
-    """Return what the ledger tells of an erasure: how many and never what, and what it did not reach."""
+    """Return what the ledger has of an erasure: how many and never what, and what it did not reach."""
     return {
         "erasure": erasure.id,
         "pipeline": erasure.pipeline,
@@ -146,7 +145,7 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
 
 
 def _lag(pipeline: Pipeline) -> int | None:
-    """Return how many offsets are not archived yet; None when Kafka does not answer, which undoes no erasure."""
+    """Return how many offsets are not archived yet; None when Kafka does not answer, which fails no erasure."""
     try:
         return total_lag(pipeline)
     except ServiceUnreachable:
@@ -165,7 +164,7 @@ def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> 
 
 @contextmanager
 def _files_stay(pipeline: Pipeline) -> Iterator[None]:
-    """Let nobody replay, discard, compact or delete meanwhile. Raises AnotherWriter."""
+    """Hold the locks on replaying, discarding, compacting and deleting. Raises AnotherWriter."""
     with ledger_quarantine.deciding(pipeline.name), alone(pipeline.name):
         yield
 
@@ -176,7 +175,7 @@ def _renewed(lease: Lease) -> Iterator[None]:
     ended = threading.Event()
 
     def renew() -> None:
-        # What ends the lease, the beginning's transaction finds again; an outage that is over sooner does not.
+        # If the lease is lost, the transaction that begins the erasure finds out; a shorter outage does no harm.
         while not ended.wait(settings().lease_seconds / 4):
             with suppress(Exception):  # the thread's edge
                 writers.renew(lease)

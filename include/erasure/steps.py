@@ -1,4 +1,4 @@
-"""The steps of an erasure after it was begun: each finds in the ledger what is left of it, so that it may be killed."""
+"""The steps of an erasure after it was begun: each finds in the ledger what is left to do, so it may be killed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from include.versions import code_version, decoder_version
 Tell = Callable[[str], None]
 
 _LONG_AGO = timedelta(days=30)
-"""An attempt that began before then is not under way any more."""
+"""An attempt that began longer ago is no longer under way."""
 
 
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
-    """Write landing and quarantine again without the records, and delete reports that may list them."""
+    """Rewrite landing and quarantine without the records, and delete reports that may list them."""
     written = rewrite_files(pipeline, erasure)
     for label in unfinished.labels_to_report_again(erasure):
         lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
@@ -47,8 +47,8 @@ def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
 def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     """Let the stream build its views in the generation that the erasure opened, from the archive as it is now.
 
-    What a view's places hold is replaced, and keys that are not there any more are deleted from them. A stream that
-    somebody else has started since does the same. Raises what the stream's end means.
+    The content of a view's sinks is replaced, and keys that no longer exist are deleted from them. A stream that
+    somebody else has started since does the same. Raises the error of the stream's exit code.
     """
     if erasure.generation is None or not pipeline.views or views.are_built(pipeline):
         return
@@ -61,9 +61,9 @@ def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
 
 
 def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
-    """Build, validate and register the tables of the intervals anew.
+    """Build, validate and register the tables of the intervals again.
 
-    Raises ValidationFailed or ReconciliationFailed for one that does not pass: what it registered before stays then.
+    Raises ValidationFailed or ReconciliationFailed for one that does not pass: its registered revisions then stay.
     """
     left = unfinished.intervals_to_build(erasure)
     for number, pinned in enumerate(left, 1):
@@ -92,7 +92,7 @@ def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) 
 
 
 def _source(pipeline: Pipeline, pinned: PinnedInterval) -> Source:
-    """The archive; Kafka where newer code than landed the rows decodes them, as long as it holds them."""
+    """Return the archive; Kafka if other code landed the rows than decodes them now, and Kafka still holds them."""
     readable = steps.readable_source(pinned, Source.KAFKA)
     if readable is Source.ARCHIVE or not decoded_otherwise(
         pipeline.name, pinned.ranges, decoder_version(pipeline.name)
@@ -108,7 +108,7 @@ def _source(pipeline: Pipeline, pinned: PinnedInterval) -> Source:
 def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:
     return error_class(code)(
         f"{what} ended with {code}: the erasure is unfinished",
-        remedy=f"see to what the log above names, then: ./tidemark erase {pipeline.name} --resume",
+        remedy=f"repair what the log above names, then: ./tidemark erase {pipeline.name} --resume",
         pipeline=pipeline.name,
     )
 
@@ -116,7 +116,7 @@ def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:
 def erase_from_delta(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     """Delete the records from the Delta table, its older versions and its log, and pin its view again.
 
-    Raises what the application's end means.
+    Raises the error of the application's exit code.
     """
     tell(f"{pipeline.name}: the Delta table is written again, its older versions are deleted")
     arguments = ("--pipeline", pipeline.name, "--erasure", str(erasure.id))

@@ -23,7 +23,7 @@ def are_built(pipeline: Pipeline) -> bool:
 
 
 def check_built(pipeline: Pipeline) -> None:
-    """Raise AnotherWriter before an unfinished erasure has built the views again: old ones compare with nothing."""
+    """Raise AnotherWriter before an unfinished erasure has built the views again: the old ones still count its rows."""
     begun = unfinished.unfinished(pipeline.name)
     if begun is not None and begun.generation is not None and not are_built(pipeline):
         raise AnotherWriter(

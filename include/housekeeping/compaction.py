@@ -22,7 +22,7 @@ KEPT = (Fate.EMPTY, Fate.QUARANTINED)
 """Fates whose files stay as evidence of what became of their records."""
 
 _ROWS = 50_000
-"""Rows of a row group, and the most that are held in memory beside one source file."""
+"""Rows of a row group, and the most rows in memory besides one source file."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def closed_days(pipeline: str, now: datetime) -> list[Day]:
     """Return the days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
 
     A file that was compacted for such a day before is merged again, so that a day has one file. Quarantined records of
-    a day on which a topic was created again are left out: in one file nobody could tell two at one offset apart.
+    a day on which a topic was created again are left out: in one file, two records at one offset look the same.
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     batches = removal.settled_batches(pipeline, midnight, KEPT)
@@ -91,8 +91,8 @@ def compact(pipeline: str, day: Day) -> str:
     """Merge a day's files into one, record in the ledger that their rows lie there, and return its path below the lake.
 
     Order: the file is written beside its place under a name that readers do not see; it is read back and
-    must hold the same rows, by their order-independent hash, and as many as the ledger counts; it takes
-    its place; one transaction moves the ledger's rows to it. The old files are deleted later
+    must hold the same rows, by their order-independent hash, and as many as the ledger counts; it is moved
+    to its place; one transaction moves the ledger's rows to it. The old files are deleted later
     (`include/housekeeping/sweep.py`), because somebody may be reading them.
     Raises TidemarkError, with nothing changed, when the rows differ.
     """

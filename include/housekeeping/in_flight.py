@@ -20,7 +20,7 @@ class InFlight:
     """What is being written and not committed yet."""
 
     since: datetime
-    """What changed since may belong to a job that is under way."""
+    """Files that changed since then may belong to a job that is under way."""
     token: int | None
     """Fencing token of the live driver; None without one."""
     is_replaying: bool

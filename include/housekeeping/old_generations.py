@@ -1,4 +1,4 @@
-"""What older generations of a stream leave: checkpoints that nothing reads any more, and logs of drivers that ended."""
+"""Delete what older generations of a stream leave: checkpoints that nothing reads, and logs of drivers that ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GENERATION = re.compile(r"g(\d+)")
 
 
 def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
-    """Delete the checkpoints and bases of generations before the current one, when nothing has changed there lately.
+    """Delete the checkpoints and bases of generations before the current one, if nothing changed there recently.
 
     A stream never returns to an older generation.
     """
@@ -40,7 +40,7 @@ def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
 
 
 def sweep_logs(pipeline: Pipeline, times: Times, done: Done) -> None:
-    """Delete the logs of drivers on this host that were silent for long, but never that of the newest."""
+    """Delete the logs of drivers on this host that have been silent for long, but never the newest driver's."""
     name = re.compile(rf"{re.escape(pipeline.name)}-[0-9a-f]{{8}}\.log")
     newest = launches.last(pipeline.name)
     kept = newest.log if newest and newest.host.startswith(f"{socket.gethostname()}/") else ""

@@ -1,7 +1,7 @@
 """Housekeeping of a pipeline: landing that tables have replaced, old revisions and generations, closed days, leftovers.
 
-What readers rely on is changed in the ledger first and deleted afterwards; a run that was killed in between is
-finished by the next. Nothing that the catalog points at and nothing that is not older than its time is touched.
+What readers rely on is changed in the ledger first and deleted afterwards; the next run finishes one that was killed in
+between. Nothing that the catalog points at, and nothing younger than its retention, is touched.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def keep_house(
 
 @contextmanager
 def alone(pipeline: str) -> Iterator[None]:
-    """Let nobody else remove or move files of the pipeline during the block. Raises AnotherWriter at once."""
+    """Hold the lock on removing and moving the pipeline's files during the block. Raises AnotherWriter at once."""
     with held_lock(f"housekeeping:{pipeline}") as is_alone:
         if not is_alone:
             raise AnotherWriter("another housekeeping is under way", remedy="wait for it to end", pipeline=pipeline)
@@ -69,7 +69,7 @@ def alone(pipeline: str) -> Iterator[None]:
 def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     """Mark archived landing files whose rows lie, undamaged, in registered revisions."""
     if closed(pipeline.name):
-        # Tables tell rows by offset alone: those of a topic that was created again could be taken for another's.
+        # Tables identify rows by offset alone: those of a recreated topic could be taken for older ones.
         done.kept.append("landing: one of its topics was deleted and created again, its files stay")
         return
     batches = removal.settled_batches(pipeline.name, times.landing, (Fate.ARCHIVED,))
@@ -100,7 +100,7 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
 
 
 def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done) -> None:
-    """Mark revisions as removed that ceased to be needed long enough ago."""
+    """Mark revisions as removed that have not been needed for long enough."""
     due = []
     for revision in inventory.revisions_no_longer_needed(pipeline.tables, times.revisions):
         if catalog.comparable_location(revision.location) in pointed_at:

@@ -19,7 +19,7 @@ from include.pipelines.spec import Pipeline
 from include.times import parse_duration
 
 ORPHAN_AGE = timedelta(hours=1)
-"""Nothing that a living job may still be writing is this old; an interval's task ends by then."""
+"""Files that a live job may still be writing are younger than this; an interval's task ends by then."""
 
 QUARANTINE_FILE = re.compile(r"([0-9a-f]{8}-\d{9}-\d{4}|\d{4}-\d{2}-\d{2}-[0-9a-f]{12,32})(-e\d+)*\.parquet")
 """Names that micro-batches, compaction and erasures give to quarantine files."""
@@ -35,9 +35,9 @@ class Done:
     compacted: dict[str, int] = field(default_factory=lambda: {"days": 0, "files": 0, "rows": 0})
     revisions: dict[str, int] = field(default_factory=lambda: {"revisions": 0, "bytes": 0})
     snapshots: dict[str, int] = field(default_factory=lambda: {"expired": 0})
-    """Of Iceberg tables, which needed those revisions' files."""
+    """Snapshots of Iceberg tables, which needed those revisions' files."""
     metadata: list[str] = field(default_factory=list)
-    """Of Iceberg tables, manifests, lists and metadata that no kept snapshot needs, below the lake."""
+    """Manifests, lists and metadata of Iceberg tables that no kept snapshot needs, below the lake."""
     generations: dict[str, int] = field(default_factory=lambda: {"generations": 0, "files": 0, "bytes": 0})
     """Checkpoints of older generations."""
     logs: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
@@ -45,7 +45,7 @@ class Done:
     deleted: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
     """Bytes and files that left the disk, whatever the reason."""
     orphans: list[str] = field(default_factory=list)
-    """What no commit ever mentioned, below the lake."""
+    """Files that no commit ever named, below the lake."""
     kept: list[str] = field(default_factory=list)
     """What is due and was left, and why."""
 
@@ -65,7 +65,7 @@ class Times:
 
     @classmethod
     def of(cls, pipeline: Pipeline, older_than: str | None) -> Times:
-        """Return the times by the pipeline's declared retention; `older_than` replaces all of its durations."""
+        """Return the times from the pipeline's declared retention; `older_than` replaces all of its durations."""
         now = datetime.now(UTC)
         override = parse_duration(older_than) if older_than is not None else None
         ages = [
@@ -85,7 +85,7 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         )
         return
     in_flight = InFlight.of(pipeline.name)
-    # What was written since the living driver took its lease may belong to its micro-batch.
+    # What was written since the live driver took its lease may belong to its micro-batch.
     due = min(times.orphans, in_flight.since)
     folders = scan_landing(pipeline.name).values()
     files = landing_files.files_at(

@@ -28,7 +28,7 @@ from include.iceberg.catalog import OWNER, find, unescaped
 from include.iceberg.numbers import numbers_of
 from include.iceberg.schema import create, follow_declaration
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
-from include.iceberg.statement import BUILD, INTERVAL, Statement, is_own, said_of, say
+from include.iceberg.statement import BUILD, INTERVAL, Statement, completeness_of, is_own, put_completeness
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -109,7 +109,7 @@ def commit_interval(
             difference = difference_of(stored, wanted, statement.label)
             if difference or (head is None or not _is_told(stored, statement, wanted)):
                 _commit(stored, statement, wanted, difference, said, pipeline.retention.snapshots)
-            elif statement.tag not in stored.refs() or (said is not None and said != said_of(stored)):
+            elif statement.tag not in stored.refs() or (said is not None and said != completeness_of(stored)):
                 _tag(stored, head, statement, said)
         except CommitFailedException:
             continue
@@ -180,7 +180,7 @@ def _tag(table: Table, head: Snapshot, statement: Statement, said: Mapping[str, 
             with ManageSnapshots(transaction) as references:
                 references.create_tag(head.snapshot_id, statement.tag)
         if said is not None:
-            say(transaction, said)
+            put_completeness(transaction, said)
 
 
 def _commit(
@@ -207,7 +207,7 @@ def _commit(
         with ManageSnapshots(transaction) as references:
             references.create_tag(producer.snapshot_id, statement.tag)
         if said is not None:
-            say(transaction, said)
+            put_completeness(transaction, said)
         if old:
             Expire(transaction, known, old, through=True).commit()
     delete_lists(table, old)

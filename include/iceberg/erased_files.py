@@ -1,8 +1,8 @@
-"""Take every trace of erased files out of Iceberg tables: snapshots, manifests with their columns' bounds, metadata.
+"""Remove every trace of erased files from Iceberg tables: snapshots, manifests with their columns' bounds, metadata.
 
-A snapshot is the table as it was, so from the first erased file on most snapshots name one. They go with their tags.
-The one that took the last file out names it too; where that is the head, one that changes no file says the same
-in its place.
+A snapshot is the table as it was, so most snapshots since the first erased file name one. They are expired with their
+tags. The snapshot that removed the last file names it too; if that is the head, a snapshot that changes no file takes
+its place and states the same.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _OWN_FILES = (".avro", ".metadata.json")
 
 
 def tables_of(pipeline: Pipeline) -> list[str]:
-    """Return the tables that are Iceberg tables, too, or were while the pipeline declared it."""
+    """Return the tables that are also Iceberg tables, or were while the pipeline declared it."""
     return [table for table in pipeline.tables if lake.exists(lake.uri("iceberg", table))]
 
 
 class Names(Protocol):
-    """Parts of table partitions that are to be forgotten."""
+    """Parts of table partitions to forget."""
 
     def named_in(self, value: str) -> bool:
         """Return whether a text names one of them."""
@@ -47,11 +47,11 @@ class Names(Protocol):
 
 
 def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Names) -> int:
-    """Expire every snapshot that names a file of the revisions, delete its metadata, and return how many went.
+    """Expire every snapshot that names a file of the revisions, delete its metadata, and return how many there were.
 
-    One that tells of a partition with an erased name goes, too. Doing it twice is once. Raises TidemarkError for a
-    snapshot that a tag or branch of somebody else names, AnotherWriter, MetadataGone, and UsageError for a table that
-    is not the pipeline's.
+    A snapshot that names a partition with an erased name is expired too. Repeating it changes nothing. Raises
+    TidemarkError for a snapshot that a tag or branch of somebody else names, AnotherWriter, MetadataGone, and
+    UsageError for a table that is not the pipeline's.
     """
     expired = 0
     tables = [table for table in tables_of(pipeline) if any(each.table == table for each in erased)]
@@ -84,14 +84,14 @@ def _forget_in(catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Col
         except CommitFailedException:
             continue
     raise TidemarkError(
-        f"somebody else goes on changing the Iceberg table {table}: the erasure is unfinished",
+        f"somebody else keeps changing the Iceberg table {table}: the erasure is unfinished",
         remedy=f"let them end, then: ./tidemark erase {pipeline.name} --resume",
         pipeline=pipeline.name,
     )
 
 
 def files_of_others(pipeline: Pipeline) -> Iterator[str]:
-    """Yield, below the lake, what lies in the tables' folders and was not written by Tidemark."""
+    """Yield the paths below the lake of files in the tables' folders that Tidemark did not write."""
     for table in tables_of(pipeline):
         at = lake.uri("iceberg", table)
         for file in lake.list_files(at):
@@ -102,7 +102,7 @@ def files_of_others(pipeline: Pipeline) -> Iterator[str]:
 def _forget(table: Table, folders: Collection[str], names: Names, pipeline: str) -> int:
     live = [file for file in live_files(table) if _folder(file.file_path) in folders]
     if live:
-        # Only a table that is not declared any more did not follow its intervals.
+        # Only a table that is no longer declared did not follow its intervals.
         _say_again(table, live, names)
     naming = _naming(table, folders, names)
     if table.metadata.current_snapshot_id in naming:
@@ -120,7 +120,7 @@ def _forget(table: Table, folders: Collection[str], names: Names, pipeline: str)
 
 
 def _say_again(table: Table, without: Sequence[DataFile], names: Names) -> None:
-    """Commit a snapshot without these files that says what the head says, and move the head's verdicts to it."""
+    """Commit a snapshot without these files that states what the head states, and move the head's verdicts to it."""
     head = table.current_snapshot()
     assert head is not None
     assert head.summary is not None
@@ -143,9 +143,9 @@ def _say_again(table: Table, without: Sequence[DataFile], names: Names) -> None:
 
 
 def _naming(table: Table, folders: Collection[str], names: Names) -> dict[int, Snapshot]:
-    """Return the snapshots that tell of an erased partition, or whose manifests name a file of the folders.
+    """Return the snapshots that name an erased partition, or whose manifests name a file of the folders.
 
-    Also as removed: with its columns' bounds.
+    They name a removed file too, with its columns' bounds.
     """
     seen: dict[str, bool] = {}
 
@@ -179,7 +179,7 @@ def _check_nobody_keeps(table: Table, naming: Collection[int], pipeline: str) ->
 
 
 def _drop_previous_metadata(table: Table) -> None:
-    """Let the table forget its former metadata, whose files PyIceberg and the sweep then delete."""
+    """Drop the table's references to former metadata, whose files PyIceberg and the sweep then delete."""
     for kept in ("1", PREVIOUS_VERSIONS):
         with table.transaction() as transaction:
             transaction.set_properties({"write.metadata.previous-versions-max": kept})

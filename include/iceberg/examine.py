@@ -1,4 +1,4 @@
-"""Compare Iceberg tables with the ledger, and let them follow it again."""
+"""Compare Iceberg tables with the ledger, and make them follow it again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from include.pipelines.spec import Pipeline
 
 @dataclass(frozen=True)
 class Deviation:
-    """One way in which an Iceberg table is not as the ledger tells."""
+    """One way in which an Iceberg table differs from the ledger."""
 
     kind: Literal[
         "missing table", "another's table", "missing metadata", "foreign commit", "other files", "expired summary"
@@ -39,11 +39,11 @@ class Deviation:
     table: str
     what: str
     remedy: str = ""
-    """Empty: `restore` mends it."""
+    """Empty when `restore` repairs it."""
 
 
 def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
-    """Yield how the pipeline's Iceberg tables differ from the ledger, but for intervals that are being registered."""
+    """Yield how the pipeline's Iceberg tables differ from the ledger, except for intervals being registered."""
     begun = _being_registered(pipeline)
     with opened() as catalog:
         for table in pipeline.iceberg_tables:
@@ -83,16 +83,16 @@ def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[st
 
 
 def _untold(table: Table, pipeline: Pipeline, begun: set[str]) -> dict[str, int]:
-    """Return builds by the labels of registered intervals whose summaries should be there and are not."""
+    """Return builds by the labels of registered intervals whose summaries are missing."""
     labels = {each.id: each.interval.label for each in pinned_intervals(pipeline.name)}
     told = ((labels[interval], build) for interval, build in proofs.builds_to_prove(pipeline.name).items())
     return {label: build for label, build in missing_verdicts(table, told).items() if label not in begun}
 
 
 def restore(pipeline: Pipeline) -> list[str]:
-    """Let every Iceberg table of the pipeline follow the ledger; return what was done, a line each.
+    """Make every Iceberg table of the pipeline follow the ledger; return what was done, a line each.
 
-    A table whose metadata is gone is made anew; its history is lost with it. Raises UsageError for another's table.
+    A table whose metadata is gone is created again, without its history. Raises UsageError for another's table.
     """
     begun, done = _being_registered(pipeline), []
     with writing(pipeline.name), opened() as catalog:
@@ -114,7 +114,7 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
         stored = ensure_table(catalog, pipeline, table)
         before = _head_of(stored)
         difference = difference_of(stored, registered)
-        done.append(f"{named} was made anew, for its metadata was gone")
+        done.append(f"{named} was created again, because its metadata was gone")
     if before != _head_of(stored):
         done.append(f"{named} was rolled back to what Tidemark committed last")
     intervals = {each.interval.label: each.id for each in pinned_intervals(pipeline.name)}
@@ -133,7 +133,7 @@ def _restore_tags(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: se
         every = revisions.registered_of_interval(statement.attempt.pinned.id)
         wanted = [each for each in every if each.table == table]
         restore_tag(pipeline, ensure_table(catalog, pipeline, table), statement, wanted)
-        yield f"{DATABASE}.{table} tells of interval {label} again"
+        yield f"{DATABASE}.{table} has the verdict of interval {label} again"
 
 
 def _head_of(table: Table) -> int | None:

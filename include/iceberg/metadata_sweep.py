@@ -1,7 +1,7 @@
-"""Delete what lies beside the metadata of Iceberg tables and no kept snapshot needs: manifests, lists, old metadata.
+"""Delete files of Iceberg tables' metadata that no kept snapshot needs: manifests, lists, old metadata.
 
-Expired snapshots leave manifests behind, and commits that failed or were killed everything that they wrote. Nothing
-is noted before it is deleted: what a run that was killed has left, the next one finds. Data files lie elsewhere.
+Expired snapshots leave manifests behind; failed or killed commits leave everything that they wrote. Nothing is noted
+before it is deleted: the next run finds what a killed one has left. Data files lie elsewhere.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Unneeded:
 def sweep_metadata(
     pipeline: Pipeline, before: datetime, *, dry_run: bool, tables: Sequence[str] | None = None
 ) -> Unneeded:
-    """Delete, in the folders of the pipeline's tables, what is needed no more and was written before that time.
+    """Delete files in the folders of the pipeline's tables that are no longer needed and were written before that time.
 
-    `tables`: which; all that it declares unless given. With `dry_run` only find it. A table that cannot be read is
-    left as it is.
+    `tables`: by default all that it declares. With `dry_run` only find the files. A table that cannot be read is left
+    as it is.
     """
     files: list[Folder] = []
     left: list[str] = []
@@ -60,7 +60,7 @@ def sweep_metadata(
 def _unneeded(table: Table, name: str, before: datetime) -> Iterator[Folder]:
     lying = scan_files("iceberg", name, "metadata")
     old = {at: each for at, each in lying.items() if each.newest < before and at.endswith(_KINDS)}
-    # What every snapshot needs is read where something may be deleted.
+    # What all snapshots need is read only if something may be deleted.
     needed = set(_needed(table)) if old else set()
     yield from (each for at, each in sorted(old.items()) if unescaped(at) not in needed)
 

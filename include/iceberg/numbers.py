@@ -8,16 +8,16 @@ from include.pipelines.spec import Pipeline
 
 
 def numbers_of(pipeline: Pipeline, table: str) -> dict[str, int]:
-    """Return the numbers of the fields of one of the pipeline's Iceberg tables by their paths; new ones get theirs.
+    """Return the numbers of the fields of one of the pipeline's Iceberg tables by their paths; new fields get numbers.
 
-    A table that is there without numbers in the ledger, made by earlier code, keeps its own. Raises
+    A table that exists without numbers in the ledger, made by earlier code, keeps its own. Raises
     ServiceUnreachable, UsageError when the Iceberg table is not the pipeline's, and MetadataGone.
     """
     paths = paths_of(declared_columns(pipeline, table))
     given = field_numbers.numbers(table)
     if given.keys() >= set(paths):
         return given
-    # PyIceberg is imported where a field is new, and nowhere else.
+    # PyIceberg is imported only when a field is new.
     from include.iceberg.catalog import find, opened
 
     with opened() as catalog:
@@ -30,5 +30,5 @@ def numbers_of(pipeline: Pipeline, table: str) -> dict[str, int]:
 
 
 def numbers_of_tables(pipeline: Pipeline) -> dict[str, dict[str, int]]:
-    """Return the same of each of the pipeline's Iceberg tables. Raises as `numbers_of`."""
+    """Return `numbers_of` for each of the pipeline's Iceberg tables. Raises the same errors."""
     return {table: numbers_of(pipeline, table) for table in pipeline.iceberg_tables}

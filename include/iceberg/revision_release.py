@@ -27,14 +27,14 @@ class Expiry:
     """What became of snapshots that need files which are to be removed."""
 
     expired: int = 0
-    """Snapshots that are not there any more."""
+    """How many snapshots were expired."""
     held: frozenset[str] = frozenset()
-    """Locations of revisions whose files have to stay, for a snapshot that stays needs them."""
+    """Locations of revisions whose files must stay, because a snapshot that stays needs them."""
 
 
 @dataclass(frozen=True)
 class _Life:
-    """From which to which commit a file was in the table: sequence numbers, the latter not included."""
+    """The commits between which a file was in the table: sequence numbers, the last one not included."""
 
     path: str
     added: int
@@ -48,7 +48,7 @@ class _Plan:
 
 
 def release(pipeline: Pipeline, due: Sequence[BuiltRevision], *, dry_run: bool) -> Expiry:
-    """Expire what needs the files of revisions that are to be removed; with `dry_run` only count it."""
+    """Expire the snapshots that need files of revisions that are to be removed; with `dry_run` only count them."""
     expired, held = 0, set[str]()
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
@@ -83,7 +83,7 @@ def _plan(
 def _needing(snapshots: Sequence[Snapshot], lives: Sequence[_Life], wanted: Sequence[_Life]) -> dict[int, Snapshot]:
     """Return the snapshots that need one of the wanted files.
 
-    Where one of them removed other files, those which need these go too: nothing would tell of them any more.
+    If one of them removed other files, the snapshots that need these are included: nothing else records that removal.
     """
     needing: dict[int, Snapshot] = {}
     queue = list(wanted)

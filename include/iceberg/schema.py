@@ -51,7 +51,7 @@ from include.iceberg.catalog import location_of
 from include.pipelines.spec.ddl import Field
 
 NAME_MAPPING = "schema.name-mapping.default"
-"""Property of a table: by which names its fields are found in files without numbers."""
+"""Property of a table: the names by which its fields are found in files without numbers."""
 
 _REMEDY = "take the change back, or declare a pipeline of another name, which gets tables of its own"
 
@@ -68,7 +68,7 @@ _PLAIN: dict[str, Callable[[], PrimitiveType]] = {
 
 
 def schema_of(columns: Columns, numbers: Mapping[str, int]) -> Schema:
-    """Return the schema of a table's columns, those that name partitions last; none is required, as in Hive's.
+    """Return the schema of a table's columns, partition columns last; none is required, as in Hive's.
 
     `numbers` are those of the fields by their paths.
     """
@@ -78,7 +78,7 @@ def schema_of(columns: Columns, numbers: Mapping[str, int]) -> Schema:
 
 
 def partition_spec(schema: Schema, columns: Columns) -> PartitionSpec:
-    """Return the partitioning by the values that stand in the folders' names."""
+    """Return the partitioning by the values in the folders' names."""
     fields = (
         PartitionField(schema.find_field(name).field_id, 1000 + number, IdentityTransform(), name)
         for number, name in enumerate(columns.partition_by)
@@ -89,7 +89,7 @@ def partition_spec(schema: Schema, columns: Columns) -> PartitionSpec:
 def create(catalog: SqlCatalog, table: str, columns: Columns, numbers: Mapping[str, int], said: Properties) -> Table:
     """Create a table whose fields have these numbers. Raises TableAlreadyExistsError.
 
-    By the catalog's own way they would be counted anew.
+    The catalog's own way would number them again.
     """
     schema, location = schema_of(columns, numbers), location_of(table)
     spec = partition_spec(schema, columns)
@@ -129,7 +129,7 @@ def check_declaration(table: Table, pipeline: str, columns: Columns, numbers: Ma
 
 
 class _Follow(UpdateTableMetadata["_Follow"]):
-    """Makes a schema the table's, with the numbers that its fields have: PyIceberg's own steps count anew."""
+    """Sets a table's schema with the numbers that its fields have: PyIceberg's own steps would number them again."""
 
     def __init__(self, transaction: Transaction, schema: Schema) -> None:
         super().__init__(transaction)
@@ -147,7 +147,7 @@ class _Follow(UpdateTableMetadata["_Follow"]):
 
 
 def _to_follow(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> Schema | None:
-    """Return the schema that a table lacks; None where it has the declared columns. Raises UsageError."""
+    """Return the schema that a table lacks; None if it has the declared columns. Raises UsageError."""
     declared, now, name = schema_of(columns, numbers), table.schema(), table.name()[-1]
     if [field.name for field in table.spec().fields] != list(columns.partition_by):
         raise _refused(pipeline, name, "its partition columns are not the declared ones")
@@ -161,7 +161,7 @@ def _to_follow(table: Table, pipeline: str, columns: Columns, numbers: Mapping[s
             was, becomes = now.find_type(there), declared.find_type(path)
             if not _fits(was, becomes):
                 raise _refused(pipeline, name, f"{path} is {was}, which does not become {becomes}")
-    # What is not declared, and somebody may have added, stays.
+    # Columns that are not declared, which somebody may have added, stay.
     others = [field for field in now.fields if field.field_id not in declared.field_ids]
     number = max(each.schema_id for each in table.metadata.schemas) + 1
     wanted = Schema(*declared.fields, *others, schema_id=number)
@@ -169,10 +169,10 @@ def _to_follow(table: Table, pipeline: str, columns: Columns, numbers: Mapping[s
 
 
 def _fits(was: IcebergType, becomes: IcebergType) -> bool:
-    """Return whether files of a type are read by another; of nested ones, whether they are of one kind."""
+    """Return whether files of a type can be read as another; for nested types, whether both are of one kind."""
     match was, becomes:
         case DecimalType(), DecimalType():
-            # PyIceberg would change the scale, too, by which other readers read the numbers of older files wrong.
+            # PyIceberg would change the scale too, and other readers would misread the numbers of older files.
             return was.scale == becomes.scale and was.precision <= becomes.precision
         case PrimitiveType(), PrimitiveType():
             wider = {IntegerType(): LongType(), FloatType(): DoubleType()}

@@ -1,7 +1,7 @@
-"""How many snapshots a table keeps: as many as declared, for each commit reads and writes what all of them say.
+"""How many snapshots a table keeps: as many as declared, because each commit reads and writes all their summaries.
 
 An expired verdict's summary and tag are gone from the table, which notes that Tidemark did it; the ledger's verdict and
-the interval's proof still say the same. Rows that are registered stay at the head.
+the interval's proof still state the same. Registered rows stay at the head.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXPIRED = "tidemark.expired"
 """Property of a table: later builds whose snapshots Tidemark has expired, separated by commas."""
 
 AT_ONCE = 25
-"""Snapshots that a commit expires at most: a table that has kept them all gets there in some steps."""
+"""How many snapshots a commit expires at most: a table that has kept them all needs several commits."""
 
 _OWN_TAG = re.compile(r"\d{4}-\d{2}-\d{2}T\d+-(\d+)")
 
@@ -48,7 +48,7 @@ def protected(table: Table) -> set[int]:
 def surplus(table: Table, keep: int) -> list[Snapshot]:
     """Return the oldest snapshots beyond those to keep, as many as one commit expires.
 
-    What somebody else's tag or branch names stays, and later ones that removed files stay with it: they tell which
+    A snapshot that somebody else's tag or branch names stays, and so do later ones that removed files: they show which
     files it still needs.
     """
     known = table.snapshots()
@@ -69,14 +69,14 @@ def _has_removed_files(snapshot: Snapshot) -> bool:
 
 
 class Expire(UpdateTableMetadata["Expire"]):
-    """Takes snapshots and their tags out of a table's metadata, and notes it there; `through`: they are the oldest.
+    """Removes snapshots and their tags from a table's metadata, and notes it there; `through`: they are the oldest.
 
-    Files stay; `delete_lists` is for after the commit. All in one step and without a look at the transaction: for each
-    snapshot and tag PyIceberg's own steps copy the metadata as it would be.
+    Files stay; call `delete_lists` after the commit. All of it is one step that does not compute the new metadata:
+    PyIceberg's own steps copy the metadata for each snapshot and tag.
     """
 
     def __init__(self, transaction: Transaction, known: TableMetadata, snapshots: Sequence[Snapshot], *, through: bool):
-        """Of a table whose metadata is known in whole; the transaction's may be less."""
+        """`known` is the table's whole metadata; the transaction may have less of it."""
         super().__init__(transaction)
         gone = {each.snapshot_id for each in snapshots}
         tags = (name for name, each in known.refs.items() if each.snapshot_id in gone)
@@ -95,7 +95,7 @@ class Expire(UpdateTableMetadata["Expire"]):
 
 
 def delete_lists(table: Table, snapshots: Iterable[Snapshot]) -> None:
-    """Delete the manifest lists of snapshots that are expired; somebody else may have done it."""
+    """Delete the manifest lists of expired snapshots; somebody else may have deleted them."""
     for each in snapshots:
         with suppress(FileNotFoundError):
             table.io.delete(each.manifest_list)

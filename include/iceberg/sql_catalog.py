@@ -1,7 +1,7 @@
-"""PyIceberg's SQL catalog, whose commits neither read a table's metadata twice nor copy what they leave as it is.
+"""PyIceberg's SQL catalog, whose commits neither read a table's metadata twice nor copy its unchanged parts.
 
-Without this a commit costs the table's snapshots: PyIceberg reads all of them before a commit and again within it,
-and copies each with its tag.
+Otherwise a commit's cost grows with the table's snapshots: PyIceberg reads all of them before a commit and again within
+it, and copies each with its tag.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _KNOWN = (
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
 )
-"""Updates of which it is known here which snapshots and tags they touch."""
+"""Updates for which this module knows the snapshots and tags that they touch."""
 
 
 class Catalog(SqlCatalog):
-    """Tables as PyIceberg has them."""
+    """PyIceberg's catalog with cheaper reads and commits."""
 
     _last_read: tuple[str, Table] | None = None
 
@@ -42,7 +42,7 @@ class Catalog(SqlCatalog):
         if location is None or self._last_read is None or self._last_read[0] != location:
             read = super()._convert_orm_to_iceberg(orm_table)
             self._last_read = read.metadata_location, read
-        # A file of metadata is never written again, and what was read of it never changed: tables get others instead.
+        # A metadata file is never rewritten, and what was read of it is never changed: tables get new objects instead.
         known = self._last_read[1]
         return Table(known.name(), known.metadata, known.metadata_location, known.io, self)
 
@@ -66,14 +66,14 @@ class Catalog(SqlCatalog):
 
 
 def _touched(known: TableMetadata, updates: Iterable[TableUpdate]) -> TableMetadata:
-    """Return the metadata with the head and those snapshots, tags and log entries alone that the updates touch."""
+    """Return the metadata with only the head and the snapshots, tags and log entries that the updates touch."""
     removed = {id_ for each in updates if isinstance(each, RemoveSnapshotsUpdate) for id_ in each.snapshot_ids}
     named = {each.snapshot_id for each in updates if isinstance(each, SetSnapshotRefUpdate)}
     names = {"main", *(each.ref_name for each in updates if isinstance(each, SetSnapshotRefUpdate))}
     ids = {known.current_snapshot_id, *removed, *named}
     return known.model_copy(
         update={
-            # A child of one that is removed loses its parent.
+            # The child of a removed snapshot loses its parent.
             "snapshots": [each for each in known.snapshots if {each.snapshot_id, each.parent_snapshot_id} & ids],
             "snapshot_log": [each for each in known.snapshot_log if each.snapshot_id in removed],
             "refs": {name: each for name, each in known.refs.items() if name in names or each.snapshot_id in removed},

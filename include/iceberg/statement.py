@@ -1,6 +1,6 @@
-"""What a commit says of its interval: ranges, fates, content hashes, and which verdict registered it.
+"""What a commit states about its interval: ranges, fates, content hashes, and which verdict registered it.
 
-And what a table says of its completeness, in its properties.
+Also a table's properties of completeness.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INTERVAL = "tidemark.interval"
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said of an interval, and the tag of its verdict."""
+    """What is stated about an interval, and the tag of its verdict."""
 
     label: str
     tag: str
@@ -37,7 +37,7 @@ class Statement:
     attempt: AttemptSpec
 
     def summary(self, revisions: Sequence[BuiltRevision]) -> dict[str, str]:
-        """Return what a snapshot's summary says, and a Delta commit's; values that are not plain are JSON."""
+        """Return the summary of a snapshot or a Delta commit; values that are not plain are JSON."""
         spec, built = self.attempt, self.attempt.findings.build
         interval = spec.pinned.interval
         return {
@@ -57,7 +57,7 @@ class Statement:
 
 
 def statement_of(attempt: AttemptSpec) -> Statement:
-    """Return what is said of the interval that a build of an attempt registers."""
+    """Return the statement about the interval that a build of an attempt registers."""
     assert attempt.build is not None
     label = attempt.pinned.interval.label
     return Statement(label, f"{label}-{attempt.build}", attempt.build, attempt)
@@ -68,13 +68,13 @@ def is_own(snapshot: Snapshot) -> bool:
     return snapshot.summary is not None and snapshot.summary[BUILD] is not None
 
 
-def said_of(table: Table) -> dict[str, str]:
-    """Return what a table says of its completeness now."""
+def completeness_of(table: Table) -> dict[str, str]:
+    """Return a table's present properties of completeness."""
     return {key: table.properties[key] for key in KEYS if key in table.properties}
 
 
-def say(transaction: Transaction, said: Mapping[str, str]) -> None:
-    """Let a table say this and nothing else, by the transaction's commit."""
+def put_completeness(transaction: Transaction, said: Mapping[str, str]) -> None:
+    """Set a table's properties of completeness, and remove its others, by the transaction's commit."""
     before = transaction.table_metadata.properties
     if said:
         transaction.set_properties(dict(said))

@@ -11,7 +11,7 @@ from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
 from include.iceberg.numbers import numbers_of
 from include.iceberg.schema import check_declaration
-from include.iceberg.statement import said_of, say, statement_of
+from include.iceberg.statement import completeness_of, put_completeness, statement_of
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
 from include.ledger.intervals import attempts, revisions
@@ -36,9 +36,9 @@ def prepare(pipeline: Pipeline) -> None:
 def put_build(
     pipeline: Pipeline, interval_id: int, build: int, changes: Changes, told: Properties | None = None
 ) -> list[IcebergSnapshot]:
-    """Commit what registering a build leaves of its interval, a snapshot per table; doing it twice is once.
+    """Commit the revisions that its interval has after a build's registration, a snapshot per table; repeatable.
 
-    By the same commits the tables tell of their completeness, where `told` is given.
+    The same commits set the tables' properties of completeness, if `told` is given.
     """
     after = _after(revisions.registered_of_interval(interval_id), changes)
     statement = statement_of(attempts.of_build(build))
@@ -53,22 +53,22 @@ def put_build(
 
 
 def put_registered(pipeline: Pipeline, interval_id: int) -> list[IcebergSnapshot]:
-    """Let the tables follow what the ledger has registered of an interval; nothing is done where they do."""
+    """Make the tables follow the registered revisions of an interval; do nothing if they do."""
     build = proofs.build_to_prove(interval_id)
     return put_build(pipeline, interval_id, build, Changes()) if build is not None else []
 
 
 def properties(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """Return what the tables that are there tell of their completeness."""
+    """Return the existing tables' properties of completeness."""
     with opened() as catalog:
         stored = {table: find(catalog, pipeline, table) for table in pipeline.iceberg_tables}
-    return {table: said_of(each) for table, each in stored.items() if each is not None}
+    return {table: completeness_of(each) for table, each in stored.items() if each is not None}
 
 
 def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
-    """Let the tables that are there tell of their completeness; return those that told otherwise.
+    """Set the existing tables' properties of completeness; return the tables that had others.
 
-    Raises MetadataGone, and UsageError for another's table, once all others tell.
+    Raises MetadataGone, and UsageError for another's table, once all other tables are set.
     """
     changed: list[str] = []
     refused: list[TidemarkError] = []
@@ -79,9 +79,9 @@ def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
             except (MetadataGone, UsageError) as error:
                 refused.append(error)
                 continue
-            if stored is not None and said_of(stored) != (said := told.get(table, {})):
+            if stored is not None and completeness_of(stored) != (said := told.get(table, {})):
                 with stored.transaction() as transaction:
-                    say(transaction, said)
+                    put_completeness(transaction, said)
                 changed.append(table)
     if refused:
         raise refused[0]
@@ -89,7 +89,7 @@ def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
 
 
 def _after(registered: Sequence[BuiltRevision], changes: Changes) -> list[BuiltRevision]:
-    """Return what is registered once the changes are made, whichever of them were made before."""
+    """Return the revisions registered once the changes are made, whichever of them were made before."""
     after = {(each.table, each.partition): each for each in registered}
     for each in changes.drops:
         after.pop((each.table, each.partition), None)

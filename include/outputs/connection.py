@@ -13,7 +13,7 @@ from include.settings import jdbc_options, settings
 Kind = Literal["postgresql", "mariadb"]
 
 SERVING = "serving"
-"""The database of Tidemark's own PostgreSQL that is meant where no connection is named."""
+"""The database of Tidemark's own PostgreSQL that is used when no connection is named."""
 
 _KINDS: Mapping[str, Kind] = {"postgresql": "postgresql", "mariadb": "mariadb", "mysql": "mariadb"}
 
@@ -44,9 +44,9 @@ class Database:
 
 
 def database_of(connection: str) -> Database:
-    """Return the database of a declared connection; of an empty one `serving` of Tidemark's own PostgreSQL.
+    """Return the database of a declared connection; for an empty one, `serving` of Tidemark's own PostgreSQL.
 
-    Raises UsageError when the settings do not have it, or its URL says what an output cannot do.
+    Raises UsageError when the settings do not have it, or its URL asks for what an output cannot do.
     """
     if not connection:
         own = settings().database(SERVING)

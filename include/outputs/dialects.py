@@ -29,7 +29,7 @@ NESTED = ("STRUCT", "ARRAY", "MAP", "VARIANT")
 ROWS_A_STATEMENT = 1000
 
 _SECONDS = 300
-"""How long a statement may take, and how long a transaction may wait for its next one."""
+"""How long a statement may take, and how long a transaction may wait for its next statement."""
 
 
 class Dialect(ABC):
@@ -43,16 +43,16 @@ class Dialect(ABC):
     """The schema that tables are made in, as an expression."""
     quote: str
     unfit: tuple[type[Exception], ...]
-    """What a value raises that does not fit its column."""
+    """The error of a value that does not fit its column."""
     failed: type[Exception]
-    """Root of what the driver raises."""
+    """Root of the driver's errors."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     @abstractmethod
     def connect(self) -> Any:
-        """Open a connection, in UTC; each error is the driver's."""
+        """Open a connection in UTC; errors are the driver's."""
 
     @abstractmethod
     def upsert(self, asked: Any, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Any]) -> None:
@@ -93,7 +93,7 @@ class Dialect(ABC):
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Open a transaction and give its cursor: committed at the end, rolled back by an exception.
+        """Open a transaction and yield its cursor: committed at the end, rolled back by an exception.
 
         Raises ServiceUnreachable when the database does not answer, TidemarkError when it refuses.
         """
@@ -109,10 +109,10 @@ class Dialect(ABC):
             said = f"{self.database}: {self.said(error)}"
             if self.is_away(error):
                 raise ServiceUnreachable(said, remedy="start it, or correct the connection") from None
-            raise TidemarkError(said, remedy="mend the table, or correct the connection or the output") from None
+            raise TidemarkError(said, remedy="repair the table, or correct the connection or the output") from None
 
     def said(self, error: Exception) -> str:
-        """Return what the driver says, without the password."""
+        """Return the driver's message, without the password."""
         said = one_line(str(error))
         return said.replace(self.database.password, "***") if len(self.database.password) > 2 else said
 
@@ -147,7 +147,7 @@ class Postgres(Dialect):
             user=at.user,
             password=at.password,
             connect_timeout=10,
-            # A host that vanishes, or a process that is stopped in its transaction, holds nobody up for long.
+            # A host that vanishes, or a process that is stopped in its transaction, does not block others for long.
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=3,
@@ -195,7 +195,7 @@ class Mariadb(Dialect):
     here = "database()"
     quote = "`"
     _conditions = frozenset({1292, 1366, 1411, 3140, 3819, 4025})
-    """Numbers of errors about a value that the driver does not count as such."""
+    """Numbers of errors about a value that the driver does not classify as such."""
     _away = frozenset({1040, 1053, 1205, 1213, 2002, 2003, 2006, 2013})
 
     def __init__(self, database: Database) -> None:
@@ -207,7 +207,7 @@ class Mariadb(Dialect):
         self._most = 0
 
     def connect(self) -> Any:
-        """Open a connection. A value that does not fit is an error, and never cut."""
+        """Open a connection. A value that does not fit is an error, and never truncated."""
         import pymysql
 
         at = self.database
@@ -232,7 +232,7 @@ class Mariadb(Dialect):
         return connection
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return how TLS is verified; None: not at all, and it is used where the server has it."""
+        """Return how TLS is verified; None when it is not verified, and used only if the server offers it."""
         mode = self.database.parameters.get("sslMode", "disable")
         if mode == "disable":
             return None
@@ -243,7 +243,7 @@ class Mariadb(Dialect):
 
     def upsert(self, asked: Any, table: str, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Any]) -> None:
         """Write rows by their keys."""
-        # A key that changes to itself: nothing changes where there are no other columns.
+        # A key that is set to itself: without other columns nothing changes.
         others = [name for name in columns if name not in keys] or [keys[0]]
         changes = ", ".join(f"{self.quoted(name)} = VALUES({self.quoted(name)})" for name in others)
         into = f"INSERT INTO {self.quoted(table)} ({self.names(columns)})".replace("%", "%%")
@@ -252,7 +252,7 @@ class Mariadb(Dialect):
         asked.executemany(f"{into} VALUES ({values}) {changed}", rows)
 
     def cannot_hold(self, row: Sequence[object]) -> str:
-        """Return why no statement can hold the row: a number that is none, or more bytes than a packet has."""
+        """Return why no statement can hold the row: NaN or infinity, or more bytes than a packet has."""
         if any(isinstance(each, float) and not math.isfinite(each) for each in row):
             return "it has a number that is NaN or infinite"
         # Each byte may be escaped.

@@ -1,8 +1,8 @@
-"""An output's table: rows by their coordinates, written in one transaction with the marker of who wrote last.
+"""An output's table: rows by their coordinates, written in one transaction with the marker of the last writer.
 
 Effectively once. A row's coordinates are the primary key, so a row that is written again replaces itself. The
-transaction locks the output's row in `tidemark_outputs`, which has the fencing token of the last driver: an older one
-writes nothing any more. The lease is checked last, before the commit.
+transaction locks the output's row in `tidemark_outputs`, which has the fencing token of the last driver: an older
+driver can no longer write. The lease is checked last, before the commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from include.pipelines.spec.ddl import fields_of
 MARKERS = "tidemark_outputs"
 
 TOPIC_ID = "kafka_topic_id"
-"""Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
+"""Kafka's id of the topic: after it was deleted and created again, offsets begin at 0 again."""
 
 KEYS = (*IDENTITY[:1], TOPIC_ID, *IDENTITY[1:])
 
@@ -68,14 +68,14 @@ class OutputTable:
         return (*(each.name for each in self.fields), *KEYS)
 
     def merge(self, rows: Iterable[Sequence[object]], unsent: Unsent) -> tuple[int, list[Refused]]:
-        """Write the rows, values of `columns`, and return how many, and those that the table does not take.
+        """Write the rows, values of `columns`; return how many were written, and the rows that the table refuses.
 
-        Raises AnotherWriter, ServiceUnreachable, TidemarkError when the table is not the output's, or does not take
-        more rows than a few.
+        Raises AnotherWriter, ServiceUnreachable, TidemarkError when the table is not the output's, or refuses more
+        than a few rows.
         """
         if not self._is_there:
             self._make()
-        # Looked for again after a failure: somebody may have dropped it.
+        # Checked again after a failure: somebody may have dropped it.
         self._is_there = False
         written, refused = 0, list[Refused]()
         with self._dialect.transaction() as asked:
@@ -93,7 +93,7 @@ class OutputTable:
         return written, refused
 
     def _make(self) -> None:
-        """Make the table and that of the markers where they are missing. Raises TidemarkError for another's table."""
+        """Create the table and the markers' table if they are missing. Raises TidemarkError for another's table."""
         to = self._dialect
         kinds = {"kafka_topic": to.topic, TOPIC_ID: to.topic, "kafka_offset": "bigint"}
         own = ", ".join(f"{to.quoted(each.name)} {to.type_of(each)}" for each in self.fields)
@@ -128,7 +128,7 @@ class OutputTable:
         asked.execute(f"SELECT token FROM {MARKERS} WHERE output = %s FOR UPDATE", [output])
         owner = asked.fetchone()
         if owner is None:
-            # Two that come at once: one of them waits here, and fails; it comes again.
+            # Of two drivers at the same time, one waits here and fails; it tries again.
             asked.execute(
                 f"INSERT INTO {MARKERS} (output, token, micro_batch, replay) VALUES (%s, %s, 0, -1)",
                 [output, self.lease.token],
@@ -153,7 +153,7 @@ class OutputTable:
         return [*stored, *row[len(self.fields) :]]
 
     def _write(self, asked: Any, rows: list[list[object]]) -> list[Refused]:
-        """Write the rows but for those that do not fit, which are returned: found by halves."""
+        """Write the rows except those that do not fit, which bisection finds and which are returned."""
         refused = [self._refused(row, said) for row in rows if (said := self._dialect.cannot_hold(row))]
         fitting = [row for row in rows if not self._dialect.cannot_hold(row)] if refused else rows
         if not fitting:

@@ -4,7 +4,7 @@
     proved.<table>      the registered revisions' partial values per interval, written after a registration (`follow`)
     live.<table>        the view that readers ask: proved, live or both, in one snapshot (`relations`)
 
-Served are views with a `JdbcTable`; with the setting `serve` all views, of which the others have proved values only.
+Views with a `JdbcTable` are served; with the setting `serve` all are, of which the others have proved values only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ STATEMENT_SECONDS = 900
 def transaction(remedy: str) -> Iterator[cursor]:
     """Open one transaction of the database `serving`, in UTC: committed at the end, rolled back by an exception.
 
-    Its timeouts are the ledger's, but for statements: a process that is stopped in it, or whose host vanishes, does not
-    hold up the stream.
+    Its timeouts are the ledger's, except for statements: a process that is stopped in it, or whose host vanishes, does
+    not hold up the stream.
 
     Raises ServiceUnreachable when PostgreSQL does not answer, TidemarkError with the remedy when it refuses.
     """
@@ -52,6 +52,6 @@ def transaction(remedy: str) -> Iterator[cursor]:
 
 def _options() -> dict[str, Any]:
     options = driver_options()
-    # What comes later counts.
+    # Of an option given twice, the last value counts.
     options["options"] += f" -c lock_timeout=0 -c statement_timeout={STATEMENT_SECONDS}s"
     return options

@@ -1,4 +1,4 @@
-"""Questions of a served view, as pages ask them: a bounded number of rows in one snapshot."""
+"""Queries of a served view for the pages: a bounded number of rows in one snapshot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Question:
 
     column: str
     key: str | None
-    """The value of the column; None: the windows that began within the span before the newest one, all of a total."""
+    """The value of the column; None for the windows that began within the span before the newest, or all of a total."""
     span: timedelta
     rows: int
 
 
 @dataclass(frozen=True)
-class Told:
-    """What was told."""
+class Answer:
+    """The rows that were found, and until when the view is proved."""
 
     rows: tuple[dict[str, Any], ...]
     is_cut: bool
@@ -37,14 +37,14 @@ class Told:
 
 
 def serves(shape: Shape) -> bool:
-    """Return whether PostgreSQL serves the view by now. Raises ServiceUnreachable."""
+    """Return whether PostgreSQL serves the view yet. Raises ServiceUnreachable."""
     with transaction("./tidemark doctor --repair") as asked:
         asked.execute("SELECT to_regclass(%s)", [f"live.{shape.table}"])
         return asked.fetchone() != (None,)
 
 
-def ask(shape: Shape, question: Question) -> Told:
-    """Return the newest windows' rows first, and the largest of a window by the first measure."""
+def ask(shape: Shape, question: Question) -> Answer:
+    """Return the rows of the newest windows first, and in a window the largest by the first measure first."""
     where, values = "TRUE", list[object]()
     if question.key is not None:
         where, values = f"{quoted(question.column)} = %s", [question.key]
@@ -72,4 +72,4 @@ def ask(shape: Shape, question: Question) -> Told:
         asked.execute(at, [shape.table])
         until, offsets = asked.fetchone() or (None, {})
     below = sorted((topic, int(n), at) for topic, each in offsets.items() for n, at in each.items())
-    return Told(tuple(rows[: question.rows]), len(rows) > question.rows, until, tuple(below))
+    return Answer(tuple(rows[: question.rows]), len(rows) > question.rows, until, tuple(below))

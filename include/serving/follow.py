@@ -1,7 +1,7 @@
-"""Registered partial values in PostgreSQL: they follow the ledger, after each registration and whenever it is asked.
+"""Registered partial values in PostgreSQL: they follow the ledger, after each registration and on request.
 
-One transaction per view: readers see a registration whole or not at all. It takes what the ledger has by then, so
-doing it twice is once, and what a killed publication did not do the next one does.
+One transaction per view: readers see a registration whole or not at all. It takes what the ledger has at that time, so
+repeating it changes nothing, and the next publication does what a killed one did not do.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _COVERED = """
 
 
 def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
-    """Let PostgreSQL serve what is registered of the pipeline's served views; return what was changed, a line each.
+    """Make PostgreSQL serve the registered values of the pipeline's served views; return the changes, a line each.
 
-    With `counted`, intervals of which it does not hold as many rows as were built are loaded again, too. Raises
+    With `counted`, intervals of which it holds another number of rows than were built are loaded again too. Raises
     ServiceUnreachable, and TidemarkError when a revision's files are not as they were built.
     """
     changed = []
     for view, shape in served_shapes(pipeline).items():
-        with transaction("mend the table, then ./tidemark doctor --repair") as asked:
+        with transaction("repair the table, then ./tidemark doctor --repair") as asked:
             ensure(asked, shape)
             asked.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tidemark serves {shape.table}"])
             state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
@@ -70,9 +70,9 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
 
 
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield each served view of which PostgreSQL holds other registered values than the ledger names, and which.
+    """Yield each served view whose registered values in PostgreSQL differ from the ledger, with the difference.
 
-    Nothing of one that was never served: its first registration does that.
+    A view that was never served is left out: its first registration serves it.
     """
     for view, shape in served_shapes(pipeline).items():
         with transaction("./tidemark doctor --repair") as asked:
@@ -90,7 +90,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_counts(asked: cursor, shape: Shape, state: ServedState) -> list[int]:
-    """Return the intervals of which other numbers of rows are held than were built."""
+    """Return the intervals of which another number of rows is held than was built."""
     table = f"proved.{quoted(shape.table)}"
     asked.execute(f"SELECT tidemark_interval, count(*) FROM {table} GROUP BY tidemark_interval")
     held, built = dict(asked.fetchall()), {each.id: each.rows for each in state.intervals if each.rows}
@@ -103,7 +103,7 @@ def _known(asked: cursor, shape: Shape) -> dict[int, list[object]]:
 
 
 def _follow(asked: cursor, shape: Shape, state: ServedState) -> int:
-    """Bring the partial values of the intervals that differ to what is registered; return how many differed."""
+    """Replace the partial values of intervals that differ by the registered ones; return how many differed."""
     known = _known(asked, shape)
     wanted = {each.id: each for each in state.intervals}
     noted = [each for each in state.intervals if known.get(each.id) != _noted(each)]
@@ -124,7 +124,7 @@ def _follow(asked: cursor, shape: Shape, state: ServedState) -> int:
         offsets.setdefault(tp.topic, {})[str(tp.partition)] = below
     asked.execute(_POSITION, [shape.table, state.complete_until, json.dumps(offsets)])
     if shape.is_total:
-        # A total is of all that was ever archived: where some of it is in no interval, no key is proved.
+        # A total counts all that was ever archived: if some of it is in no interval, no key is proved.
         settled_below = state.unsettled if state.is_whole else ALL
         asked.execute(_SETTLED, [settled_below, shape.table])
     return len(noted) + len(gone)
@@ -171,10 +171,10 @@ def _value(row: dict[str, Any], path: tuple[str, ...]) -> object:
 
 
 def _prove(asked: cursor, shape: Shape, unsettled: int) -> None:
-    """Note as proved, for good, the windows that registered intervals cover, and of which the speed view has no more.
+    """Note as proved, for good, windows that registered intervals cover and of which the speed view has no more rows.
 
-    It has more while a key's value came from a micro-batch that read beyond what is registered, and counts more rows
-    than are registered.
+    It has more while a key's value came from a micro-batch that read beyond the registered offsets, and counts more
+    rows than are registered.
     """
     first = shape.measures[0].name
     pending = f"JOIN pending ON (tidemark_start, tidemark_end) = ({quoted(shape.start)}, {quoted(shape.end)})"

@@ -21,7 +21,7 @@ ROWS_A_STATEMENT = 1000
 
 def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, replace: bool = False) -> None:
     """Upsert the rows, values of `shape.columns`, or replace all rows by them. Raises ServiceUnreachable."""
-    with transaction("nothing of the micro-batch was written; mend the table and start again") as asked:
+    with transaction("nothing of the micro-batch was written; repair the table and start again") as asked:
         ensure(asked, shape)
         if not _advance(asked, shape.table, version):
             return
@@ -47,11 +47,11 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
 
 
 def note_windows(asked: cursor, shape: Shape, table: str, intervals: Sequence[int] | None = None) -> None:
-    """Note the windows of a table's rows, those of some intervals or all; none of a view that has none."""
+    """Note the windows of a table's rows, those of some intervals or all; none for a view without windows."""
     if shape.is_total:
         return
     chosen = "" if intervals is None else "tidemark_interval = ANY(%s) AND "
-    # In order, so that one who notes the same windows is waited for, and not the other way round as well.
+    # In order, so that of two writers of the same windows one waits for the other, and never both.
     asked.execute(
         "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "
         f"SELECT DISTINCT %s, {quoted(shape.start)}, {quoted(shape.end)} FROM {table} "
@@ -61,7 +61,7 @@ def note_windows(asked: cursor, shape: Shape, table: str, intervals: Sequence[in
 
 
 def _if_changed(shape: Shape) -> str:
-    """The condition by which a row keeps the version that changed it last, where all keys are written each time."""
+    """Return the condition by which a row keeps the version that changed it last, if all keys are written each time."""
     before = ", ".join(f"{quoted(shape.table)}.{quoted(each.name)}" for each in shape.measures)
     after = ", ".join(f"EXCLUDED.{quoted(each.name)}" for each in shape.measures)
     return f" WHERE ({before}) IS DISTINCT FROM ({after})"
@@ -79,5 +79,5 @@ def _advance(asked: cursor, table: str, version: int) -> bool:
 
 
 def storable(value: object) -> object:
-    """Return a value that PostgreSQL can hold: its text has no null character, whose symbol replaces it."""
+    """Return a value that PostgreSQL can hold: in texts, a symbol replaces the null character."""
     return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value

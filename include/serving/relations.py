@@ -1,7 +1,7 @@
-"""The tables and the view of a served view, made where they are missing or of another declaration.
+"""The tables and the view of a served view, created if they are missing or of another declaration.
 
-A window of `live.<table>` is `proved` once `follow` has found it so, for good: the sum of the registered partial values
-then counts, and nothing else. Before, the layer that holds more rows counts whole, by the first measure, which counts
+A window of `live.<table>` is `proved` once `follow` has found it so, for good: then only the sum of the registered
+partial values counts. Before that, the layer that holds more rows counts whole, by the first measure, which counts
 rows: the two are never added up, so no row counts twice.
 
 A key of a total, which has no window, is `proved` as long as intervals have registered all that its live value counts.
@@ -50,7 +50,7 @@ _FOUND = """
 
 
 def ensure(asked: cursor, shape: Shape) -> None:
-    """Make what is missing. Partial values of another declaration are dropped; `follow` loads them again."""
+    """Create what is missing. Partial values of another declaration are dropped; `follow` loads them again."""
     asked.execute(_FOUND, {"table": shape.table})
     has_live, primary_key, proved, view = asked.fetchone() or (None,) * 4
     wanted = _digest(_proved(shape)), _digest(answer(shape))
@@ -95,7 +95,7 @@ def _unique(shape: Shape) -> str:
 
 def _make_proved(asked: cursor, shape: Shape, digest: str) -> None:
     table, plain = f"proved.{quoted(shape.table)}", [each.name for each in shape.keys if each.path[1:] != ("end",)]
-    # A question names a key, with or without its window; a look at windows names these.
+    # A query names a key, with or without its window; a page of windows names these.
     first = sorted(plain, key=lambda name: name == shape.start)
     asked.execute(f"DROP TABLE IF EXISTS {table} CASCADE; CREATE TABLE {table} ({_proved(shape)})")
     asked.execute(f"CREATE INDEX ON {table} ({names(first)})")
@@ -165,7 +165,7 @@ def answer(shape: Shape) -> str:
         f"at.offsets AS {own['proved_below']} FROM ({both_layers(shape)}) AS each_key "
         f"{'' if shape.is_total else _windows(shape)}"
         f"LEFT JOIN proved.tidemark_positions at ON at.table_name = '{shape.table}' "
-        # What only the speed view has of a proved window is not registered yet, or not any more.
+        # Keys that only the speed view has in a proved window are not registered yet, or no longer.
         f"{'' if shape.is_total else 'WHERE w.proved_at IS NULL OR each_key.intervals > 0'}"
     )
 

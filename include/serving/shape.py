@@ -1,4 +1,4 @@
-"""The columns of a served view in PostgreSQL, out of its declaration."""
+"""The columns of a served view in PostgreSQL, from its declaration."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Column:
     kind: str
     """PostgreSQL's type."""
     path: tuple[str, ...]
-    """Where a row of the view has it: its column, and below it the part of a struct."""
+    """Its path in a row of the view: the column, and below it the part of a struct."""
 
     @property
     def total(self) -> str:
-        """The type of its sum over intervals, of a measure."""
+        """For a measure, the type of its sum over intervals."""
         return f"numeric(38{self.kind[self.kind.index(',') :]}" if self.kind.startswith("numeric") else "bigint"
 
 
@@ -75,7 +75,7 @@ class Shape:
         return not self.start
 
     def own(self, name: str) -> str:
-        """Return the name of a column that Tidemark adds; another one where the view has a column of that name."""
+        """Return the name of a column that Tidemark adds; another one if the view has a column of that name."""
         return f"tidemark_{name}" if name in {each.name for each in self.columns} else name
 
 
@@ -102,9 +102,9 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
 
 
 def served_shapes(pipeline: Pipeline) -> dict[str, Shape]:
-    """Return the pipeline's served views by name; none of a type that PostgreSQL's tables cannot hold.
+    """Return the pipeline's served views by name, without those of a type that PostgreSQL's tables cannot hold.
 
-    Of such a view with a `JdbcTable` the stream says so.
+    The stream reports such a view if it has a `JdbcTable`.
     """
     shapes = {}
     for view in pipeline.views:
