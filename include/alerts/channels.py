@@ -1,4 +1,4 @@
-"""The channels that alerts go out by: a Kafka topic always, e-mail and a webhook where they are set."""
+"""The channels of alerts: always a Kafka topic, e-mail and a webhook if they are set."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from include import kafka
 from include.alerts.mail import SECONDS, send_email
 from include.errors import one_line
 from include.ledger.alerts import Alert
-from include.ledger.alerts.noted import Tell
+from include.ledger.alerts.noted import Send
 from include.settings import settings
 
 ALERTS = "tidemark-alerts"
 """Topic of the alerts; key: pipeline, value: JSON object (`Alert.as_json`)."""
 
 
-def configured_channels() -> Mapping[str, Tell]:
+def configured_channels() -> Mapping[str, Send]:
     """Return the channels of this process's settings, by name."""
     current = settings()
-    channels: dict[str, Tell] = {"kafka": send_message}
+    channels: dict[str, Send] = {"kafka": send_message}
     if current.alert_smtp is not None and current.alert_email_to:
         channels["email"] = send_email
     if current.alert_webhook is not None:
@@ -36,7 +36,7 @@ def send_message(alert: Alert) -> None:
 
 
 def post_webhook(alert: Alert) -> None:
-    """Post an alert as JSON; `text` is one line for chat rooms. Raises httpx's errors, also for a refusal."""
+    """Post an alert as JSON; `text` is one line for chat rooms. Raises httpx's errors, even for a refusal."""
     address = settings().alert_webhook
     assert address is not None
     body = alert.as_json()

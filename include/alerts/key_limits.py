@@ -1,4 +1,4 @@
-"""Views without a window that have more keys than they are declared to: told once, and once more when it is over."""
+"""Views without a window that have more keys than declared: an alert when it begins, and one when it is over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 
 
 def watch(pipeline: Pipeline) -> tuple[int, int]:
-    """Tell of the pipeline's views over their limit; return how many there are, and how many are not any more."""
+    """Alert about the pipeline's views over their limit; return how many there are, and how many no longer are."""
     totals = [view for view in pipeline.views if view.is_total]
     if not totals:
         return 0, 0

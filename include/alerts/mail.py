@@ -30,7 +30,7 @@ def send_email(alert: Alert) -> None:
         smtp.send_email_smtp(
             to=[each.strip() for each in current.alert_email_to.split(",") if each.strip()],
             from_email=current.alert_email_from or smtp.from_email or _SENDER,
-            # A header ends at a line's end: what is quoted is one line.
+            # A header ends at a line's end, so quoted text is reduced to one line.
             subject=one_line(f"[tidemark] {alert.pipeline} {alert.state}: {alert.what}", 150),
             html_content=_as_html(alert),
         )
@@ -47,9 +47,9 @@ def _as_html(alert: Alert) -> str:
 def _hook() -> SmtpHook:
     """Return the provider's hook for the mail server of the settings.
 
-    It and Airflow take a second to import, so only what sends a mail does.
+    Importing it and Airflow takes a second, so only sending a mail does that.
     """
-    # Outside of Airflow, importing it makes its home folder.
+    # Outside of Airflow, importing it creates its home folder.
     os.environ.setdefault("AIRFLOW_HOME", str(settings().home / "airflow"))
     from airflow.providers.smtp.hooks.smtp import SmtpHook
     from airflow.sdk.exceptions import AirflowNotFoundException
@@ -78,7 +78,7 @@ def _hook() -> SmtpHook:
 def connection_of(url: str) -> Connection:
     """Return the connection of a mail server's URL; parameters of the URL are the provider's extras.
 
-    A password goes out by TLS alone, unless the URL has `disable_tls=true`.
+    A password is sent over TLS only, unless the URL has `disable_tls=true`.
     """
     from airflow.sdk import Connection
     from airflow.sdk.log import mask_secret
@@ -90,7 +90,7 @@ def connection_of(url: str) -> Connection:
         "disable_ssl": not is_encrypted,
         "disable_tls": is_encrypted or not connection.password,
         "timeout": SECONDS,
-        # The alert is kept, and sent by the next that looks.
+        # The alert is kept, and the next process that looks sends it.
         "retry_limit": 0,
     }
     extras |= {name: _WORDS.get(str(value).lower(), value) for name, value in connection.extra_dejson.items()}

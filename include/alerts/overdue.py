@@ -1,7 +1,7 @@
 """Intervals that are not registered by their deadline, and streams that were given up or hung, watched from outside.
 
-Airflow's own deadlines belong to runs: one that the scheduler never created has none, one that a backfill makes has
-missed it already, and nobody is told when it is over. The ledger knows all of that.
+Airflow's own deadlines belong to runs: a run that the scheduler never created has none, a backfill's run has already
+missed it, and nobody is notified when it is over. The ledger knows all of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from include.pipelines.spec import Pipeline
 from include.times import Interval, format_time, parse_time
 
 LOOKED_BACK = timedelta(days=1)
-"""How far back overdue intervals are looked for; older ones are told as never built."""
+"""How far back overdue intervals are looked for; older ones are reported as never built."""
 
 STEADY = timedelta(minutes=2)
 """How long a driver must have held the lease until its stream counts as recovered."""
@@ -60,8 +60,8 @@ def _unregistered(pipeline: Pipeline, begin: datetime, end: datetime) -> tuple[I
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
-    """Tell of a pipeline's overdue intervals and views with too many keys, and what is over; return the counts."""
-    # The ledger's, like the times of leases, commits and alerts: a wrong clock of this host delays no end of an alert.
+    """Alert about a pipeline's overdue intervals and views with too many keys, and their end; return the counts."""
+    # The ledger's clock, as for leases, commits and alerts: a wrong clock of this host delays no end of an alert.
     now = now or clock()
     overdue = find_overdue(pipeline, now)
     recovered = _watch_overdue(pipeline, overdue) + _recover_stream(pipeline.name, now)
@@ -76,11 +76,11 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
 
 
 def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
-    """Tell of overdue intervals that no open alert is about; return how many alerts are over.
+    """Alert about overdue intervals that no open alert is about; return how many alerts are over.
 
-    An alert is about the intervals from its first one on, as long as the next ones are overdue, too. It is over when
-    all of these are registered, however old they are by then. One that never is stays open until somebody dismisses
-    it; what is overdue later has an alert of its own.
+    An alert is about its first interval and those after it, as long as they are overdue too. It is over when all of
+    these are registered, however old they are by then. If they never are, it stays open until somebody dismisses it;
+    later overdue intervals get an alert of their own.
     """
     recovered, is_told = 0, False
     overdue = overdue and _without_dismissed(pipeline, overdue)
@@ -98,7 +98,7 @@ def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
 
 
 def _without_dismissed(pipeline: Pipeline, overdue: Overdue) -> Overdue | None:
-    """Return the overdue intervals but for those that a dismissed alert was about; None if none is left."""
+    """Return the overdue intervals except those that a dismissed alert was about; None if none is left."""
     dismissed = dismissed_alerts(_key(pipeline), overdue.intervals[0].to_time)
     spans = [_told_of(pipeline, told) for told in _of_pipeline(pipeline, dismissed)]
     left = [
@@ -116,11 +116,11 @@ def _of_pipeline(pipeline: Pipeline, alerts: list[Alert]) -> list[Alert]:
 
 
 def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:
-    """Return from when until when the intervals lie that an alert is about."""
+    """Return beginning and end of the intervals that an alert is about."""
     first_end = told.since - pipeline.schedule.registered_within
     if until := told.facts.get("until"):
         return first_end - pipeline.schedule.every, parse_time(until)
-    # Told by an older version of the code.
+    # Raised by an older version of the code.
     further = max(0, len(told.facts.get("intervals", ())) - 1)
     return first_end - pipeline.schedule.every, first_end + further * pipeline.schedule.every
 
@@ -150,14 +150,14 @@ def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
 
 
 def stream_keys(pipeline: str) -> tuple[str, str]:
-    """Return the keys of the alerts that a stream fails or hangs, and that its run ended for good."""
+    """Return the keys of the alerts about a stream that fails or hangs, and about a run that ended for good."""
     return f"stream/{pipeline}", f"stream/{pipeline}/ended"
 
 
 def _recover_stream(pipeline: str, now: datetime) -> int:
-    """Tell that a stream works again whose driver has held its lease for a while since it failed.
+    """Close the alert about a stream whose driver has held its lease for a while since it failed.
 
-    Of a stream that was stalled, the stalled query must have committed since: a driver that hangs holds its lease, too.
+    The query of a stalled stream must also have committed since: a hanging driver holds its lease too.
     """
     keys, live = stream_keys(pipeline), live_writer(pipeline)
     if live is None or now - live.acquired_at < STEADY:

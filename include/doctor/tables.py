@@ -1,4 +1,4 @@
-"""Tables: registered revisions against the catalog and the files. Starts no Spark and changes nothing."""
+"""Compare registered revisions with the catalog and the files. Starts no Spark and changes nothing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _columns(pipeline: Pipeline, table: str) -> Iterator[Disagreement]:
         yield Disagreement(
             "catalog lags the declaration",
             pipeline.name,
-            f"lake.{table} in the catalog lags its declaration: {changes.lag}",
+            f"lake.{table} in the catalog lags behind its declaration: {changes.lag}",
             f"{REPAIR}, or the next interval's publication",
             "follow the declaration",
             table,
@@ -146,7 +146,7 @@ def _directories(
     running: set[int],
 ) -> Iterator[Disagreement]:
     for location, folder in {**scan.revisions, **scan.unfinished}.items():
-        # Removed ones wait for the next housekeeping; those of a running attempt are noted when it has built all.
+        # Removed revisions wait for the next housekeeping; a running attempt's are noted once it has built all.
         if comparable_location(location) in known or attempt_of(location) in running:
             continue
         yield Disagreement(

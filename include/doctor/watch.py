@@ -1,4 +1,4 @@
-"""What the doctor found last: a thread looks while somebody asks, so that no page waits for catalog and files."""
+"""The doctor's last findings: a thread looks while pages ask, so that no page waits for catalog and files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EVERY = 60.0
 """Seconds after which a look is too old."""
 
 SHARE = 50
-"""A look that took a second is taken again after at least so many: it costs at most two percent of a core."""
+"""A look that took a second is repeated after at least this many: it costs at most two percent of a core."""
 
 PATIENCE = 0.4
-"""Seconds for which a page waits when nobody has looked before."""
+"""Seconds for which a page waits for the very first look."""
 
 MOST = 200
-"""Disagreements of a pipeline that are kept; who has more has one cause."""
+"""How many disagreements of a pipeline are kept; more of them have one cause."""
 
 
 @dataclass

@@ -62,7 +62,7 @@ def total_lag(pipeline: Pipeline) -> int:
 
 
 def still_behind(pipeline: Pipeline, ends: Iterable[Lag]) -> int:
-    """Return how many offsets before these ends are not committed yet; only the ledger is asked."""
+    """Return how many offsets before these ends are not committed yet, by the ledger alone."""
     positions = committed_offsets(pipeline.name)
     return sum(
         max(0, each.end - positions.get(each.query, {}).get(TopicPartition(each.topic, each.partition), each.committed))

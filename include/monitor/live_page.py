@@ -65,7 +65,7 @@ def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
 
 
 def clean_counts(counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts per window with every text from data cleaned and cut."""
+    """Return the counts per window with every text from data cleaned and shortened."""
     windows = [
         {**window, "rows": [[clean(cell) if isinstance(cell, str) else cell for cell in row] for row in window["rows"]]}
         for window in counts["windows"]

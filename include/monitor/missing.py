@@ -1,4 +1,4 @@
-"""Intervals that were never built, as doctor, status and metrics tell of them."""
+"""Intervals that were never built, as doctor, status and metrics report them."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def building_commands(pipeline: Pipeline) -> str:
     stop = start + width if width else next(pipeline.schedule.between(start, missing[0].to_time)).to_time
     begin, end = format_time(start), format_time(stop)
     command = f"./tidemark interval {pipeline.name} --from {begin} --to {end}"
-    # Not for time that nobody has pinned: it may be years, almost all of them empty. Nor, since Airflow runs the
-    # intervals of the schedule, for those of another one.
+    # Not for time that was never pinned: it may be years, almost all of them empty. Nor for intervals of another
+    # schedule, since Airflow runs those of the present one.
     if (missing[0].pinned or 0) < 2 or width != pipeline.schedule.every:
         return command
     last = format_time(missing[0].to_time - pipeline.schedule.every)

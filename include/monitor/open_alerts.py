@@ -12,10 +12,10 @@ from include.monitor.text import clean
 from include.pipelines import pipeline_names
 
 SHOWN = 20
-"""Alerts on a page; the oldest, for what followed from them comes after them."""
+"""How many alerts a page shows; the oldest, since what followed from them comes after them."""
 
 _LONGEST = 1000
-"""Characters of what an alert says that a page shows."""
+"""How many characters of an alert's text a page shows."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class OpenAlert:
 
     @classmethod
     def of(cls, alert: Alert) -> OpenAlert:
-        """Return what an alert says, cut and cleaned."""
+        """Return an alert with its texts cleaned and shortened."""
         what, where, todo = (clean(each, _LONGEST) for each in (alert.what, alert.place, alert.todo))
         return cls(alert.pipeline, what, where, alert.since, todo, dismiss_command(alert))
 
 
 def alerts_of(pipelines: Collection[str]) -> tuple[OpenAlert, ...]:
-    """Return the open alerts of these pipelines, oldest first; of what is no pipeline's, too, if these are all."""
+    """Return the open alerts of these pipelines, oldest first; if these are all, also those of no pipeline."""
     declared = set(pipeline_names())
     is_all = declared <= set(pipelines)
     shown = [each for each in open_alerts() if each.pipeline in pipelines or (is_all and each.pipeline not in declared)]
@@ -46,5 +46,5 @@ def alerts_of(pipelines: Collection[str]) -> tuple[OpenAlert, ...]:
 
 
 def dismiss_command(alert: Alert) -> str:
-    """Return the command that closes an alert by hand."""
+    """Return the command that dismisses an alert."""
     return f'./tidemark alerts dismiss {shlex.quote(alert.key)} --reason "…"'

@@ -37,7 +37,7 @@ Tone = Literal["good", "bad", "open"]
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict in one glance."""
+    """The verdict at a glance."""
 
     tone: Tone
     title: str
@@ -45,7 +45,7 @@ class Headline:
 
 
 def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at: str | None = None) -> str:
-    """The page of an interval as HTML.
+    """Return the page of an interval as HTML.
 
     `verdict` is `Verdict.as_json()`; `data` holds `description`, `sections` (title, note, columns, rows,
     truncated) and `chart` (title, unit, x, series). The result depends on the arguments alone.
@@ -85,7 +85,7 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
 
 
 def headline(verdict: dict[str, Any]) -> Headline:
-    """Whether the interval was published, and why not."""
+    """Return whether the interval was published, and why not."""
     unexplained = (verdict.get("reconciliation") or {}).get("unexplained") or 0
     validation = verdict.get("validation") or {}
     success = validation.get("success")

@@ -11,7 +11,7 @@ from include.monitor.text import non_negative, number
 
 TONES = 5
 MOST_CELLS = 10_201
-"""What a grid may have at most; data of another kind is not drawn."""
+"""Limits of a grid; data beyond them is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class GridPicture:
     bottom: str
     top: str
     legend: tuple[tuple[int, str], ...]
-    """Tones with the rows that a cell of it holds."""
+    """Tones with the numbers of rows that they stand for."""
 
 
 def grid_picture(grid: Any) -> GridPicture | None:
-    """Return the picture; None where there is no grid, or none that can be drawn."""
+    """Return the picture; None without a grid that can be drawn."""
     try:
         size = float(grid["size"])
         (first_x, columns), (first_y, rows) = ((int(a), int(b)) for a, b in (grid["x"], grid["y"]))
@@ -70,7 +70,7 @@ def grid_picture(grid: Any) -> GridPicture | None:
 
 
 def _least(most: int) -> list[int]:
-    """The least rows of each tone, by powers: most places hold far less than the fullest."""
+    """Return the least rows of each tone, by powers: most cells hold far fewer than the fullest."""
     return [math.ceil(most ** (tone / TONES)) for tone in range(TONES)]
 
 
@@ -80,7 +80,7 @@ def _tone(held: int, most: int) -> int:
 
 
 def _legend(most: int) -> tuple[tuple[int, str], ...]:
-    """The least and the most rows of each tone that a count can have."""
+    """Return the least and the most rows of each tone that can occur."""
     least = _least(most)
     ends = [*(each - 1 for each in least[1:]), most]
     bounds = ((tone, first, last) for tone, (first, last) in enumerate(zip(least, ends, strict=True)) if first <= last)

@@ -1,4 +1,4 @@
-"""Parts of an interval's page that stand in words: fates, differences by class, expectations."""
+"""Parts of an interval's page in words: fates, differences by class, expectations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES = {
 EXPLAINED = {
     "quarantined": "Explained by the quarantine: rows that came out of it by a replay, which the speed view never saw.",
     "gap": "Explained by offsets at which Kafka shows no record.",
-    "compacted_since": "Explained by compaction after archiving: the archive has these records, Kafka no more.",
+    "compacted_since": "Explained by compaction after archiving: the archive has these records, Kafka no longer.",
     "erased": "Explained by an erasure: the flag's topic keeps it until its retention; its record, or limits that it "
     "was raised by, are gone.",
     "code": "Explained by a change of code: the records were landed, or counted live, by another version of it.",
@@ -31,10 +31,10 @@ EXPLAINED = {
 """What a class that is not counted in the verdict means."""
 
 MOST_EXAMPLES = 20
-"""Rows of an expectation that are shown."""
+"""How many rows of an expectation are shown."""
 
 _MARKS = {"fail": "failed", "warn": "warned", "info": "noted"}
-"""By severity, what an expectation that was not met is called."""
+"""By severity, the label of an expectation that was not met."""
 
 
 def records_part(records: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def records_part(records: dict[str, Any]) -> dict[str, Any]:
     whole = max(total, accounted, 1)
     bars, offset = [], 0.0
     for fate, count in counts.items():
-        # A sliver is still seen; what is shown is in the table beside it.
+        # A sliver stays visible; the table beside it has the exact numbers.
         width = max(count / whole * 100, 0.6) if count else 0.0
         bars.append((fate, round(min(offset, 99.4), 4), round(width, 4)))
         offset += width
@@ -128,7 +128,7 @@ def _evidence(evidence: Any) -> list[tuple[str, str]]:
 
 
 def plain(value: Any) -> str:
-    """A value for copying: a whole number without separators."""
+    """Return a value for copying: a whole number without separators."""
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
     return str(value) if whole else cell(value)
 
@@ -154,7 +154,7 @@ def expectations_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _severity(expectation: Mapping[str, Any]) -> str:
-    # Verdicts of before there were severities have none; what is not known is the gravest.
+    # Older verdicts have no severities; an unknown severity counts as the gravest.
     said = expectation.get("severity")
     return str(said) if said in _MARKS else "fail"
 
@@ -164,7 +164,7 @@ def _example(row: Any) -> list[tuple[str, str]]:
 
 
 def approval_part(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return what a person decided, or is asked, and what was not held against earlier intervals."""
+    """Return what a person decided, or is asked, and what was not compared with earlier intervals."""
     validation = verdict.get("validation") or {}
     decision = validation.get("decision") or {}
     return {

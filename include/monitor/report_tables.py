@@ -11,7 +11,7 @@ from include.monitor.report_parts import FATES, plain
 from include.monitor.text import cell, clean, is_number, non_negative, number
 
 MAX_ROWS = 200
-"""Rows of a table on the page; what is left out is counted below it."""
+"""How many rows of a table the page shows; what is left out is counted below it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def table(
     left_out: int = 0,
     coordinates: Sequence[str] = (),
 ) -> Table:
-    """A table of at most MAX_ROWS rows; a column of numbers is set to the right.
+    """Return a table of at most MAX_ROWS rows; a column of numbers is aligned to the right.
 
     Numbers of the `coordinates` columns are written without separators, ready to be copied.
     """
@@ -92,7 +92,7 @@ def ranges_table(ranges: list[dict[str, Any]]) -> Table:
 
 
 def revision_differences_tables(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows that a rerun changed per table partition, and the first of them by key."""
+    """Return the rows that a rerun changed per table partition, and the first of them by key."""
     counts = ("added", "removed", "changed")
     names = ("table", "partition", "from_revision", "to_revision")
     rows = [(*(entry.get(name) or "–" for name in names), *(entry.get(count) for count in counts)) for entry in entries]

@@ -119,7 +119,7 @@ def duration(length: float | timedelta | None) -> str:
 
 
 def markdown_list(lines: Iterable[str]) -> str:
-    """Return lines as a list in Markdown, in which nothing of them is more than text.
+    """Return lines as a list in Markdown, in which their content is only text.
 
     Each is code by itself: Airflow's pages write a block of code as one line.
     """

@@ -13,7 +13,7 @@ from include.settings import read_properties, settings
 
 
 def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str = "") -> verify.Report:
-    """Check a proof in a file or at a URI of the lake; what is not given is taken from the settings.
+    """Check a proof in a file or at a URI of the lake; arguments not given come from the settings.
 
     Raises UsageError for a file that cannot be read, ServiceUnreachable when lake or Kafka do not answer.
     """

@@ -1,7 +1,7 @@
 """Check a proof of Tidemark: `python verify.py FILE [--lake URI] [--kafka BOOTSTRAP] [--public-key HEX]`.
 
 This file needs nothing but itself and pyarrow; with --kafka also confluent-kafka. Copy it wherever a proof is to be
-checked. It ends with 0 when everything is as the proof says, with 3 and a line per difference when something is not,
+checked. It ends with 0 when everything is as the proof states, with 3 and a line per difference when something is not,
 with 6 when lake or Kafka cannot be reached, with 64 for wrong usage.
 """
 
@@ -27,11 +27,11 @@ FORMAT = "tidemark-proof/1"
 IDENTITY = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
 FATES = ("archived", "empty", "quarantined", "gaps")
 FATES_SINCE = ("erased",)
-"""Fates that proofs of before have not."""
+"""Fates that older proofs do not have."""
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 500}
-"""Of Kafka's client: that nothing answers is said once."""
+"""Options of Kafka's client: it does not log, since the caller reports once that nothing answers."""
 ERASED = "(erased)"
-"""Stands in a proof where a table partition's name held what was erased since."""
+"""Replaces, in a proof, the part of a table partition's name that was erased since."""
 PATIENCE = 60.0
 """Seconds without any answer of Kafka until it counts as unreachable."""
 
@@ -43,7 +43,7 @@ _Point = tuple[int, int, int, int]
 
 
 class NotAProof(Exception):
-    """The file is no proof of a known format."""
+    """The file is not a proof of a known format."""
 
 
 class Unreachable(Exception):
@@ -160,7 +160,7 @@ def _check_signature(proof: Mapping[str, Any], public_key: str, report: Report) 
 
 
 def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
-    """Compare what the proof says about itself: it must add up."""
+    """Check that the proof's own numbers add up."""
     counted = [each for each in proof["ranges"] if each.get("archived") is not None]
     for each in counted:
         total, offsets = sum(_counts(each).values()), each["until_offset"] - each["from_offset"]
@@ -174,13 +174,13 @@ def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
         if None not in rows and sum(rows) != table["rows"]:
             report.differs("counts", f"{_where(table)}: rows of the files do not add up to {table['rows']}")
     if proof["reconciliation"]["unexplained"] or not proof["validation"]["success"]:
-        report.differs("verdict", "what did not pass is not registered; the proof says it was")
+        report.differs("verdict", "the proof states that a build was registered which did not pass")
     decision = proof["validation"]["decision"] or {}
     for each in (each for each in proof["expectations"] if not each["success"]):
         approved = each["severity"] == "warn" and decision.get("decision") == "approved"
         told = f"not met: {each['table']}: {each['words']}"
         if approved or each["severity"] == "info":
-            report.notes.append(f"{told}; " + (f"approved by {decision['by']}" if approved else "only told"))
+            report.notes.append(f"{told}; " + (f"approved by {decision['by']}" if approved else "only reported"))
         else:
             report.differs("verdict", told)
 
@@ -353,11 +353,11 @@ def _check_rows(path: str, lake: Lake, told: int, report: Report) -> None:
         report.differs("rows", f"{path} cannot be read: {error}")
         return
     if rows != told:
-        report.differs("rows", f"{path} holds {rows}, told are {told}")
+        report.differs("rows", f"{path} holds {rows}, the proof states {told}")
 
 
 def _identities(proof: Mapping[str, Any], lake: Lake, report: Report) -> pa.Table | None:
-    """Return coordinates and timestamps of the archive table's rows; None where they cannot be read as told."""
+    """Return coordinates and timestamps of the archive table's rows; None if they cannot be read."""
     tables = []
     for table in (each for each in proof["tables"] if each["table"] == proof["archive_table"]):
         for file in table["files"]:
@@ -382,9 +382,9 @@ def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> 
     replayed = proof["records"].get("replayed", 0)
     for each in proof["ranges"]:
         rows_held, told = len(_timestamps(rows, each)), each.get("archived")
-        # What a replay let out of quarantine has its rows here, and keeps its fate.
+        # Records that a replay let out of quarantine have their rows here, and keep their fate.
         if told is not None and not told <= rows_held <= told + replayed:
-            report.differs("records", f"{_place(each)}: {told} are told to be archived, {rows_held} have rows")
+            report.differs("records", f"{_place(each)}: the proof states {told} archived, {rows_held} have rows")
 
 
 def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int]:
@@ -418,15 +418,15 @@ def _compare_range(
 ) -> None:
     counts = _counts(each) if each.get("archived") is not None else None
     records = sum(counts.values()) - counts["gaps"] if counts is not None else None
-    # Of what was erased, Kafka may have been rid, too.
+    # Erased records may have been removed from Kafka too.
     compacted = proof["records"].get("compacted_since", 0) + (counts["erased"] if counts is not None else 0)
     if records is not None and not records - compacted <= len(seen) <= records:
-        report.differs("kafka", f"{_place(each)}: {records} records are told, Kafka gives {len(seen)}")
+        report.differs("kafka", f"{_place(each)}: the proof states {records} records, Kafka has {len(seen)}")
     elif records is not None and len(seen) < records:
         report.notes.append(f"{_place(each)}: {records - len(seen)} records were compacted away before the proof")
     absent = sorted(told.keys() - seen.keys())
     if len(absent) > compacted:
-        report.differs("kafka", f"{_place(each)}: {len(absent)} rows are of records that Kafka has not, {absent[:3]} …")
+        report.differs("kafka", f"{_place(each)}: {len(absent)} rows are of records not in Kafka, {absent[:3]} …")
     other = [offset for offset, moment in told.items() if offset in seen and seen[offset] != moment]
     if other:
         report.differs("kafka", f"{_place(each)}: {len(other)} records have another timestamp, {sorted(other)[:3]} …")
@@ -472,7 +472,7 @@ def _read_range(each: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[int,
         raise Unreachable(f"Kafka at {kafka['bootstrap.servers']}: {error.args[0].str()}") from error
     finally:
         reader.close()
-    raise Unreachable(f"Kafka gave nothing of {_place(each)} within {PATIENCE:.0f} s")
+    raise Unreachable(f"Kafka sent nothing of {_place(each)} within {PATIENCE:.0f} s")
 
 
 def _place(each: Mapping[str, Any]) -> str:
@@ -539,7 +539,7 @@ def lines(report: Report) -> Iterator[str]:
     """Yield what was found, differences first."""
     yield from (f"differs: {each}" for each in report.differences)
     yield from (f"note: {each}" for each in report.notes)
-    yield "the proof does not hold" if report.differences else "everything that was checked is as the proof says"
+    yield "the proof does not hold" if report.differences else "everything that was checked is as the proof states"
 
 
 def _lake_above(file: str, content: bytes) -> str:

@@ -1,8 +1,8 @@
 """Write the proofs of registered intervals.
 
-A proof is written after the registration that it is about, by whoever announces the interval. One that a kill
-prevented is written by the next announcement of its pipeline. Writing twice is once: the ledger's note of a proof comes
-after its file and decides; a file without a note is written again, and nothing refers to it.
+A proof is written after the registration that it is about, by whoever announces the interval. The next announcement of
+the pipeline writes a proof that a kill prevented. Writing can be repeated: the ledger's note of a proof comes after its
+file and decides; a file without a note is written again, and nothing refers to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from include.settings import REPOSITORY
 from include.times import format_time
 
 OTHERS = 20
-"""Most proofs of other intervals that an announcement writes."""
+"""How many proofs of other intervals an announcement writes at most."""
 
 NO_RECORD_HASHES = "the build keeps no hash of keys and values; offsets and timestamps can be compared with Kafka"
 
@@ -123,6 +123,6 @@ def _expectation(each: ExpectationResult) -> dict[str, Any]:
 
 
 def _lock_sha256() -> str | None:
-    """Return the hash of the lock file of the environment that writes; None where it was not installed from one."""
+    """Return the hash of the writing environment's lock file; None if it was not installed from one."""
     lock = REPOSITORY / "uv.lock"
     return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None

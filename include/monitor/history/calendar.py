@@ -18,7 +18,7 @@ from include.times import Interval
 
 DAYS = 30
 MOST_ATTENTION = 50
-"""Intervals that are named one by one; the others are counted."""
+"""How many intervals are named one by one; the others are counted."""
 
 
 class CellState(StrEnum):
@@ -53,7 +53,7 @@ class Cell:
     """An interval of a table."""
 
     label: str
-    """As the interval's page is named; empty for a time that holds nothing."""
+    """Name of the interval's page; empty for a time that holds nothing."""
     state: CellState
     rows: int | None
     """Registered rows."""
@@ -62,7 +62,7 @@ class Cell:
 
     @property
     def words(self) -> str:
-        """What the cell says to somebody who cannot see it."""
+        """What the cell says to a screen reader."""
         rows = "" if self.rows is None else f", {quantity(self.rows, 'row')}"
         late = f", {quantity(self.late, 'late addition')}" if self.late else ""
         return f"{self.label} {self.state.value}{rows}{late}"
@@ -91,7 +91,7 @@ class Strip:
 
     @property
     def summary(self) -> str:
-        """How many intervals are in which state."""
+        """How many intervals are in each state."""
         counted = ", ".join(f"{number(count)} {state}" for state, count in self.counts.items() if state != "none")
         late = f"; late additions in {number(self.late)}" if self.late else ""
         return f"{counted or 'nothing is pinned'}{late}"
@@ -99,7 +99,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Attention:
-    """An interval that somebody should see to."""
+    """An interval that needs somebody's attention."""
 
     pipeline: str
     label: str

@@ -15,7 +15,7 @@ class Found:
     meaning: str
     remedy: str
     is_repairable: bool
-    """Whether `./tidemark doctor --repair`, or the DAG `decide`, mends it."""
+    """Whether `./tidemark doctor --repair`, or the DAG `decide`, repairs it."""
     interval: str = ""
     """Label of the interval that it is about; empty when it is about none."""
 
@@ -28,10 +28,10 @@ class Look:
     is_cut: bool = False
     """Whether more was found than is kept."""
     looked_at: datetime | None = None
-    """None: nobody has looked yet."""
+    """None before the first look."""
     error: str = ""
-    """Why it could not be looked at now."""
+    """Why the doctor could not look now."""
 
     def about(self, interval: str) -> Look:
-        """Return what of it is about one interval."""
+        """Return the part that is about one interval."""
         return Look(tuple(each for each in self.found if each.interval == interval), False, self.looked_at, self.error)

@@ -37,9 +37,9 @@ class IntervalPage:
     state: CellState
     meaning: str
     advice: Advice | None
-    """Of one that needs attention."""
+    """What to do, if the interval needs attention."""
     command: str
-    """That runs it again."""
+    """The command that runs it again."""
     pinned_at: datetime
     pinned_by: str
     repinned: tuple[datetime, ...]
@@ -115,7 +115,7 @@ class FilePage:
 
 
 def read_file(page: IntervalPage, table: str, partition: str, revision: str, name: str) -> FilePage | None:
-    """Return the page of a file; None when the interval has no such one."""
+    """Return the page of a file; None when the interval has no such file."""
     for each in page.tables.get(table, ()):
         if (each.partition, each.revision) == (partition, revision) and name in each.files:
             facts, location = each.files[name], f"{each.location}/{name}"
@@ -149,7 +149,7 @@ class RangePage:
 
 
 def read_range(page: IntervalPage, topic_partition: TopicPartition) -> RangePage | None:
-    """Return the page of a pinned range; None when the interval has none of that topic partition."""
+    """Return the page of a pinned range; None when the interval has no range of that topic partition."""
     fates = _range(page, topic_partition)
     if fates is None:
         return None
@@ -174,7 +174,7 @@ class RecordPage:
     range: RangeFates
     offset: int
     fate: str
-    """archived, empty, quarantined, erased or gap; in words where the ledger counts fates without naming offsets."""
+    """archived, empty, quarantined, erased or gap; a phrase where the ledger counts fates without naming offsets."""
     words: str
     batch: BatchPart | None
     """The micro-batch that committed it."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from include.monitor.history.plot import Mark
 
 _LONGEST = 40
-"""Characters of a type that a mark names; longer ones are structs, which changed somewhere inside."""
+"""Longest type that a mark names, in characters; longer ones are structs, which changed somewhere inside."""
 
 
 def code_changes(built: Sequence[tuple[str, str]]) -> Iterator[Mark]:
-    """Yield a mark where the code of an interval is not that of the one before; `built`: label and version."""
+    """Yield a mark where the code of an interval differs from the previous one's; `built`: label and version."""
     before = ""
     for place, (label, version) in enumerate(built):
         if version and before not in ("", version):
@@ -20,7 +20,7 @@ def code_changes(built: Sequence[tuple[str, str]]) -> Iterator[Mark]:
 
 
 def column_changes(built: Sequence[tuple[str, Mapping[str, str] | None]]) -> Iterator[Mark]:
-    """Yield a mark where the columns of an interval are not those of the one before; `built`: label, types by name."""
+    """Yield a mark where an interval's columns differ from the previous one's; `built`: label, types by name."""
     before: Mapping[str, str] | None = None
     for place, (label, columns) in enumerate(built):
         if before and columns and (changed := list(_changed(before, columns))):

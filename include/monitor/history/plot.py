@@ -1,6 +1,6 @@
 """Lay out a chart over time as SVG: lines with a band and bounds, or stacked bars, in a box of 1000 by 100.
 
-Text is not in the picture: it would be stretched with it. The page sets it around the picture in HTML.
+Text is not in the picture, which would stretch it. The page sets it around the picture in HTML.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROOM = 0.06
 
 @dataclass(frozen=True)
 class Series:
-    """Values over time; None where there is none."""
+    """Values over time; None for a missing one."""
 
     name: str
     values: tuple[float | None, ...]
@@ -58,12 +58,12 @@ class Plot:
     marks: tuple[float, ...]
     top: str
     bottom: str
-    """Least value; empty where it is the largest, too."""
+    """Least value; empty if it is also the largest."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A chart over the page's intervals, with what it says in words."""
+    """A chart over the page's intervals, with its description."""
 
     key: str
     title: str
@@ -77,7 +77,7 @@ class Trend:
     bounds: tuple[float, ...] = ()
     marks: tuple[Mark, ...] = ()
     tone: Literal["", "bad"] = ""
-    """Whether something in it should not be."""
+    """Whether it shows something that should not be."""
 
     @property
     def plot(self) -> Plot:
@@ -91,7 +91,7 @@ class Trend:
 
     @property
     def summary(self) -> str:
-        """What the picture shows, for who cannot see it."""
+        """What the picture shows, for a screen reader."""
         parts = []
         for each in self.series:
             known = [value for value in each.values if value is not None]

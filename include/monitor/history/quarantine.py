@@ -17,9 +17,9 @@ from include.quarantine import Selection, printable
 DAYS = 30
 RECORDS = 50
 MOST_RECORDS = 500
-"""Records that a page lists; a micro-batch may hold more."""
+"""How many records a page lists; a micro-batch may hold more."""
 _HEX = 4096
-"""Bytes that are shown; all of them can be downloaded."""
+"""How many bytes are shown; all of them can be downloaded."""
 _LINE = 16
 
 
@@ -44,7 +44,7 @@ class QuarantinePage:
     hours: tuple[datetime, ...]
     trend: Trend
     reason: str
-    """That the listed records are restricted to; empty for all."""
+    """The reason that the listed records are restricted to; empty for all."""
     records: tuple[Mapping[str, Any], ...]
     left_out: int
     """Records of the same micro-batches that are not listed."""
@@ -103,7 +103,7 @@ class Bytes:
 
     size: int
     lines: tuple[tuple[str, str, str], ...]
-    """Place, bytes as hex, bytes as ASCII with a dot for what is none."""
+    """Position, bytes as hex, bytes as ASCII with a dot for any other."""
     text: str
     """As UTF-8, control characters escaped."""
     left_out: int
@@ -179,6 +179,6 @@ def _hex_line(content: bytes, start: int) -> tuple[str, str, str]:
 
 
 def bytes_of(record: Mapping[str, Any], part: str) -> bytes | None:
-    """Return the bytes of a record's value or key; None where it has none."""
+    """Return the bytes of a record's value or key; None if it has none."""
     content = record.get(part) if part in ("value", "key") else None
     return content if isinstance(content, bytes) else None

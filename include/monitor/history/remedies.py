@@ -27,12 +27,12 @@ class Advice:
 
 
 _REMEDIES = {
-    ValidationFailed.exit_code: "read which expectation failed on the interval's page; mend the source or the suite",
+    ValidationFailed.exit_code: "read which expectation failed on the interval's page; correct the source or the suite",
     ReconciliationFailed.exit_code: "read the unexplained differences on the interval's page, and what doctor finds",
     OffsetsLost.exit_code: "see which offsets are gone; accept the loss or adopt the new topic, with a reason",
     AnotherWriter.exit_code: "wait until the other writer has ended, then run the interval again",
     ServiceUnreachable.exit_code: "see which service does not answer and start it, then run the interval again",
-    ArchiveBehind.exit_code: "see that the stream runs and catches up, then run the interval again",
+    ArchiveBehind.exit_code: "check that the stream runs and catches up, then run the interval again",
 }
 
 
@@ -43,14 +43,14 @@ def run_command(pipeline: str, interval: Interval) -> str:
 
 
 def approve_command(pipeline: str, interval: Interval, question: int | None = None) -> str:
-    """Return the command that approves what a person is asked about an interval, now or by that question."""
+    """Return the command that approves an interval's open question, or the given one."""
     times = f"--from {format_time(interval.from_time)} --to {format_time(interval.to_time)}"
     asked = "" if question is None else f" --question {question}"
     return f'./tidemark approve {shlex.quote(pipeline)} {times}{asked} --reason "…"'
 
 
 def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:
-    """Return what the exit code of an attempt means, what to do, and the command that begins it."""
+    """Return what the exit code of an attempt means, what to do, and the first command for it."""
     first = {
         ReconciliationFailed.exit_code: "./tidemark doctor",
         OffsetsLost.exit_code: f"./tidemark ranges {shlex.quote(pipeline)}",
@@ -73,7 +73,7 @@ def of_waiting(pipeline: str, interval: Interval, question: int) -> Advice:
 
 
 def of_missing(pipeline: str, interval: Interval) -> Advice:
-    """Return what to do about an interval that nobody has built."""
+    """Return what to do about an interval that was never built."""
     return Advice(
         "never built: its records are in the archive, and in no table", "build it", run_command(pipeline, interval)
     )

@@ -1,4 +1,4 @@
-"""Replays that somebody began on a page: one at a time for a pipeline, in a thread that waits for its end."""
+"""Replays begun on a page: one at a time per pipeline, in a thread that waits for its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Replays:
             if last is not None and last.ended_at is None:
                 raise AnotherWriter("a replay is under way", remedy="wait for its end", pipeline=pipeline.name)
             run = self._last[pipeline.name] = ReplayRun(by, words, datetime.now(UTC))
-        # The driver dies with the thread that started it: one of its own, which waits.
+        # The driver dies with the thread that started it, so it gets a thread of its own, which waits.
         arguments = (pipeline, selection, run)
         threading.Thread(target=self._run, args=arguments, name=f"replay {pipeline.name}", daemon=True).start()
 

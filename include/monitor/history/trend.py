@@ -18,11 +18,11 @@ from include.times import Interval
 
 DAYS = 30
 FEWEST = 3
-"""Values of an hour of the day from which on it has something usual."""
+"""How many values an hour of the day needs before something is usual for it."""
 SPREADS = 3.0
-"""So many spreads from the median a value is unusual."""
+"""How many spreads from the median a value becomes unusual."""
 _NORMAL = 1.4826
-"""Median absolute deviation to standard deviation, of a normal distribution."""
+"""Standard deviation per median absolute deviation of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Point:
     rows: int | None
     """Registered rows; None before any registration."""
     usual: float | None
-    """Median of the same hour of the day; None where there are too few."""
+    """Median of the same hour of the day; None with too few values."""
     spread: float | None
     is_unusual: bool
     freshness: float | None
@@ -156,7 +156,7 @@ def _point(
 
 
 def _shown_fates(points: Sequence[Point]) -> list[str]:
-    """Return the fates of the stack; `erased` where anything was: few pipelines ever erase."""
+    """Return the fates of the stack; `erased` only if anything was: few pipelines ever erase."""
     every = [each.name for each in fields(FateTotals)]
     return [name for name in every if name != ERASED or any(p.fates and p.fates.erased for p in points)]
 
@@ -255,7 +255,7 @@ def _expectations(
     places = {each.build: place for place, each in enumerate(builds)}
     by_expectation: dict[tuple[str, str, str], list[ExpectationFacts]] = {}
     for each in observed:
-        # The row count is another number in every interval: one expectation all the same.
+        # The row count has other bounds in every interval, but is one expectation.
         words = each.words if each.low is None or each.low != each.high else ""
         by_expectation.setdefault((each.expectation, each.column, words), []).append(each)
     histories = [

@@ -1,4 +1,4 @@
-"""What the page of a view's answers shows: keys with their state, out of both layers, as PostgreSQL serves them."""
+"""What the page of a view's answers shows: keys with their state, from both layers, as PostgreSQL serves them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from include.serving.answers import Question, ask, serves
 from include.serving.shape import served_shapes
 
 ROWS = 200
-"""Keys that are shown."""
+"""How many keys are shown."""
 
 WINDOWS = 24
-"""Newest windows that are looked at where no key is named."""
+"""How many of the newest windows are searched if no key is named."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class AnswerRow:
     values: tuple[str, ...]
     state: str
     parts: tuple[str, ...]
-    """Of each measure, what the registered intervals have and what the speed view has."""
+    """For each measure, what the registered intervals have and what the speed view has."""
     version: int | None
 
 
@@ -53,11 +53,11 @@ class AnswerPage:
     proved_until: datetime | None = None
     proved_below: str = ""
     name: str = ""
-    """What to ask for in SQL."""
+    """What to query in SQL."""
 
 
 def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: str | None = None) -> AnswerPage:
-    """Return the page: of a value of a key's column, else of the newest windows. Raises UsageError for no value."""
+    """Return the page of a value of a key's column, else of the newest windows. Raises UsageError for a wrong value."""
     shape = served_shapes(pipeline).get(view.name)
     by = view.plain_key
     if shape is None or not serves(shape):

@@ -1,4 +1,4 @@
-"""The broker as it was last seen: a thread looks while somebody asks, so that no page waits for one that is away."""
+"""The broker as it was last seen: a thread looks while pages ask, so that no page waits for a broker that is down."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ EVERY = 3.0
 """Seconds between two looks."""
 
 IDLE = 60.0
-"""Seconds without a question after which nobody looks any more."""
+"""Seconds without a request after which the thread no longer looks."""
 
 PATIENCE = 4.0
-"""Seconds after its first question for which a pipeline's first look is waited for."""
+"""Seconds for which a pipeline's first request waits for its first look."""
 
 _FRESH = 15.0
-"""Seconds for which a look counts as now."""
+"""Seconds for which a look counts as current."""
 
 _DESCRIBED = 60.0
-"""Seconds for which the topics of a source are taken to be the same."""
+"""Seconds for which the topics of a source are assumed unchanged."""
 
 _MOST_TIMESTAMPS = 64
-"""Topic partitions whose first waiting record is read; those furthest behind."""
+"""How many topic partitions' first waiting records are read; those furthest behind."""
 
 _COMPARED = 20.0
-"""Seconds: the direction compares with what was seen so long ago."""
+"""How many seconds ago the lag was that a direction compares with."""
 
 Direction = Literal["growing", "steady", "falling"]
 
@@ -49,17 +49,17 @@ class BrokerView:
     """What was last seen of a pipeline's topics."""
 
     lags: tuple[Lag, ...] = ()
-    """Of every query in every topic partition."""
+    """The lag of every query in every topic partition."""
     waiting_since: datetime | None = None
-    """When the longest waiting record came that the archive has not committed; None: none waits, or not known."""
+    """When the longest waiting record arrived that the archive has not committed; None if none waits, or unknown."""
     direction: Direction = "steady"
     """How the lag of the archive moves."""
     seen_at: datetime | None = None
-    """None: the broker was never seen."""
+    """None if the broker was never seen."""
     error: str = ""
     """Why it cannot be seen now."""
     since: Mapping[str, datetime] = field(default_factory=dict)
-    """As `waiting_since`, of the other queries."""
+    """Like `waiting_since`, for the other queries."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     """How the lags of the other queries move."""
 
@@ -89,7 +89,7 @@ class BrokerWatch:
         self._thread: threading.Thread | None = None
 
     def watch(self, pipelines: Iterable[Pipeline]) -> None:
-        """Begin to look at these pipelines, all at once; go on where that has begun."""
+        """Begin to look at these pipelines, all at once; continue for those already begun."""
         now = time.monotonic()
         with self._seen:
             for each in pipelines:
@@ -102,7 +102,7 @@ class BrokerWatch:
                 self._thread.start()
 
     def view(self, pipeline: Pipeline) -> BrokerView:
-        """Return what was last seen; waits for a moment when nobody has asked for this pipeline before."""
+        """Return what was last seen; wait a moment on the first request for this pipeline."""
         self.watch([pipeline])
         with self._seen:
             known = self._asked[pipeline.name]
@@ -123,13 +123,13 @@ class BrokerWatch:
             time.sleep(max(0.5, EVERY - (time.monotonic() - began)))
 
     def _look_at(self, wanted: Iterable[_Pipeline]) -> None:
-        """Look at each; a service that is away for one is away for the rest of the round, and not waited for again."""
+        """Look at each; a service that does not answer for one is not waited for again in this round."""
         away = ""
         for each in wanted:
             try:
                 view = replace(each.view, error=away) if away else _seen_now(each)
             except TidemarkError as error:
-                # What to do lies on another line of the page.
+                # The remedy has its own line on the page.
                 view = replace(each.view, error=error.message)
                 away = error.message if isinstance(error, ServiceUnreachable) else ""
             except Exception as error:  # the thread's edge: it must go on, and the page say why nothing is seen
@@ -172,7 +172,7 @@ def _seen_now(known: _Pipeline) -> BrokerView:
 def _firsts(
     committed: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
-    """Return the first offset that a query has not committed, of the topic partitions in which it is behind."""
+    """Return the first offset that a query has not committed, for the topic partitions in which it is behind."""
     return {tp: max(committed.get(tp, low), low) for tp, (low, end) in bounds.items() if committed.get(tp, low) < end}
 
 
@@ -183,7 +183,7 @@ def _since(
     timestamps: Mapping[TopicPartition, datetime],
     now: datetime,
 ) -> datetime | None:
-    """Return since when a query's first record waits; records' timestamps are read where the archive waits only."""
+    """Return since when a query's first record waits; records' timestamps are read only where the archive waits."""
     same = {tp: timestamps[tp] for tp, at in firsts.items() if tp in timestamps and archive[tp] == at}
     return waiting_since(firsts, same, known.ends, now)
 
@@ -200,7 +200,7 @@ def _direction(known: _Pipeline, query: str, offsets: int) -> Direction:
     lags = known.query_lags.setdefault(query, deque(maxlen=60))
     lags.append((now, offsets))
     before = next((lag for at, lag in reversed(lags) if now - at >= _COMPARED), lags[0][1])
-    # What a live topic adds between two micro-batches is no direction.
+    # What a live topic adds between two micro-batches does not count as a direction.
     margin = max(10, before // 20)
     return "growing" if offsets > before + margin else "falling" if offsets < before - margin else "steady"
 

@@ -15,14 +15,14 @@ from include.monitor.text import clean
 from include.settings import read_properties, settings
 
 LINES = 200
-"""Lines that are shown."""
+"""How many lines are shown."""
 
 _BYTES = 128 * 1024
-"""Read from the file's end."""
+"""How many bytes are read from the file's end."""
 
 _LINE = 400
 _LEAST_SECRET = 6
-"""Characters of a value that is searched for: a shorter one would mask half of every line."""
+"""Least characters of a value that is masked: a shorter one would mask half of every line."""
 
 _MASK = "********"
 _SECRET_NAMES = re.compile(r"passw|secret|token|credential|jaas|api.?key|access.?key|private", re.IGNORECASE)
@@ -41,7 +41,7 @@ class DriverLog:
     path: str
     lines: tuple[str, ...]
     note: str
-    """Why there are none; else empty."""
+    """Why there are none; empty otherwise."""
 
 
 def driver_log(launch: Launch | None) -> DriverLog:
@@ -75,7 +75,7 @@ def secret_values() -> Iterator[str]:
     urls = [current.database_url, current.registry_url]
     secrets: list[str] = []
     with suppress(ServiceUnreachable):
-        # Raised where neither an embedded nor another PostgreSQL is known.
+        # Raised if neither an embedded nor another PostgreSQL is known.
         secrets.append(str(current.database("ledger").password or ""))
     for url in urls:
         if url is not None and (match := re.search(r"://[^/@]*:([^/@]+)@", url.get_secret_value())):
@@ -86,5 +86,5 @@ def secret_values() -> Iterator[str]:
         if _SECRET_NAMES.search(name):
             secrets += [value, *_QUOTED.findall(value)]
     secrets += [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
-    # Not a word that any log holds: a path, or a flag.
+    # Values that occur in any log are not secrets: a path, or a flag.
     return (each for each in secrets if len(each) >= _LEAST_SECRET and not each.startswith("/"))

@@ -1,4 +1,4 @@
-"""The gauges of `/metrics`: their names, what each tells, and how they become families."""
+"""The gauges of `/metrics`: their names, what each measures, and how they become families."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ STREAM = {
 
 QUERY = {
     "tidemark_query_input_rows_per_second": "Records that arrived per second",
-    "tidemark_query_processed_rows_per_second": "Records that were worked off per second",
+    "tidemark_query_processed_rows_per_second": "Records that were processed per second",
     "tidemark_query_batch_seconds": "Duration of the last micro-batch",
     "tidemark_query_watermark_delay_seconds": "From the watermark to the last micro-batch",
     "tidemark_query_state_rows": "Rows in the state store",
     "tidemark_query_state_bytes": "Memory that these take",
-    "tidemark_query_progress_timestamp_seconds": "When the query last told of itself",
+    "tidemark_query_progress_timestamp_seconds": "When the query last reported its progress",
 }
 """Gauges with the labels `pipeline` and `query`."""
 
@@ -46,11 +46,11 @@ OFFSETS = {
 """Gauges with the labels `pipeline`, `query`, `topic` and `partition`."""
 
 Samples = tuple[Sequence[str], Mapping[str, float | None]]
-"""Values of the labels, and of the gauges by their names; None: no sample."""
+"""Values of the labels, and of the gauges by their names; None stands for no sample."""
 
 
 def gauges(described: Mapping[str, str], labels: Sequence[str], samples: Iterable[Samples]) -> Iterator[Metric]:
-    """Yield the families of described gauges with their samples, also one without any."""
+    """Yield the families of described gauges with their samples, even those without any."""
     families = {name: GaugeMetricFamily(name, text, labels=labels) for name, text in described.items()}
     for values, measured in samples:
         for name, value in measured.items():

@@ -1,4 +1,4 @@
-"""A speed view's newest windows as its compacted topic tells them: the last value of each key counts."""
+"""A speed view's newest windows, from its compacted topic: the last value of each key counts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from include.pipelines.spec import AdditiveView
 from include.times import parse_time
 
 WINDOWS = 24
-"""Newest windows that are kept."""
+"""How many of the newest windows are kept."""
 
 ROWS = 20
-"""Largest keys of a window that are shown."""
+"""How many of a window's largest keys are shown."""
 
 WIDTH = 600
-"""Of a plot, in its own units."""
+"""Size of a plot, in its own units."""
 
 Window = tuple[datetime, datetime]
 Key = tuple[Any, ...]
@@ -54,7 +54,7 @@ class WindowBar:
 
 @dataclass
 class LiveWindows:
-    """What a view's topic has told of its newest windows."""
+    """What was read from a view's topic about its newest windows."""
 
     view: AdditiveView
     values: dict[Window, dict[Key, tuple[int, Mapping[str, Any]]]] = field(default_factory=dict)
@@ -67,14 +67,14 @@ class LiveWindows:
 
     @property
     def span(self) -> timedelta | None:
-        """How far back the windows that are kept begin; None: since the beginning."""
+        """How far back the kept windows begin; None stands for the beginning."""
         windows = self.view.windows
         if windows is None:
             return None
         return timedelta(seconds=(WINDOWS - 1) * windows.slide_seconds + windows.length_seconds)
 
     def note(self, key: bytes | None, value: bytes | None) -> None:
-        """Take a message. Of a key that lies in two topic partitions the higher version counts; null deletes it."""
+        """Take a message. If a key lies in two topic partitions, its higher version counts; null deletes it."""
         told = json.loads(key or b"{}", parse_float=Decimal)
         window = EVER if self.view.is_total else _window(told.get(self.view.window))
         if window is None:

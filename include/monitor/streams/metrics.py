@@ -1,6 +1,6 @@
 """`/metrics`: what the pages show, in Prometheus's text format.
 
-Everything is read anew for each scrape, by the functions that the pages use. While the ledger is away there is one
+Everything is read again for each scrape, by the functions that the pages use. While the ledger is down there is one
 sample, `tidemark_ledger_up` 0: old numbers would look like new ones.
 """
 
@@ -47,7 +47,7 @@ class Observed:
     state: StreamState
     lags: Sequence[Lag]
     queries: Mapping[str, QueryProgress]
-    """The last progress of each."""
+    """The last progress of each query."""
     reasons: Sequence[ReasonCount]
     failures: int
     missing: MissingSummary
@@ -55,7 +55,7 @@ class Observed:
     complete: Completeness
     partitions: Sequence[PartitionCompleteness]
     keys: Mapping[str, tuple[int, int]]
-    """Of views without a window: their keys, and the limit."""
+    """For views without a window: their keys, and the limit."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Scrape:
     intervals: Sequence[IntervalCount] = ()
     ledger_bytes: int = 0
     alerts: int | None = None
-    """None: the broker does not say."""
+    """None while the broker does not answer."""
     is_ledger_up: bool = True
 
 
@@ -87,7 +87,7 @@ def read(pipelines: Iterable[Pipeline]) -> Scrape:
     declared = list(pipelines)
     broker_watch().watch(declared)
     try:
-        # What is asked in plain SQL costs one connection, and agrees.
+        # All plain SQL uses one connection and one snapshot.
         with reading():
             observed = [_observe(each) for each in declared]
         names = {each.state.pipeline for each in observed}
@@ -101,7 +101,7 @@ def _observe(pipeline: Pipeline) -> Observed:
     state, broker = stream_state(pipeline), broker_watch().view(pipeline)
     return Observed(
         state,
-        # What was last seen of a broker that is away would look like what is seen now.
+        # The last lags of a broker that is down would look like current ones.
         () if broker.error else broker.lags,
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items()},
         quarantined_by_reason(pipeline.name),
@@ -121,7 +121,7 @@ def _keys(pipeline: Pipeline) -> dict[str, tuple[int, int]]:
 
 
 def _alerts(observed: Sequence[Observed]) -> int | None:
-    """Return how many alerts were ever sent; None while the broker is away: a scrape does not wait for it."""
+    """Return how many alerts were ever sent; None while the broker is down: a scrape does not wait for it."""
     if not observed or any(each.state.lag.error for each in observed):
         return None
     try:
@@ -139,7 +139,7 @@ class _Families(Collector):
         self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family, also one without a sample: names do not come and go."""
+        """Yield every family, even without a sample: names do not come and go."""
         scrape = self._scrape
         up = GaugeMetricFamily("tidemark_ledger_up", "1: the ledger answers", value=float(scrape.is_ledger_up))
         yield up
@@ -256,7 +256,7 @@ def _of_intervals(scrape: Scrape) -> Iterator[Metric]:
 
 
 def _of_completeness(scrape: Scrape) -> Iterator[Metric]:
-    """Yield until when everything is registered; without a sample where nothing is."""
+    """Yield until when everything is registered; no sample if nothing is."""
     until = GaugeMetricFamily(
         "tidemark_complete_until_timestamp_seconds", "Until when the tables are complete", labels=("pipeline",)
     )

@@ -27,13 +27,13 @@ from include.monitor.streams.state import ORDER, StreamState, stream_state
 from include.pipelines.spec import Pipeline
 
 RESTARTS = 10
-"""Launches that are listed."""
+"""How many launches are listed."""
 
 MOST_TOPIC_PARTITIONS = 50
-"""Rows of the table of lags; those furthest behind."""
+"""How many rows the table of lags has; those furthest behind."""
 
 _FRESH = 1.5
-"""Seconds for which a state is shown to others, too: ten open pages cost what one does."""
+"""Seconds for which a state is reused: ten open pages cost what one does."""
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,20 @@ class StreamPage:
     """Open ones of the pipeline, oldest first."""
     queries: tuple[QueryRates, ...]
     reasons: tuple[ReasonCount, ...]
-    """Of the records that came into quarantine in the last hour."""
+    """Reasons of the records that came into quarantine in the last hour."""
     restarts: tuple[Restart, ...]
     """Newest first."""
     lags: tuple[TopicPartitionLag, ...]
     lags_left_out: int
     log: DriverLog
     event_gaps: tuple[EventGap, ...]
-    """Of event streams that were followed into its topics."""
+    """Gaps of the event streams that were followed into its topics."""
     doctor: Look
     """What the doctor found last."""
     views: tuple[str, ...]
     """Names of its live views."""
     outputs: tuple[OutputState, ...]
-    """How far its outputs of rows are."""
+    """How far its outputs have sent rows."""
 
 
 def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
@@ -111,7 +111,7 @@ def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
 
 def stream_page(pipeline: Pipeline) -> StreamPage:
     """Return the page of one stream. Raise ServiceUnreachable when the ledger does not answer."""
-    # In one transaction what is asked in plain SQL: it costs one connection.
+    # All plain SQL in one transaction: it costs one connection.
     with reading():
         state = _states.of(pipeline)
         started = launches.recent(pipeline.name, RESTARTS)
@@ -141,7 +141,7 @@ def _restarts(started: Sequence[Launch], *, is_live: bool) -> Iterable[Restart]:
         elif number == 0 and is_live:
             reason = "runs"
         else:
-            reason = "it told no exit code: killed, or it ended before its first line"
+            reason = "it reported no exit code: killed, or it ended before its first line"
         is_failure = each.exit_code not in (None, 0) or (each.exit_code is None and reason != "runs")
         yield Restart(each.launched_at, each.ended_at, each.exit_code, reason, is_failure)
 

@@ -10,7 +10,7 @@ from include.ledger.streams.progress import QueryProgress
 from include.monitor.text import duration, number
 
 WIDTH, HEIGHT = 600, 100
-"""Of a plot, in its own units."""
+"""Size of a plot, in its own units."""
 
 _MOST_PARTS = 6
 
@@ -32,7 +32,7 @@ class Plot:
 
     title: str
     summary: str
-    """In words, for those who do not see it."""
+    """In words, for a screen reader."""
     top: str
     since: datetime
     until: datetime
@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class QueryRates:
-    """A query's last progress, and how it came to it."""
+    """A query's last progress, and its recent history."""
 
     query: str
     at: datetime
@@ -74,9 +74,9 @@ class QueryRates:
 
 
 def query_rates(query: str, told: Sequence[QueryProgress]) -> QueryRates:
-    """Return what a query told, oldest first and at least one, as a page shows it."""
+    """Return a query's progress, oldest first and at least one entry, as a page shows it."""
     last = told[-1]
-    # While nothing comes Spark looks for data only: the parts of a micro-batch tell where time goes.
+    # Without input Spark only looks for data: the parts of a micro-batch with input show where time goes.
     batch = next((each for each in reversed(told) if each.input_rows), last)
     return QueryRates(
         query,
@@ -123,7 +123,7 @@ def _plot(title: str, told: Sequence[QueryProgress], series: dict[str, list[floa
 
 
 def _parts(batch: QueryProgress) -> tuple[Part, ...]:
-    """Return the parts, longest first; those that are too many to tell apart as one."""
+    """Return the parts, longest first; those that are too many to show are joined."""
     longest = sorted(batch.parts.items(), key=lambda each: -each[1])
     if len(longest) > _MOST_PARTS:
         rest = longest[_MOST_PARTS - 1 :]

@@ -23,7 +23,7 @@ ORDER = {"bad": 0, "open": 1, "good": 2}
 """Tones, those with a problem first."""
 
 NEAR = timedelta(seconds=60)
-"""A stream that is no further behind keeps up."""
+"""A stream that is not further behind than this keeps up."""
 
 STALLED_AFTER = timedelta(minutes=10)
 """How long a live driver may commit nothing while records wait (as Airflow's watch, include/airflow/progress.py)."""
@@ -36,7 +36,7 @@ class QueryLag:
     query: str
     offsets: int
     topic_partitions: int
-    """In how many of them it is behind."""
+    """In how many topic partitions it is behind."""
     seconds: float | None = None
     """How long the longest waiting record has waited; None when none waits, or nothing is known."""
     direction: Direction = "steady"
@@ -53,7 +53,7 @@ class StreamLag:
     direction: Direction
     queries: tuple[QueryLag, ...]
     seen_at: datetime | None
-    """When the broker was last seen: what is said here was true then."""
+    """When the broker was last seen, and this was true."""
     error: str
     """Why the broker cannot be seen now; empty when it can."""
 
@@ -72,9 +72,9 @@ class StreamState:
     committed_at: datetime | None
     """When the archive's last micro-batch was committed."""
     records: int
-    """Committed within the last hour."""
+    """Records committed within the last hour."""
     quarantined: int
-    """Of these, in quarantine."""
+    """How many of these are in quarantine."""
     holder: str
     """host:pid of the driver that holds the lease; empty when nobody does."""
     held_since: datetime | None
@@ -82,7 +82,7 @@ class StreamState:
     """The last sign of life of any driver."""
     application_id: str
     spark_ui: str
-    """Address of Spark's own pages of the driver; empty where it serves none."""
+    """Address of Spark's own pages of the driver; empty if it serves none."""
     token: int
     generation: int | None
     generation_reason: str
@@ -104,7 +104,7 @@ def stream_state(pipeline: Pipeline) -> StreamState:
 
 
 def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> StreamState:
-    """Return the state that ledger and broker together tell."""
+    """Return the state that follows from ledger and broker."""
     lag = lag_now(broker, known.read_at)
     tone, sentence = _sentence(known, lag)
     if lag.error:
@@ -136,7 +136,7 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
 
 
 def lag_now(broker: BrokerView, now: datetime) -> StreamLag:
-    """Return the lag with its seconds up to now: what waits goes on waiting, also when the broker is away."""
+    """Return the lag with its seconds up to now: records keep waiting while the broker is down."""
     queries = tuple(_by_query(broker, now))
     archive = next((each for each in queries if each.query == ARCHIVE), QueryLag(ARCHIVE, 0, 0))
     return StreamLag(
@@ -166,7 +166,7 @@ def _by_query(broker: BrokerView, now: datetime) -> Iterable[QueryLag]:
 
 
 def _sentence(known: StreamOverview, lag: StreamLag) -> tuple[Tone, str]:
-    """Return tone and sentence of the worst query; of the archive where others are no worse."""
+    """Return tone and sentence of the worst query; the archive's if no other is worse."""
     if known.writer is None:
         waiting = max(lag.queries, key=lambda each: each.offsets, default=None)
         return _without_driver(known, _waits(waiting) if waiting and waiting.offsets else "")
@@ -181,7 +181,7 @@ def _waits(each: QueryLag) -> str:
 
 
 def _of_query(known: StreamOverview, writer: LiveWriter, each: QueryLag) -> tuple[Tone, str]:
-    """Return what is said of a query for which offsets wait."""
+    """Return tone and sentence of a query for which offsets wait."""
     name = "" if each.query == ARCHIVE else f"the query {each.query} is "
     behind = "" if each.seconds is None else f", {duration(each.seconds)} behind"
     moved = known.committed_at if each.query == ARCHIVE else known.moved.get(each.query)

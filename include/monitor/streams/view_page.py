@@ -24,7 +24,7 @@ class ViewPage:
     measure: str
     measures: tuple[str, ...]
     start: datetime | None
-    """Of the window whose keys are shown; None while there is none."""
+    """Start of the window whose keys are shown; None while there is none."""
     end: datetime | None
     is_open: bool
     """Whether rows of that window still come."""
@@ -32,7 +32,7 @@ class ViewPage:
     windows: tuple[WindowBar, ...]
     """Oldest first."""
     rates: QueryRates | None
-    """None before the view's query has told of itself."""
+    """None before the view's query has reported progress."""
     read_at: datetime | None
     """When the topic was last read to its end."""
     is_cut: bool
@@ -40,7 +40,7 @@ class ViewPage:
     error: str
     topic: str
     keys: int | None = None
-    """Of a view without a window: how many keys it has; None before its stream has counted them."""
+    """For a view without a window: how many keys it has; None before its stream has counted them."""
     max_keys: int = 0
     """How many are declared at most; 0 for a view with windows."""
     picked: datetime | None = None
@@ -48,12 +48,12 @@ class ViewPage:
 
 
 def find_view(pipeline: Pipeline, name: str) -> AdditiveView | None:
-    """Return the pipeline's view of that name; None when it has no such."""
+    """Return the pipeline's view of that name; None when it has no such view."""
     return next((each for each in pipeline.views if each.name == name), None)
 
 
 def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: datetime | None = None) -> ViewPage:
-    """Return the page: of the window that begins at `start`, else of the newest one that has ended."""
+    """Return the page of the window that begins at `start`, else of the newest one that has ended."""
     followed, now = view_watch().follow(pipeline, view), datetime.now(UTC)
     measure = measure if measure in view.measures else view.measures[0]
     with followed.lock:

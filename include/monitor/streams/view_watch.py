@@ -1,4 +1,4 @@
-"""Speed views as their topics tell them: a thread reads while somebody asks, and forgets when nobody does."""
+"""Speed views as read from their topics: a thread reads while pages ask, and drops everything when none does."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 
 IDLE = 60.0
-"""Seconds without a question after which nobody reads any more."""
+"""Seconds without a request after which the thread stops reading."""
 
 PATIENCE = 3.0
-"""Seconds for which the first question waits for the topic's end."""
+"""Seconds for which the first request waits for the topic's end."""
 
 MOST = 200_000
-"""Messages of a topic that are read back; the windows of more are not whole, and the page says so."""
+"""How many messages of a topic are read back; with more, the windows are incomplete, and the page says so."""
 
 AWAY = 3.0
-"""Seconds until a topic is looked for again that is not there, or whose broker does not answer; and from one question
-whether the broker is there to the next."""
+"""Seconds until the next look for a topic that does not exist, or whose broker does not answer; and between two checks
+whether the broker answers."""
 
 _TOGETHER = 5_000
-"""Messages that are taken at once."""
+"""How many messages are taken at once."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Following:
     asked_at: float
     windows: LiveWindows
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Of the windows."""
+    """Guards the windows."""
     caught_up: threading.Event = field(default_factory=threading.Event)
     is_cut: bool = False
     read_at: datetime | None = None
@@ -61,7 +61,7 @@ class ViewWatch:
         self._changing = threading.Lock()
 
     def follow(self, pipeline: Pipeline, view: AdditiveView, patience: float = PATIENCE) -> Following:
-        """Return what is known of a view; the first question waits a moment. Windows are read under its lock."""
+        """Return what is known of a view; the first request waits a moment. Windows are read under its lock."""
         with self._changing:
             key = (pipeline.name, view.name)
             if (known := self._followed.get(key)) is None:
@@ -90,7 +90,7 @@ class ViewWatch:
             return False
 
     def _read(self, key: tuple[str, str], known: Following) -> None:
-        """Read the topic's newest windows, then what comes, until nobody asks. Raises ServiceUnreachable."""
+        """Read the topic's newest windows, then new messages, until no page asks. Raises ServiceUnreachable."""
         starts = _starts(known)
         if not starts:
             known.error = f"no topic {known.view.speed.topic} exists: the stream has not written it yet"
@@ -125,7 +125,7 @@ class ViewWatch:
 
 
 def _ask(reader: confluent_kafka.Consumer, topic_partitions: Iterable[TopicPartition]) -> None:
-    """Ask the broker for each end: one that is away sends nothing, like one that has nothing."""
+    """Ask the broker for each end: a broker that is down sends nothing, like one without new messages."""
     for tp in topic_partitions:
         reader.get_watermark_offsets(confluent_kafka.TopicPartition(tp.topic, tp.partition), timeout=kafka.TIMEOUT)
 
@@ -139,7 +139,7 @@ def _starts(known: Following) -> dict[TopicPartition, int]:
     starts = {}
     known.is_cut = False
     for tp, (low, end) in bounds.items():
-        # Of a view without a window everything counts.
+        # For a view without a window everything counts.
         wanted = end if (at := by_time.get(tp, low)) is None else max(low, at)
         starts[tp] = max(wanted, end - MOST // len(bounds))
         known.is_cut |= starts[tp] > wanted

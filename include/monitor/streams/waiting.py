@@ -1,8 +1,8 @@
-"""Since when records wait to be committed: by their timestamps, and by what was seen of the topic's end.
+"""Since when records wait to be committed: by their timestamps, and by the topic's ends that were seen.
 
 A record's timestamp may be its event's, hours before it was sent. But a record that lies at or behind the end that a
-topic partition had at some moment was appended after that moment. The later of the two is the better answer, and
-without any look at the broker it grows as long as the record waits.
+topic partition had at some moment was appended after that moment. The later of the two is the better answer, and the
+wait computed from it grows without another look at the broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 from include.offsets import TopicPartition
 
 _KEPT = 600
-"""Ends that are remembered per topic partition."""
+"""How many ends are remembered per topic partition."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class SeenEnds:
     _ends: dict[TopicPartition, deque[tuple[datetime, int]]] = field(default_factory=dict)
 
     def note(self, moment: datetime, ends: Mapping[TopicPartition, int]) -> None:
-        """Note the ends at a moment; a topic partition whose end went back (the topic is another) begins anew."""
+        """Note the ends at a moment; a topic partition whose end went back (the topic was recreated) starts over."""
         for tp, end in ends.items():
             seen = self._ends.setdefault(tp, deque(maxlen=_KEPT))
             if seen and seen[-1][1] > end:

@@ -73,7 +73,7 @@ def test_records_are_found_by_their_offsets_when_kafka_has_them(proof: Path, in_
 
 def test_record_is_named_when_it_was_not_listed(proof: Path) -> None:
     found = of_kafka(checked(proof, lambda it: it["ranges"][0].update(empty=1, gaps=1)).differences)
-    assert found == ["kafka: nest-logs-0 [0, 100): 99 records are told, Kafka gives 100"]
+    assert found == ["kafka: nest-logs-0 [0, 100): the proof states 99 records, Kafka has 100"]
 
 
 def test_rows_are_named_when_they_are_of_other_records(proof: Path, tmp_path: Path) -> None:
