@@ -51,7 +51,7 @@ class AirflowApi:
         return list(self._call("GET", f"/api/v2/dags/{dag}/dagRuns", params=parameters)["dag_runs"])
 
     def trigger(self, dag: str, **conf: Any) -> str:
-        """Start a run by hand and return its id."""
+        """Trigger a run and return its id."""
         body: dict[str, Any] = {"logical_date": None, "conf": conf}
         return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", json=body)["dag_run_id"])
 
@@ -78,7 +78,7 @@ class AirflowApi:
         return int(self._call("POST", "/api/v2/backfills", json=body)["id"])
 
     def backfill_ended(self, backfill: int) -> bool:
-        """Return whether Airflow has closed the backfill, some time after its last run; before, it refuses another."""
+        """Return whether Airflow has closed the backfill, some time after its last run; it refuses another before."""
         return self._call("GET", f"/api/v2/backfills/{backfill}")["completed_at"] is not None
 
     def tasks(self, dag: str, run: str) -> dict[str, str]:
@@ -87,7 +87,7 @@ class AirflowApi:
         return {each["task_id"]: each["state"] for each in instances}
 
     def log(self, dag: str, run: str, task: str, try_number: int = 1) -> str:
-        """Return the log of a try of a task, a line each event, those of its trigger included."""
+        """Return the log of a try of a task, a line per event, those of its trigger included."""
         path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{try_number}"
         content = self._call("GET", path, params={"full_content": True}, headers={"Accept": "application/json"})
         return "\n".join(str(each["event"] if isinstance(each, dict) else each) for each in content["content"])
@@ -103,7 +103,7 @@ class AirflowApi:
         return list(self._call("GET", "/api/v2/assets/events", params=parameters)["asset_events"])
 
     def emit(self, asset_id: int, partition_key: str) -> None:
-        """Emit a keyed event of an asset by hand."""
+        """Emit a keyed event of an asset."""
         self._call("POST", "/api/v2/assets/events", json={"asset_id": asset_id, "partition_key": partition_key})
 
     def clear(self, dag: str, run: str, task: str, *, downstream: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The assets that interval DAGs update, and the two kinds of event that tell of an update.
+"""The assets that interval DAGs update, and the two kinds of event that announce an update.
 
 Airflow queues a keyed event to partition-aware DAGs only, and an event without a key to the others only. So a task
 emits both for an asset: the keyed one through the asset itself, the other through the alias `UNKEYED`.
@@ -36,15 +36,15 @@ def partition_key(interval: Interval) -> str:
 def emit(outlet_events: Any, asset: Asset, told: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]) -> None:
     """Emit the keyed event of an interval and the one without a key.
 
-    Both name the registered partitions that concern the asset and, of what is `told` of the interval, its report and
-    until when the pipeline's tables were complete then.
+    Both name the registered partitions that concern the asset and, from `told`, the interval's report and until when
+    the pipeline's tables were complete then.
     """
     interval = told["interval"]
     extra = {
         "interval": dict(interval),
         "partitions": [dict(each) for each in partitions],
         "report": told["report"],
-        # Not told by a run of earlier code whose last tasks are cleared.
+        # Missing in a run of earlier code whose last tasks are cleared.
         "complete_until": told.get("complete_until"),
     }
     bounds = Interval(parse_time(interval["from"]), parse_time(interval["to"]))

@@ -1,4 +1,4 @@
-"""How a stream that fails is started again: later each time, and not for ever where that cannot help."""
+"""How a failing stream is started again: later each time, and not for ever if that cannot help."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ IN_A_ROW = timedelta(hours=1)
 """A driver that fails later than this after its start begins a new row of failures."""
 
 GIVE_UP_AFTER = 3
-"""Failures in a row that no restart can mend (offsets lost, wrong settings) after which the stream's DAG is paused."""
+"""Failures in a row that no restart can fix (offsets lost, wrong settings) after which the stream's DAG is paused."""
 
 ALERT_AFTER = 3
-"""Failures in a row of any other kind from which on the operators are told, once; restarting goes on."""
+"""Failures in a row of any other kind after which the operators are notified, once; restarting goes on."""
 
 RETRIES = 100_000
-"""Of the stream's task: its run fails when restarting is given up, and not because of a number of outages."""
+"""Retries of the stream's task: its run fails when restarting is given up, not after a number of outages."""
 
 _FIRST, _LONGEST = timedelta(seconds=5), timedelta(minutes=5)
 
 
 def delay_after(failures: int) -> timedelta:
-    """Return how long to wait after so many failures in a row: 5 s, doubled each time, at most 5 minutes."""
+    """Return how long to wait after this many failures in a row: 5 s, doubled each time, at most 5 minutes."""
     return min(_LONGEST, _FIRST * 2 ** min(max(failures, 1) - 1, 10))
 
 
 def is_hopeless(failures: Sequence[int | None]) -> bool:
-    """Whether the newest failures, newest first, are as many as it takes to give up, and all of a final kind."""
+    """Return whether enough of the newest failures to give up, newest first, are all of a final kind."""
     final = takewhile(lambda code: code is not None and not error_class(code).retryable, failures)
     return len(list(final)) >= GIVE_UP_AFTER
 
 
 class StreamBackoff(RetryPolicy):
-    """Waits before the next try of a stream's task as long as the failures in a row of its driver ask for."""
+    """Waits before the next try of a stream's task, depending on its driver's failures in a row."""
 
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
@@ -47,9 +47,9 @@ class StreamBackoff(RetryPolicy):
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Return the decision to try again, and when; tell the operators once of a row of failures."""
+        """Return the decision to try again, and when; notify the operators once about a row of failures."""
         failures = len(failures_in_a_row(self.pipeline, IN_A_ROW))
-        # Also later: nobody could be told at the third, or it was over since for a while. One that is open stays one.
+        # Also later: nobody could be notified at the third, or it was over for a while. An open alert stays one.
         if failures >= ALERT_AFTER and context is not None:
             send_alert(
                 context,

@@ -18,7 +18,7 @@ DAY = timedelta(days=1)
 
 
 def parse_day(text: str) -> datetime:
-    """Return the start of a day such as `2026-11-20`, UTC. Raises UsageError when it is none."""
+    """Return the start of a day such as `2026-11-20`, UTC. Raises UsageError for any other text."""
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:

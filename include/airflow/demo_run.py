@@ -26,7 +26,7 @@ EVENTS = 20_000
 BAD_FRACTION = 0.01
 
 PATIENCE = 1200
-"""Seconds that the stream, and then the interval, may take on a slow machine; a run that fails is told at once."""
+"""Seconds that the stream, and then the interval, may take on a slow machine; a run that fails is reported at once."""
 
 _LOOKED_AT = 5
 """Newest launches of the stream that are looked at for one that failed."""
@@ -41,7 +41,7 @@ class DemoResult:
     password: str
     run: str
     verdict: dict[str, Any]
-    """Of the interval; its `registered` names the revisions."""
+    """The interval's verdict; its `registered` names the revisions."""
 
 
 def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
@@ -84,7 +84,7 @@ def _prepare_lake(progress: Callable[[str], None]) -> None:
 
 
 def needed_by(pipeline: Pipeline) -> tuple[str, ...]:
-    """Services that only some pipelines need."""
+    """Return the services that only some pipelines need."""
     return ("registry",) if isinstance(pipeline.decoder, Avro) else ()
 
 

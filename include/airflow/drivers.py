@@ -1,6 +1,6 @@
 """Drivers of streams, launched detached: what became of one, how it is stopped, and when it is replaced.
 
-The ledger tells, so that every host can: a process that can be seen here only makes the answer come sooner.
+The ledger knows, so that every host can find out: a process that is visible here only makes the answer come sooner.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from include.spark.submission import submission
 from include.streams import new_code
 
 TAIL = 15
-"""Lines of a driver's log that are told when it failed."""
+"""How many lines of a driver's log are shown when it failed."""
 
 _SHOWN, _READ = 5, 16_384
-"""Lines of a live driver's log that are told at one look, and the bytes that are read for them."""
+"""How many lines of a live driver's log are shown per look, and how many bytes are read for them."""
 
 
 def this_host() -> str:
-    """Return where processes are counted as they are here: host name, boot and pid namespace.
+    """Return where a pid means the same process as here: host name, boot and pid namespace.
 
     Containers may share a host's name, and a pid means another process in each.
     """
@@ -77,7 +77,7 @@ def launch_driver(pipeline: str) -> launches.Launch:
 def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
     """Return what became of a driver: finished (with its exit code), released, or died; None while it is well.
 
-    An empty `launch` is a driver that somebody started by hand: nobody noted its end, its lease tells.
+    An empty `launch` is a driver that a person started: nobody notes its end, so its lease decides.
     """
     if not launch:
         return None if writers.live_writer(pipeline) is not None else {"event": "released"}
@@ -102,7 +102,7 @@ def _has_ended(launch: launches.Launch) -> bool:
 
 
 def process_of(launch: launches.Launch) -> psutil.Process | None:
-    """Return the launch's process on this host; None when it ended, though its pid may belong to another by now."""
+    """Return the launch's process on this host; None when it ended, even if its pid now belongs to another."""
     if launch.pid is None or launch.host != this_host():
         return None
     try:
@@ -113,7 +113,7 @@ def process_of(launch: launches.Launch) -> psutil.Process | None:
 
 
 def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
-    """Whether the live lease is of the launch's driver, wherever that runs, and not of one started by hand."""
+    """Return whether the launch's driver holds the live lease, wherever it runs, and not one that a person started."""
     if launch.exit_code is not None:
         return False
     if launch.host == this_host():
@@ -128,7 +128,7 @@ def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:
 
 
 def _is_at(holder: str, host: str) -> bool:
-    """Whether a lease's holder runs where a launch was noted; by the host's name where no more was written of both."""
+    """Return whether a lease's holder runs where a launch was noted; by host name if no more was noted of both."""
     name, pid, start = holder.rsplit(":", 2)
     process = ProcessIdentity.parse(f"{pid}:{start}")
     if not process.boot_id or "/" not in host:
@@ -137,10 +137,10 @@ def _is_at(holder: str, host: str) -> bool:
 
 
 def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
-    """Stop a driver after its micro-batch; one that does not end in time is killed here, and shut out elsewhere.
+    """Stop a driver after its micro-batch; one that does not end in time is killed here, or shut out elsewhere.
 
-    A driver of another host that is still starting is waited for until it can be asked, but one that waits for room on
-    YARN is killed. Raises ServiceUnreachable.
+    Wait for a driver of another host that is still starting until it can be asked, but kill one that waits for room on
+    YARN. Raises ServiceUnreachable.
     """
     noted = launches.find(launch) if launch else None
     on_yarn = noted is not None and noted.host == applications.HOST
@@ -184,7 +184,7 @@ def _end(process: psutil.Process, patience: float) -> None:
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether the condition came true in time."""
+    """Return whether the condition came true in time."""
     asking = Retrying(stop=stop_after_delay(max(0.0, seconds)), wait=wait_fixed(1), retry=retry_if_not_result(bool))
     try:
         return bool(asking(condition))
@@ -209,13 +209,13 @@ class DriverLog:
     """A live driver's log, followed from its end: the last lines of what was written since the last look."""
 
     path: str
-    """Empty where nobody noted it: a driver that was started by hand."""
+    """Empty if nobody noted it: for a driver that a person started."""
     _at: int = 0
 
     def new_lines(self) -> list[str]:
         """Return the new lines that are shown, printable, at most a few; the rest is counted in the first.
 
-        None where the file cannot be read on this host.
+        None if the file cannot be read on this host.
         """
         try:
             with Path(self.path).open("rb") as file:
@@ -226,7 +226,7 @@ class DriverLog:
                 read = file.read()
         except OSError:
             return []
-        # What has no line end yet is told when it has one.
+        # An unfinished line is returned once it is complete.
         whole = read[: read.rfind(b"\n") + 1]
         self._at = size - len(read) + len(whole)
         lines = [line for line in whole.decode(errors="replace").splitlines() if line.strip()]
@@ -236,7 +236,7 @@ class DriverLog:
 
 
 def log_of(launch: str) -> DriverLog | applications.ApplicationLog:
-    """Return the log of a launch; of a driver that was started by hand, one without lines."""
+    """Return the log of a launch; for a driver that a person started, one without lines."""
     noted = launches.find(launch) if launch else None
     if noted is not None and noted.host == applications.HOST:
         return applications.ApplicationLog(noted)
@@ -245,15 +245,15 @@ def log_of(launch: str) -> DriverLog | applications.ApplicationLog:
 
 @dataclass
 class Deployments:
-    """What was deployed while a driver is watched; a deployment is over when two looks in a row see the same."""
+    """Code deployed while a driver is watched; a deployment is over when two looks in a row see the same."""
 
     pipeline: str
     _seen: str = ""
 
     def event(self) -> dict[str, Any] | None:
-        """Return the event of a driver that is to be replaced: it is declared so, and new code continues where it is.
+        """Return the event of a driver to be replaced: its pipeline declares that, and new code continues where it is.
 
-        A driver that runs older code again, since its host has no other, is left alone. Raises ServiceUnreachable.
+        A driver that runs older code again, because its host has no other, is left alone. Raises ServiceUnreachable.
         """
         newer = new_code.look_closely(self.pipeline)
         if newer is None:

@@ -1,4 +1,4 @@
-"""Alerts of Airflow's tasks: told once when a task failed for good, and once when it has succeeded since."""
+"""Alerts of Airflow's tasks: sent once when a task failed for good, and once when it has succeeded since."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["ALERTS", "AlertNotifier", "RecoveryNotifier", "send_alert", "stream_
 _log = logging.getLogger(__name__)
 
 TASKS = "task/"
-"""How the keys of tasks' alerts begin."""
+"""Prefix of the keys of tasks' alerts."""
 
 SUCCESS = "success"
 """Airflow's name of the state."""
 
 
 def stream_key(pipeline: str) -> str:
-    """Return the key of a stream's alerts: of a row of failures, one is told."""
+    """Return the key of a stream's alerts: one is sent per row of failures."""
     return overdue.stream_keys(pipeline)[0]
 
 
 def ended_key(pipeline: str) -> str:
-    """Return the key of the alert that a stream's run ended, and no other follows by itself."""
+    """Return the key of the alert about a stream's run that ended, when no other follows by itself."""
     return overdue.stream_keys(pipeline)[1]
 
 
@@ -43,7 +43,7 @@ def _task_key(context: Context) -> str:
 
 
 class AlertNotifier(BaseNotifier):
-    """Sends an alert when a task failed for good; `key`: what ends it is found by this key, not by the task's."""
+    """Sends an alert when a task failed for good; `key` replaces the task's own, for what ends the alert."""
 
     def __init__(self, pipeline: str, key: str = "") -> None:
         super().__init__()
@@ -52,14 +52,14 @@ class AlertNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Send the alert of a failed task."""
-        lines = str(context.get("exception") or "no error was handed on").strip().splitlines()
+        lines = str(context.get("exception") or "no error was passed on").strip().splitlines()
         send_alert(context, self.pipeline, lines[-1] if lines else "", key=self.key)
 
 
 class RecoveryNotifier(BaseNotifier):
-    """Tells that a task which had failed for good has succeeded: it was cleared, or its run is done again.
+    """Closes the alert of a task that failed for good and has succeeded since: it was cleared, or its run done again.
 
-    Airflow calls it once. What it could not tell then, because the ledger was away, `recover_succeeded` tells later.
+    Airflow calls it once. If the ledger is down then, `recover_succeeded` closes the alert later.
     """
 
     def notify(self, context: Context) -> None:
@@ -67,11 +67,11 @@ class RecoveryNotifier(BaseNotifier):
         try:
             alerts.recover(_task_key(context))
         except TidemarkError as error:
-            _log.error("whether an alert is over was not told: %s", error)
+            _log.error("whether an alert is over could not be noted: %s", error)
 
 
 def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
-    """Tell of tasks that have succeeded though their alert is still open; return how many there are.
+    """Close the open alerts of tasks that have succeeded; return how many there are.
 
     `states`: states of a run's tasks, by DAG and run; those of mapped tasks are named `<task>_<map index>`.
     Raises ServiceUnreachable.
@@ -86,9 +86,9 @@ def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
 
 
 def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", query: str = "") -> None:
-    """Tell of an error of the running task; a ledger that is away leaves a line in the task's log.
+    """Send an alert about an error of the running task; if the ledger is down, log a line instead.
 
-    `query`: of a stream, that which is stalled.
+    `query`: the stalled query of a stream.
     """
     instance = context["ti"]
     what, _, todo = error.partition(" — ")

@@ -15,15 +15,15 @@ STALLED_AFTER = timedelta(minutes=10)
 
 @dataclass
 class Progress:
-    """What each query of a stream had committed when it was looked at before."""
+    """What each query of a stream had committed at the previous look."""
 
     after: timedelta = STALLED_AFTER
     _committed: dict[str, int] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
-    """When the query last moved, or last had nothing before it; seconds of a clock that does not step."""
+    """When the query last moved, or last had no input waiting; seconds of a monotonic clock."""
 
     def stalled(self, lags: Iterable[Lag], now: float) -> str | None:
-        """Return the first query that has had input before it, and has committed nothing, for longer than `after`."""
+        """Return the first query that has had input waiting, and has committed nothing, for longer than `after`."""
         committed: dict[str, int] = defaultdict(int)
         waiting: dict[str, int] = defaultdict(int)
         for each in lags:

@@ -13,7 +13,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
-from include.airflow.interval_run.step_log import tell_step
+from include.airflow.interval_run.step_log import log_step
 from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, take_submission
 from include.airflow.tasks import take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
@@ -37,7 +37,7 @@ class JobOperator(SparkSubmitOperator):
     operator_extra_links = INTERVAL_LINKS
 
     def __init__(self, *, job: AttemptJob, pipeline: str, attempt: Any, **kwargs: Any) -> None:
-        # Five pipelines at a full hour shall not start five drivers on two cores.
+        # Five pipelines at a full hour must not start five drivers on two cores.
         kwargs = {"pool": SPARK_POOL, "pool_slots": load_pipeline(pipeline).spark_slots, **kwargs}
         super().__init__(application=str(JOBS / f"{job}.py"), name=f"{job} {pipeline}", durable=False, **kwargs)
         self.job: AttemptJob = job
@@ -47,17 +47,17 @@ class JobOperator(SparkSubmitOperator):
         self._code = 0
 
     def execute(self, context: Context) -> None:
-        """Submit, wait, and say what the step found, or what its failure means."""
+        """Submit, wait, and log what the step found, or raise what its failure means."""
         push_links(context, self)
         if code := self.run_job(context):
             raise self.failure(code)
-        tell_step(self.job, int(self.attempt))
+        log_step(self.job, int(self.attempt))
 
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
         on_yarn = self._get_hook()._is_yarn_cluster_mode
         self.take(self.resolve("cluster" if on_yarn else "client"))
-        # A try whose worker died left its driver on the cluster: the next one waits for that, and starts no second.
+        # A try whose worker died left its driver on the cluster: the next try waits for that one, and starts no second.
         self._yarn_track_via_rm_api = self.durable = on_yarn
         self._code = 0
         try:
@@ -74,38 +74,38 @@ class JobOperator(SparkSubmitOperator):
         return submit(self.job, self.pipeline, int(self.attempt), mode)
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
-        """Return how the application of an earlier try is: one that YARN does not know any more has ended."""
+        """Return the state of an earlier try's application: one that YARN no longer knows has ended."""
         application = take_step(yarn.find, yarn.resource_manager(), str(external_id))
         return application.state if application is not None else "GONE"
 
     def is_job_succeeded(self, status: str) -> bool:
-        """Return False: a task that is cleared is done again, though its application of before succeeded."""
+        """Return False: a cleared task is done again, even if its earlier application succeeded."""
         return False
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
-        """Say what the driver says, on whatever node, until its end."""
+        """Log the driver's output, on whatever node it runs, until its end."""
         application = str(external_id)
-        # Also of one that an earlier try submitted, so that it is killed with this one.
+        # Also for an application that an earlier try submitted, so that it is killed with this task.
         self._hook._yarn_application_id = application
         self.log.info("the driver is %s", yarn.page_of(yarn.resource_manager(), application))
         followed = Followed(yarn.Yarn(), application, self._lines, lambda line: self.log.info("%s", line))
         self._code = take_step(followed.end)
 
     def failure(self, code: int) -> AirflowException:
-        """Return what the exit code means; what the step left in the ledger is told before it."""
+        """Return what the exit code means, after logging what the step left in the ledger."""
         failed = error_class(code)
         meaning = failed.meaning
         if issubclass(failed, ValidationFailed):
-            tell_step(self.job, int(self.attempt), failed=True)
+            log_step(self.job, int(self.attempt), failed=True)
             meaning = _validation(int(self.attempt)) or meaning
         for line in self._lines.reasons(code):
             self.log.error("driver: %s", line)
         return task_failure(failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}")
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the hook; of what it logs, the driver's own lines are shown, the others for debugging only."""
+        """Return the hook; in its log the driver's own lines are shown, others are for debugging only."""
         if not hasattr(spark_submit, "kube_client"):
-            # Of Airflow's Kubernetes provider, which follows pods. Without it the hook fails at any k8s:// master.
+            # Instead of Airflow's Kubernetes provider, which follows pods; without it the hook fails at k8s:// masters.
             spark_submit.kube_client = object()
         hook = super()._get_hook()
         if hook._connection["deploy_mode"] != "cluster":
@@ -124,7 +124,7 @@ class JobOperator(SparkSubmitOperator):
 
 
 def _validation(attempt: int) -> str:
-    """Write the report of a failed validation; what it says in one line."""
+    """Write the report of a failed validation; return its message in one line."""
     try:
         judge_validation(attempt)
     except TidemarkError as error:

@@ -50,7 +50,7 @@ class StreamTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__name__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the driver until there is something to tell."""
+        """Look at the driver until there is something to report."""
         progress, deployments, looked = Progress(), drivers.Deployments(self.pipeline), time.monotonic()
         log: drivers.DriverLog | ApplicationLog | None = None
         while True:
@@ -63,11 +63,11 @@ class StreamTrigger(BaseTrigger):
                     for line in await asyncio.to_thread(log.new_lines):
                         self.log.info("driver: %s", line)
                     event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked)
-                    # A driver that somebody started by hand is theirs to replace.
+                    # A driver that a person started is theirs to replace.
                     if event is None and self.launch:
                         event = await asyncio.to_thread(deployments.event)
             except ServiceUnreachable as error:
-                # The driver lives on without Kafka and PostgreSQL for a while, and tells itself when it does not.
+                # The driver survives without Kafka and PostgreSQL for a while, and reports itself when it does not.
                 self.log.warning("cannot look at the driver now: %s", error)
                 event = None
             if event is not None:
@@ -81,9 +81,9 @@ class StreamTrigger(BaseTrigger):
 
 
 def look_at_progress(pipeline: str, progress: Progress, now: float) -> dict[str, Any] | None:
-    """Return the event of a stream one of whose queries is stalled, None of one that works.
+    """Return the event of a stream with a stalled query; None for a stream that works.
 
-    An output that waits does not count: a database that is away comes back without another driver.
+    An output that waits does not count: its database comes back without another driver.
     """
     declared = load_pipeline(pipeline)
     outputs = {each.name for each in declared.outputs}
@@ -117,7 +117,7 @@ class StreamOperator(SparkSubmitOperator):
             drivers.stop_driver(self.pipeline, self._watched, patience=10)
 
     def _adopt_or_launch(self) -> str:
-        """Return the launch to watch; empty for a driver that was started by hand."""
+        """Return the launch to watch; empty for a driver that a person started."""
         live = writers.live_writer(self.pipeline)
         newest = launches.last(self.pipeline)
         if live is not None:
@@ -143,7 +143,7 @@ class StreamOperator(SparkSubmitOperator):
         return launched.id
 
     def _hand_over(self, resolved: SparkSubmission) -> str:
-        """Return the id of the application that the connection's `spark-submit` has made; it does not wait for it."""
+        """Return the id of the application that the connection's `spark-submit` has created, without waiting for it."""
         take_submission(self, resolved)
         self._hook = hook = self._get_hook()
         hook._log = HandedOver(hook.log, DriverLines())
@@ -175,8 +175,8 @@ class StreamOperator(SparkSubmitOperator):
         what = self._words(event) + f"; its log: {noted.log_place if noted else 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
         if event["event"] == "stalled":
-            told = f"{what}; it is stopped and started again"
-            send_alert(context, self.pipeline, told, key=stream_key(self.pipeline), query=event["query"])
+            stalled = f"{what}; it is stopped and started again"
+            send_alert(context, self.pipeline, stalled, key=stream_key(self.pipeline), query=event["query"])
             take_step(launches.note_reason, launch, f"stalled: the query {event['query']} committed nothing")
             take_step(drivers.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
@@ -192,7 +192,7 @@ class StreamOperator(SparkSubmitOperator):
         return f"{driver} finished with exit code {code} ({error_class(code).meaning})"
 
     def _fail(self, dag: str, what: str) -> None:
-        """Raise what is tried again, or, where no restart helps, what fails the run and so pauses the DAG."""
+        """Raise an error that is retried or, if no restart helps, one that fails the run and so pauses the DAG."""
         failures = take_step(restarts.failures_in_a_row, self.pipeline, backoff.IN_A_ROW)
         if backoff.is_hopeless(failures):
             raise AirflowFailException(

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from include.airflow.daily import parse_day
 from include.airflow.interval_run.form import Wishes
-from include.airflow.interval_run.step_log import tell_step
+from include.airflow.interval_run.step_log import log_step
 from include.errors import ArchiveBehind, ReconciliationFailed, TidemarkError, UsageError, error_class
 from include.intervals import steps
 from include.intervals.boundaries import asked_interval
@@ -66,8 +66,8 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
 def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
     """Pin the interval as the run's form says and return the id of its attempt; None while the archive is behind.
 
-    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`, and Airflow's skip of this task
-    and those behind it when the run only asks what would change.
+    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`, and Airflow's exception that skips
+    this task and those after it for a dry run.
     """
     run_by, wishes = f"airflow {context['dag_run'].run_id}", Wishes.of_run(context["params"])
     if wishes.dry_run:
@@ -84,25 +84,25 @@ def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> s
             raise
         print(f"waiting: {error}")
         return None
-    tell_step("pin_ranges", attempt)
+    log_step("pin_ranges", attempt)
     return str(attempt)
 
 
 def judge_reconciliation(attempt: int) -> None:
-    """Tell what the comparison found. Raises ReconciliationFailed when something is unexplained or nothing is built."""
+    """Log what the comparison found. Raises ReconciliationFailed when something is unexplained or nothing is built."""
     try:
         steps.judge_reconciliation(attempt)
     except ReconciliationFailed:
-        tell_step("reconcile", attempt, failed=True)
+        log_step("reconcile", attempt, failed=True)
         raise
-    tell_step("reconcile", attempt)
+    log_step("reconcile", attempt)
 
 
 def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     """Return the runs that build intervals which were never built, oldest first: `trigger_run_id` and `conf` of each.
 
     As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule.
-    An interval that has had such a run is left out, however that ended: its alert was sent, and doctor still tells.
+    An interval that has had such a run is left out, however it ended: its alert was sent, and doctor still reports it.
     """
     run, wanted = context["dag_run"], context["params"].get("build_missing")
     if wanted is None:
@@ -119,12 +119,12 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
 
 
 def announce_registered(attempt: int) -> dict[str, Any]:
-    """Write the report, end the attempt, and return what is told of its interval.
+    """Write the report, end the attempt, and return what its interval's events state.
 
     Raises the error of a verdict that did not pass.
     """
     verdict = steps.announce(attempt)
-    tell_step("announce", attempt, verdict, failed=bool(verdict.exit_code))
+    log_step("announce", attempt, verdict, failed=bool(verdict.exit_code))
     if verdict.exit_code:
         failed = error_class(verdict.exit_code)
         raise failed(
@@ -143,7 +143,7 @@ def announce_registered(attempt: int) -> dict[str, Any]:
 
 
 def states_of_run(dag: str, run: str) -> Mapping[str, str]:
-    """Return the states of a run's tasks by their ids, as Airflow has them; none of a run that was deleted."""
+    """Return the states of a run's tasks by their ids, as Airflow has them; none for a run that was deleted."""
     states: Mapping[str, Mapping[str, str]] = get_current_context()["ti"].get_task_states(dag_id=dag, run_ids=[run])
     return states.get(run, {})
 

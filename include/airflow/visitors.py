@@ -1,6 +1,6 @@
-"""Visitors of the web pages inside Airflow: Airflow says who they are, and its auth manager what they may do.
+"""Visitors of the web pages inside Airflow: Airflow knows who they are, and its auth manager what they may do.
 
-An application that a plugin mounts is not guarded by Airflow itself, so each request asks here.
+Airflow itself does not guard an application that a plugin mounts, so each request is checked here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class AirflowVisitor:
 
     user: Any
     _answers: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
-    """What the auth manager said in this request: it may be asked over a network."""
+    """The auth manager's answers in this request: it may be asked over a network."""
 
     @property
     def name(self) -> str:

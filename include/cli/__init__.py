@@ -1,6 +1,6 @@
 """The command `./tidemark`: one module per group of verbs, all errors turned into one line and an exit code.
 
-A verb's module is imported when the verb is used, and not before: `VERBS` holds what the list of verbs needs.
+A verb's module is imported only when the verb is used: `VERBS` holds what the list of verbs needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a
 
 
 class Verb(NamedTuple):
-    """Where a verb is defined, and what `./tidemark --help` says of it."""
+    """Where a verb is defined, and what `./tidemark --help` shows of it."""
 
     module: str
     """Module of this package; its `register` adds the verb to a Typer application."""
@@ -62,14 +62,14 @@ VERBS: dict[str, Verb] = {
     ),
     "shell": Verb(
         "live",
-        "SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`",
+        "SQL over a pipeline as it is now; statements from the terminal, or from standard input, separated by `;`",
     ),
     "top": Verb(
         "live",
         "Show the largest keys per window, live, as the pipeline's `Top` report or first view says; Ctrl-C ends it",
     ),
     "monitor": Verb("monitor", "Serve the web pages and /metrics on this machine until Ctrl-C"),
-    "alerts": Verb("monitor", "What operators were told of: list what is open, and dismiss what nobody will mend"),
+    "alerts": Verb("monitor", "Alerts to operators: list the open ones, and dismiss those that nobody will resolve"),
     "new-generation": Verb(
         "generations",
         "Begin with new checkpoints where the archive ends; speed views are built again from the archive",

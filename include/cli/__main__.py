@@ -20,7 +20,7 @@ _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__n
 
 
 class _AsGiven:
-    """What Typer makes of an option's text or flag: the same. Without it Typer asks Pydantic, for any kind of value."""
+    """Leaves an option's text or flag unchanged. Otherwise Typer would use Pydantic, for any kind of value."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -34,7 +34,7 @@ class _AsGiven:
 
 
 def _read_lightly(params: list[Any]) -> list[Any]:
-    """Let texts and flags be as they are given; return the parameters."""
+    """Leave texts and flags as they are given; return the parameters."""
     for param in params:
         described = getattr(param, "type_descriptor", None)
         if described is not None and described.annotation in (str, bool) and described.parameter_info.parser is None:
@@ -55,12 +55,12 @@ class Verbs(TyperGroup):
             return None
         verbs = typer.Typer(rich_markup_mode=None)
         import_module(f"include.cli.{VERBS[cmd_name].module}").register(verbs)
-        # With a callback it is a group also where a module has one verb.
+        # With a callback it is a group even if a module has one verb.
         verbs.callback()(lambda: None)
         group: Any = typer.main.get_command(verbs)
         command = group.commands[cmd_name]
         for each in (command, *getattr(command, "commands", {}).values()):
-            # Asked for here, `--help` is among them, and kept by the command.
+            # When requested here, they include `--help`, and the command keeps them.
             _read_lightly(each.get_params(typer.Context(each, **each.context_settings)))
         return command
 
@@ -108,7 +108,7 @@ def main() -> int:
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
         failed = object_store.unreachable_error(settings().lake_uri, str(error)) or TidemarkError(
-            one_line(str(error)), remedy="see that it is there, that this user may write it, and that the disk has room"
+            one_line(str(error)), remedy="check that it exists, that this user may write it, and that the disk has room"
         )
         print(f"tidemark: {failed}", file=sys.stderr)
         return failed.exit_code

@@ -85,7 +85,7 @@ def produce(
         float | None, typer.Option("--seconds", min=0, help="with --from-stream: stop after this time")
     ] = None,
     contact: Annotated[
-        str, typer.Option("--contact", help="with --from-stream: e-mail address or page that the service may reach")
+        str, typer.Option("--contact", help="with --from-stream: e-mail address or page for the service to reach you")
     ] = "",
     accept_gap: Annotated[
         str, typer.Option("--accept-gap", help="with --from-stream, when the position is too old: `present` or a TIME")
@@ -277,7 +277,7 @@ def verify(
         str, typer.Option("--kafka", metavar="BOOTSTRAP", help="also read the offsets again from this Kafka")
     ] = "",
     public_key: Annotated[
-        str, typer.Option("--public-key", help="the signer's, in hexadecimal; default: that of the key that is set")
+        str, typer.Option("--public-key", help="the signer's, in hexadecimal; default: that of the key in the settings")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

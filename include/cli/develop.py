@@ -35,7 +35,7 @@ def test(context: typer.Context) -> None:
 
 
 def workers(arguments: Sequence[str]) -> Sequence[str]:
-    """Return what lets pytest run modules in parallel: nothing where the arguments name tests, or say it themselves."""
+    """Return the options by which pytest runs modules in parallel; none if the arguments name tests or workers."""
     chosen = any(each.startswith(("-n", "--numprocesses")) for each in arguments)
     named = any((REPOSITORY / each.split("::")[0]).exists() for each in arguments)
     # More workers than CPUs: modules spend much of their time waiting for services and drivers.

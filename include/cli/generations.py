@@ -1,4 +1,4 @@
-"""`new-generation`, `accept-loss`, `adopt`: the ways on when a stream refuses to continue; `references`, `outputs`."""
+"""`new-generation`, `accept-loss`, `adopt`: what to do when a stream refuses to go on; `references`, `outputs`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from include.times import format_time
 from include.user import user_at_host
 
 _MOST_REFUSED = 100
-"""Refused rows that are listed, the newest."""
+"""How many refused rows are listed, the newest."""
 
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
 
@@ -122,7 +122,7 @@ def outputs(
         for each in states
     ]
     print_table(columns, rows)
-    suggest(f"./tidemark outputs {pipeline or 'PIPELINE'} --json tells the refused rows")
+    suggest(f"./tidemark outputs {pipeline or 'PIPELINE'} --json lists the refused rows")
 
 
 def _output_json(state: row_outputs.OutputState, place: str) -> dict[str, object]:

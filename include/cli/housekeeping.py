@@ -1,4 +1,4 @@
-"""`housekeeping` and `erase`: what tables have replaced goes, and what is kept about a person."""
+"""`housekeeping` and `erase`: delete what tables have replaced, and what is kept about a person."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def housekeeping(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="default: all")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print what would be done")] = False,
     older_than: Annotated[
         str | None, typer.Option("--older-than", help="instead of the declared times, e.g. 6h; no interval may run")
     ] = None,
@@ -79,16 +79,16 @@ def erase(
     key: Annotated[
         list[str] | None, typer.Option("--key", help="who or what is erased; may be given several times")
     ] = None,
-    keys_file: Annotated[Path | None, typer.Option("--keys-file", help="file with one key a line")] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys-file", help="file with one key per line")] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", help="path inside an archive row that the key is; default: as declared"),
+        typer.Option("--column", help="path of the key inside an archive row; default: as declared"),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="why; kept for ever, so name nobody in it")] = "",
     whole_records: Annotated[
         bool, typer.Option("--whole-records", help="also erase rows of others that the same messages hold")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say how much would be erased")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print how much would be erased")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="finish the unfinished erasure; needs no key")] = False,
     as_json: AsJson = False,
 ) -> None:

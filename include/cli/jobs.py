@@ -62,7 +62,7 @@ def stream(
     stop: Annotated[bool, typer.Option("--stop", help="ask the running driver to stop after its micro-batch")] = False,
     line_source: Annotated[
         str | None,
-        typer.Option("--from", help="not Kafka but lines of socket://HOST:PORT or of a folder's files, file:///FOLDER"),
+        typer.Option("--from", help="lines of socket://HOST:PORT or of a folder's files, file:///FOLDER, not Kafka"),
     ] = None,
 ) -> None:
     """Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully."""
@@ -76,7 +76,7 @@ def stream(
         is_running = writers.request_stop(name)
         progress("asked to stop" if is_running else "no driver is running")
         return
-    # How much there is of lines, nobody knows before they are read.
+    # How many lines there are is unknown before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
     delta = delta_tables.has_delta_table(declared)
     job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta, decoder=declared.decoder)
@@ -112,11 +112,11 @@ def interval(
     to_time: Annotated[str, typer.Option("--to", help="end, e.g. 2026-11-20T06:00:00Z")],
     source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.KAFKA,
     repin: Annotated[
-        bool, typer.Option("--repin", help="resolve the ranges anew (the last pinned interval only)")
+        bool, typer.Option("--repin", help="resolve the ranges again (the last pinned interval only)")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be read and replaced")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print what would be read and replaced")] = False,
     new_references: Annotated[
-        bool, typer.Option("--new-references", help="build a registered interval by what the references hold now")
+        bool, typer.Option("--new-references", help="build a registered interval with what the references hold now")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -131,16 +131,16 @@ def interval(
     _note(f"{declared.name}: pinning {wanted}", as_json)
     with working(f"{declared.name}: pinning {wanted}", as_json=as_json):
         attempt = steps.pin(declared.name, wanted, run_by=run_by, source=source, repin=repin)
-    _tell("pin_ranges", attempt)
+    _print_step("pin_ranges", attempt)
     with locks.attempt_under_way(declared.name, wanted):
         _note(f"{declared.name}: building and reconciling", as_json)
         with working(f"{declared.name}: building, reconciling and publishing {wanted}", as_json=as_json):
             code = run_job(steps.submit_both(declared.name, attempt, new_references=new_references))
         if code not in (0, 2):
             raise typer.Exit(code)
-        _tell("build_interval", attempt)
+        _print_step("build_interval", attempt)
         if not steps.is_unexplained(attempt):
-            _tell("publish", attempt)
+            _print_step("publish", attempt)
         verdict = steps.announce(attempt)
     _end(attempt, verdict, code, as_json)
 
@@ -151,7 +151,7 @@ def approve(
     to_time: Annotated[str, typer.Option("--to", help="its end")],
     reason: Annotated[str, typer.Option("--reason", help="why; kept for ever")],
     question: Annotated[
-        int | None, typer.Option("--question", help="number of what is asked; refused when it was asked anew since")
+        int | None, typer.Option("--question", help="number of the question; refused if it was asked again since")
     ] = None,
     refuse: Annotated[bool, typer.Option("--refuse", help="decide that it is not registered")] = False,
     as_json: AsJson = False,
@@ -162,7 +162,7 @@ def approve(
     asked = approving.find_question(declared.name, wanted, question)
     if refuse:
         verdict = approving.refuse(asked, by=user_at_host(), reason=reason)
-        _tell("publish", asked.attempt)
+        _print_step("publish", asked.attempt)
         _conclude(verdict, as_json)
         return
     for line in approving.lines_of(approving.approve(asked, by=user_at_host(), reason=reason)):
@@ -172,27 +172,27 @@ def approve(
             code = run_job(steps.submit("publish", declared.name, asked.attempt))
         if code not in (0, 2):
             raise typer.Exit(code)
-        _tell("publish", asked.attempt)
+        _print_step("publish", asked.attempt)
         verdict = steps.announce(asked.attempt)
     _end(asked.attempt, verdict, code, as_json)
 
 
 def _end(attempt: int, verdict: Verdict, code: int, as_json: bool) -> None:
     """Print an attempt's verdict, and end with its exit code."""
-    _tell("announce", attempt, verdict)
+    _print_step("announce", attempt, verdict)
     _conclude(verdict, as_json)
     if verdict.exit_code == 3:
         steps.judge_reconciliation(attempt)
     raise typer.Exit(verdict.exit_code or code)
 
 
-def _tell(step: Step, attempt: int, verdict: Verdict | None = None) -> None:
+def _print_step(step: Step, attempt: int, verdict: Verdict | None = None) -> None:
     for line in summarize(step, attempt, verdict):
         progress(line)
 
 
 def _note(line: str, as_json: bool) -> None:
-    """Write a line to a log; at a terminal a bar says the same."""
+    """Write a line to a log; at a terminal a bar shows the same."""
     if not as_json and not progress_console.is_terminal:
         progress(line)
 
@@ -231,7 +231,7 @@ def rebuild(
     if not comparison["equal"]:
         raise TidemarkError(
             f"{table} {partition} is not what its offsets give: {'; '.join(rebuilding.differences(comparison))}",
-            remedy="run its interval again, which registers it anew",
+            remedy="run its interval again, which registers it again",
         )
 
 
@@ -281,10 +281,10 @@ def sql(
 ) -> None:
     """Query the catalog with Spark SQL.
 
-    `lake.<table>` is what was registered. `live.<pipeline>_<view>` is one answer from both layers, of views that
+    `lake.<table>` is what was registered. `live.<pipeline>_<view>` is one answer from both layers, for views that
     PostgreSQL serves.
     """
-    with working("asking the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
+    with working("querying the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
         arguments = ("--query", str(statement), "--result", str(result))
@@ -297,4 +297,4 @@ def sql(
     else:
         print_table(answer["columns"], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
-        suggest("./tidemark explain TABLE PARTITION tells where a partition's rows come from")
+        suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")

@@ -1,4 +1,4 @@
-"""`tail`, `top`, `shell`: the verbs that show a pipeline as it is now and disturb nobody."""
+"""`tail`, `top`, `shell`: the verbs that show a pipeline as it is now, without affecting it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def register(app: typer.Typer) -> None:
 
 def tail(
     pipeline: PipelineName,
-    last: Annotated[int, typer.Option("--last", min=0, help="begin so many offsets before each end")] = 10,
+    last: Annotated[int, typer.Option("--last", min=0, help="begin this many offsets before each end")] = 10,
     once: Annotated[bool, typer.Option("--once", help="show what is there now, then end")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print a line of JSON for each record or row")] = False,
 ) -> None:
     """Show the records of a pipeline's topics as they come, decoded, or with the reason why not; Ctrl-C ends it.
 
-    Each record is told with its offset and the fate that the archive would give it. Nothing is kept or committed.
+    Each record is shown with its offset and the fate that the archive would give it. Nothing is kept or committed.
     """
     declared = load_pipeline(pipeline)
     options = [*(["--once"] if once else []), *(["--json"] if as_json else [])]
@@ -57,7 +57,7 @@ def tail(
 def top(
     pipeline: PipelineName,
     once: Annotated[bool, typer.Option("--once", help="show what is landed now, then end")] = False,
-    since: Annotated[str, typer.Option("--since", help="begin with landed events of so long ago: 50m, 3h")] = "2h",
+    since: Annotated[str, typer.Option("--since", help="begin with landed events of this long ago: 50m, 3h")] = "2h",
     windows: Annotated[int, typer.Option("--windows", min=1, max=144, help="how many of the newest windows")] = 1,
     as_json: AsJson = False,
     serve: Annotated[
@@ -67,7 +67,7 @@ def top(
 ) -> None:
     """Show the largest keys per window, live, as the pipeline's `Top` report or first view says; Ctrl-C ends it.
 
-    A second stream reads the files that the archive query has committed. It keeps nothing and disturbs nobody:
+    A second stream reads the files that the archive query has committed. It keeps nothing and affects nothing:
     any number may run. With --json every change is one line.
     """
     declared = load_pipeline(pipeline)
@@ -75,7 +75,7 @@ def top(
     if serve and (once or as_json):
         raise UsageError("a page cannot be served with --once or --json", remedy="leave them out")
     begin = datetime.now(UTC) - parse_duration(since)
-    # A ledger that cannot be reached is told before Spark starts.
+    # A ledger that cannot be reached is reported before Spark starts.
     landing_files.before_events(declared.name, begin)
     first = format_time(begin)
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def shell(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """SQL over a pipeline as it is now; statements from the terminal, or from standard input, parted by `;`.
+    """SQL over a pipeline as it is now; statements from the terminal, or from standard input, separated by `;`.
 
     Each view is a table under its own name that follows the topic; the archive up to the last commit is
     `<pipeline>_live`; registered tables are in the database `lake`; `live.<pipeline>_<view>` is one
@@ -137,8 +137,8 @@ def _live(job: SparkSubmission, result: Path, as_json: bool) -> int:
         return run_watched_job(job, _at_changes(result, draw))
 
 
-def _at_changes(result: Path, tell: Callable[[str], None]) -> Callable[[], None]:
-    """Return a function that gives the file's text to `tell` when it differs from the last one."""
+def _at_changes(result: Path, show: Callable[[str], None]) -> Callable[[], None]:
+    """Return a function that passes the file's text to `show` when it differs from the last one."""
     shown = ""
 
     def look() -> None:
@@ -146,7 +146,7 @@ def _at_changes(result: Path, tell: Callable[[str], None]) -> Callable[[], None]
         text = result.read_text() if result.exists() else ""
         if text != shown:
             shown = text
-            tell(text)
+            show(text)
 
     return look
 

@@ -21,17 +21,18 @@ from include.times import format_time
 from include.user import user_at_host
 
 LATEST = 50
-"""Alerts that are listed with those that are over."""
+"""How many alerts are listed with those that are over."""
 
 LEAST_TOKEN = 20
-"""Characters of a token that is given in a file."""
+"""Least characters of a token in a file."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module to the command."""
     app.command()(monitor)
     group = typer.Typer(
-        help="What operators were told of: list what is open, and dismiss what nobody will mend.", no_args_is_help=True
+        help="Alerts to operators: list the open ones, and dismiss those that nobody will resolve.",
+        no_args_is_help=True,
     )
     group.command(name="list")(list_alerts)
     group.command()(dismiss)
@@ -52,7 +53,7 @@ def monitor(
     from include.monitor.web.alone import app_alone
 
     ends = {signal.SIGINT, signal.SIGTERM}
-    # Before the server's thread begins: it inherits that they are left to this one.
+    # Before the server's thread begins: it inherits the mask, so that these signals reach this thread only.
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     token = secrets.token_urlsafe(32) if token_file is None else _read_token(token_file)
     with serving(app_alone(token, user_at_host()), port) as address:
@@ -63,7 +64,7 @@ def monitor(
 
 def list_alerts(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="the latest 50, those that are over, too")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="the latest 50, including those that are over")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Alerts that are open, oldest first: what, where, since when, what to do, and the key to dismiss each."""
@@ -103,10 +104,10 @@ def _facts(alert: Alert, now: datetime) -> dict[str, object]:
 
 def dismiss(
     key: Annotated[str, typer.Argument(metavar="KEY", help="key of an open alert")],
-    why: Annotated[str, typer.Option("--reason", help="why, in words; it is recorded and told")],
+    why: Annotated[str, typer.Option("--reason", help="why, in words; it is recorded and sent")],
 ) -> None:
-    """Close an alert whose end nobody will find; who and why is recorded, and told on its channels."""
-    # What tells on the channels takes longer to import than a list takes.
+    """Close an alert whose end no check will find; who and why is recorded, and sent on its channels."""
+    # The channels take longer to import than a list takes.
     from include import alerts
 
     alerts.dismiss(key, by=user_at_host(), reason=why)

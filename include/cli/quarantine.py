@@ -69,7 +69,7 @@ def list_records(
             coordinates = [where, record["kafka_offset"], record["kafka_timestamp"]]
             shown.append([*coordinates, record["reason"], record["detail"], became, record["note"]])
     if not counted:
-        console.print("no record of these is in quarantine" if reason or state else "nothing is in quarantine")
+        console.print("no such record is in quarantine" if reason or state else "nothing is in quarantine")
         return
     print_table(["topic partition", "offset", "timestamp", "reason", "detail", "state", "note"], shown)
     console.print()
@@ -128,7 +128,7 @@ def replay(
 ) -> None:
     """Decode quarantined records again with the current code; what passes lands in the interval pinned next.
 
-    Without selectors: all that are still in quarantine. Prints counts as JSON; replaying twice is once.
+    Without selectors: all that are still in quarantine. Print counts as JSON; a repeated replay delivers nothing twice.
     A discarded record is replayed only when its offset is named.
     """
     declared = load_pipeline(pipeline)
@@ -150,7 +150,7 @@ def discard(
     code: Annotated[str | None, typer.Option("--code", help="records with this reason code")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all records that are still in quarantine")] = False,
 ) -> None:
-    """Give records up: recorded with reason, who and when. Their bytes stay; a replay passes them over."""
+    """Discard records: recorded with reason, who and when. Their bytes stay; a replay skips them."""
     declared = load_pipeline(pipeline)
     selection = Selection.of(declared, topic, partition, offset, code)
     if selection.everything is not everything:

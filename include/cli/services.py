@@ -64,7 +64,7 @@ def status(as_json: AsJson = False) -> None:
     """
     services = supervisor.status()
     is_known = services["postgres"].healthy
-    missing, complete, gaps, waiting, raised = _told_by_ledger() if is_known else (None,) * 5
+    missing, complete, gaps, waiting, raised = _ledger_answers() if is_known else (None,) * 5
     if as_json:
         listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
         told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}
@@ -89,7 +89,7 @@ def status(as_json: AsJson = False) -> None:
         console.print(f"{clean(said)}; ./tidemark alerts list", highlight=False)
 
 
-_Told = tuple[
+_LedgerAnswers = tuple[
     list[MissingSummary] | None,
     list[Completeness] | None,
     list[EventGap] | None,
@@ -98,11 +98,11 @@ _Told = tuple[
 ]
 
 
-def _told_by_ledger() -> _Told:
+def _ledger_answers() -> _LedgerAnswers:
     """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait,
     and the open alerts.
 
-    None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; that is not what was asked for.
+    None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
     """
     missing: list[MissingSummary] | None = None
     complete: list[Completeness] | None = None
@@ -158,7 +158,7 @@ def doctor(
 ) -> None:
     """Check machine, services, ledger, catalog and files.
 
-    Say for each problem how to repair it.
+    Print for each problem how to repair it.
     """
     from include.doctor import examine as examination
 

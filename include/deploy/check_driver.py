@@ -2,8 +2,8 @@
 
 python -m include.deploy.check_driver PID
 
-A stream is alive while its pipeline's lease is held; if another driver took it, this one ends by itself. Of any other
-driver its process is all there is to know. A ledger that cannot be asked says nothing about the driver.
+A stream is alive while its pipeline's lease is held; if another driver took it, this one ends by itself. For any other
+driver, its process is all there is to check. A ledger that does not answer says nothing about the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from include.ledger.streams import writers
 
 
 def streamed_pipeline(command: list[str]) -> str | None:
-    """Return the pipeline of a stream's command line; None for that of anything else."""
+    """Return the pipeline of a stream's command line; None for any other command line."""
     streams = any(part.endswith("/stream.py") for part in command) or "stream" in command
     if streams and "--pipeline" in command[:-1]:
         return command[command.index("--pipeline") + 1]

@@ -3,8 +3,8 @@
     python include/deploy/generate_env.py [--force] [--bucket] [PATH]
 
 It needs nothing but Python, so that it runs where only Docker is installed. An existing file is kept:
-the databases that were made with its passwords would not open with others. `--bucket` has Compose
-start an S3 server, with a bucket that the lake lies in.
+the databases that were created with its passwords would not open with others. `--bucket` has Compose
+start an S3 server, with a bucket for the lake.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_environment(options.path, force=options.force, bucket=options.bucket)
     except FileExistsError:
         print(
-            f"{options.path} exists and was kept — --force replaces it, but databases made with its "
+            f"{options.path} exists and was kept — --force replaces it, but databases created with its "
             "passwords will not open with new ones (docker compose down --volumes removes all data)",
             file=sys.stderr,
         )

@@ -1,1 +1,1 @@
-"""`./tidemark new`: a pipeline out of a sample of its messages."""
+"""`./tidemark new`: a pipeline from a sample of its messages."""

@@ -1,4 +1,4 @@
-"""Writes the files of a new pipeline: declaration, transforms, suite, generator, test and sample."""
+"""Write the files of a new pipeline: declaration, transforms, suite, generator, test and sample."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FILES = {
 _SAMPLE = "tests/golden/{}/sample.jsonl"
 
 _GENERATED = 20
-"""Lines of the sample that are kept at most: they are read by a test, and by `produce`."""
+"""How many lines of the sample are kept at most: a test and `produce` read them."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def write_pipeline(
     """Write a pipeline's files from a sample of its messages; nothing is overwritten.
 
     `topic`, `event_time` (path) and `key` (column to count by; empty for none) are taken from the sample unless they
-    are given. Raises UsageError when the file is no sample, when no field is a time, or when a file to write exists.
+    are given. Raises UsageError when the file is not a sample, when no field is a time, or when a file to write exists.
     """
     _check_name(name)
     sample = read_sample(sample_file)
@@ -144,7 +144,7 @@ def _rendered(chosen: NewPipeline, sample: Sample) -> dict[str, str]:
 
 
 def _formatted(text: str) -> str:
-    """Return the source as the project formats it; unchanged where the formatter is not installed."""
+    """Return the source as the project formats it; unchanged if the formatter is not installed."""
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", "generated.py", "-"],
         input=text,

@@ -65,7 +65,7 @@ class Sample:
 
 
 def read_sample(path: Path) -> Sample:
-    """Return the sample in a file: a JSON object a line, one object, or an array of objects.
+    """Return the sample in a file: one JSON object per line, one object, or an array of objects.
 
     Raises UsageError when it is none of these, when it is empty, or when its fields cannot be columns.
     """
@@ -130,7 +130,7 @@ def _check_apart(path: Path, names: list[str]) -> None:
     folded = [name.lower() for name in names]
     if twice := [name for name in names if folded.count(name.lower()) > 1]:
         raise UsageError(
-            f"{path}: {', '.join(twice)} would be one column: names are told apart neither by case nor by punctuation",
+            f"{path}: {', '.join(twice)} would be one column: neither case nor punctuation distinguishes names",
             remedy="take one of the fields out of the sample",
         )
 
@@ -200,7 +200,7 @@ def _split(fields: str) -> Iterator[str]:
 
 
 def value_at(message: dict[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of a message; None where there is none."""
+    """Return the value at a dotted path of a message; None if there is none."""
     value: Any = message
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -40,7 +40,7 @@ def _kept(name: str, make: str) -> str:
 
 
 def password() -> str:
-    """Return the password of the user `admin`, made the first time."""
+    """Return the password of the user `admin`, created the first time."""
     passwords: dict[str, str] = json.loads(_kept("passwords.json", json.dumps({USER: secrets.token_urlsafe(12)})))
     return passwords[USER]
 
@@ -128,13 +128,13 @@ def _start(port: int) -> None:
     started = process.start_detached("airflow", command, airflow_environment(port))
     address = f"http://127.0.0.1:{port}"
     process.write_started("airflow", started, address=address, port=port)
-    # Two that start at the same time may have found the same port free.
+    # Two services that start at the same time may have found the same port free.
     process.wait_until("airflow", lambda: process.listens(started, port) and not unhealthy_parts(address), started, 180)
     ensure_pool(address)
 
 
 def ensure_pool(address: str) -> None:
-    """Make the pool of Spark drivers with a slot per core; one that is there keeps the slots that it was given."""
+    """Create the pool of Spark drivers with a slot per core; an existing pool keeps its slots."""
     import httpx
 
     from include.spark.submission import SPARK_POOL
@@ -154,7 +154,7 @@ def ensure_pool(address: str) -> None:
             answer.raise_for_status()
     except httpx.HTTPError as error:
         raise ServiceUnreachable(
-            f"Airflow at {address} did not take the pool {SPARK_POOL}: {type(error).__name__}",
+            f"Airflow at {address} did not accept the pool {SPARK_POOL}: {type(error).__name__}",
             remedy=f"airflow pools set {SPARK_POOL} 2 'Spark drivers at once'",
         ) from None
 

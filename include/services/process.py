@@ -77,7 +77,7 @@ def running(state: Mapping[str, Any]) -> psutil.Process | None:
     """Return the running process that a state file names; None when it ended or another process has its pid."""
     if not state.get("pid"):
         return None
-    # Older versions wrote `started`, the start time by the clock, instead of `process`.
+    # Older versions wrote `started`, the wall-clock start time, instead of `process`.
     identity = ProcessIdentity.parse(state.get("process") or f"{state['pid']}:{state.get('started') or 0}")
     try:
         return psutil.Process(identity.pid) if identity.is_running() else None

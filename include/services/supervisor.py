@@ -23,7 +23,7 @@ SERVICES: dict[ServiceName, ModuleType] = {
 }
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
 ALL: tuple[ServiceName, ...] = ("kafka", "postgres", "registry", "airflow")
-"""What `up all` starts; YARN, 90 MB of jars and three Java processes, is for those who name it."""
+"""What `up all` starts; YARN, 90 MB of jars and three Java processes, starts only when it is named."""
 
 _STREAM_SECONDS = 90.0
 """How long `down` waits for streams to finish their micro-batch."""
@@ -54,7 +54,7 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
             current = SERVICES[name].status()
             if current.external and not current.healthy:
                 raise ServiceUnreachable(
-                    f"the {name} that the settings name does not answer", remedy="./tidemark status tells its address"
+                    f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
                 )
             if current.healthy:
                 if name == "postgres":
@@ -91,7 +91,7 @@ def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
     if SERVICES[name].status().pid is not None:
         progress(f"stopping {name}")
         SERVICES[name].down()
-    # Without a pid the state file tells a stopped service from one that died.
+    # A state file without a pid means a stopped service, one with a pid a service that died.
     if state := read_state(name):
         write_state(name, **{**state, "pid": None})
 
@@ -122,6 +122,6 @@ def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | N
 
 
 def status() -> dict[ServiceName, ServiceStatus]:
-    """Return address and health of every service; of YARN, which few need, once it was started."""
+    """Return address and health of every service; YARN, which few need, only once it was started."""
     services = {name: module.status() for name, module in SERVICES.items()}
     return {name: each for name, each in services.items() if name != "yarn" or each.address}

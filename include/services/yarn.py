@@ -1,7 +1,7 @@
 """The embedded YARN: Hadoop's resource manager and two node managers, on loopback only.
 
 It is the small cluster on which applications run in cluster deploy mode as they do on a large one. Its containers are
-processes of this user; who can reach its ports can start programs as this user, so it is for a machine of one's own.
+processes of this user; whoever can reach its ports can start programs as this user, so it is for your own machine only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from include.settings import settings
 from include.spark.jars import classpath, ensure_fetched, java
 
 HEAP = "256m"
-"""Of the resource manager, and of each node manager."""
+"""Heap of the resource manager, and of each node manager."""
 
 NODES = ("yarn-node-1", "yarn-node-2")
 """Each has a state file and a log of its own, by this name."""
@@ -54,7 +54,7 @@ def up() -> None:
     address = f"http://127.0.0.1:{ports['web']}"
     manager = process.start_detached("yarn", _command("resourcemanager.ResourceManager"))
     process.write_started("yarn", manager, address=address, configuration=str(configuration()), **ports)
-    # A node manager that finds none gives up after some tries.
+    # A node manager that finds no resource manager gives up after some tries.
     process.wait_until("yarn", lambda: _nodes(address) is not None, manager, 120)
     for name in NODES:
         start_node(name)
@@ -89,7 +89,7 @@ def _folder() -> Path:
 
 
 def _ports(name: str, uses: tuple[str, ...]) -> dict[str, int]:
-    """Return a free port for each use, another for each: the last ones where they are free."""
+    """Return a free port for each use, all different: the previous ones if they are free."""
     state, chosen = process.read_state(name), dict[str, int]()
     for use in uses:
         port = process.free_port(state.get(use))
@@ -118,13 +118,13 @@ def _write_configuration(ports: dict[str, int]) -> None:
         "yarn.nodemanager.hostname": "127.0.0.1",
         "yarn.nodemanager.bind-host": "127.0.0.1",
         "yarn.nodemanager.resource.memory-mb": str(NODE_MEMORY),
-        # Of memory alone the scheduler decides; a machine of two cores still runs two applications.
+        # The scheduler decides by memory alone; a machine of two cores still runs two applications.
         "yarn.nodemanager.resource.cpu-vcores": "8",
         "yarn.scheduler.minimum-allocation-mb": "128",
         "yarn.scheduler.maximum-allocation-mb": str(NODE_MEMORY),
         # Java reserves address space that it never uses.
         "yarn.nodemanager.vmem-check-enabled": "false",
-        # A disk that is nearly full would make both nodes unhealthy; doctor tells of the disk.
+        # A disk that is nearly full would make both nodes unhealthy; doctor reports the disk.
         "yarn.nodemanager.disk-health-checker.enable": "false",
         "yarn.nodemanager.log.retain-seconds": str(24 * 3600),
         "yarn.nodemanager.sleep-delay-before-sigkill.ms": "2000",
@@ -177,7 +177,7 @@ def status() -> ServiceStatus:
     nodes = _nodes(state["address"]) if manager is not None else None
     left = [each for each in (manager, *map(process.running, map(process.read_state, NODES))) if each is not None]
     detail = "" if not left else f"{nodes or 0} of {len(NODES)} nodes" if manager else "no resource manager"
-    # Of a cluster that lost its resource manager, a process that is left to stop.
+    # If a cluster lost its resource manager, a process that is left to stop.
     left_over = [*left, *(containers() if state and not left else ())]
     pid = left_over[0].pid if left_over else None
     return ServiceStatus(state.get("address", ""), nodes == len(NODES) == len(left) - 1, pid, detail=detail)

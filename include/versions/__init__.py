@@ -14,7 +14,7 @@ transforms are among the roots instead.
 | suite_version   | suite, what is usual, checkpoint                | Great Expectations' version                    |
 | rules_version   | decoding, the flags' rules transform, flags     | those of the decoder; columns of a flag        |
 
-What is declared beside that changes no row: names, descriptions, source, schedule, retention, reports, the Delta
+Other declared facts change no row: names, descriptions, source, schedule, retention, reports, the Delta
 archive, Iceberg tables, sinks and topics of views, how flags learn their limits (those in force are in the ledger).
 Spark's version is in every hash. The boundary is what cannot change a row.
 """
@@ -46,7 +46,7 @@ DECODING_MODULES: Mapping[type, str] = {
     KafkaDeserializer: "spark_jobs.decoding.user_defined.kafka_deserializer",
     Avro: "spark_jobs.decoding.avro_wire",
 }
-"""Which module decodes what: for a pipeline, the others are outside."""
+"""The decoding module of each decoder: for a pipeline, the others are outside the boundary."""
 
 DECODING = ("spark_jobs.decoding.records:decode", "spark_jobs.decoding.records:archive_rows")
 AGGREGATION = ("spark_jobs.decoding.records:load_references", "spark_jobs.views.aggregate:aggregate_view")
@@ -63,11 +63,11 @@ VALIDATION = (
     "expectations.usual:usual_of",
     "spark_jobs.publication.validate:named_for_suite",
 )
-"""Beside a pipeline's own suite."""
+"""Used besides a pipeline's own suite."""
 FLAGS = ("spark_jobs.views.flags:flags",)
 
 BOUNDARY = (
-    # Where rows and schemas are kept, asked for and told about.
+    # Where rows and schemas are kept, queried and reported.
     "include.crash_points",
     "include.errors",
     "include.lake",
@@ -173,7 +173,7 @@ def _references(pipeline: Pipeline, contents: References) -> Any:
 
 
 def _now(pipeline: Pipeline, name: str) -> str:
-    """Return the SHA-256 of what a reference's file holds; of one with a source, of what was last read there."""
+    """Return the SHA-256 of what a reference's file holds; for one with a source, of what was last read there."""
     reference = pipeline.references[name]
     if reference.source is not None:
         return reference_versions.newest(pipeline.name).get(name, "")
@@ -181,7 +181,7 @@ def _now(pipeline: Pipeline, name: str) -> str:
 
 
 def _facts(declared: Any) -> Any:
-    """Return a declared value as JSON can hold it: its kind, and its fields by their names; of files nothing."""
+    """Return a declared value as JSON can hold it: its kind, and its fields by their names, without files."""
     if is_dataclass(declared):
         values = {each.name: getattr(declared, each.name) for each in fields(declared)}
         said = {name: _facts(value) for name, value in values.items() if not isinstance(value, Path)}

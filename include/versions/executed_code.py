@@ -5,7 +5,7 @@ definition it stands for, through imports, over all modules of the repository. E
 the order in which it is reached, and a reference to it is its number. So only what is reached counts, and not where it
 lies, how it is imported, laid out, annotated, commented or documented.
 
-Not followed are attributes of objects: a class counts where it is named, and then with all of its methods. A module
+Attributes of objects are not followed: a class counts where it is named, and then with all of its methods. A module
 that is passed as a value counts with its public functions. Statements at the top of a module that define nothing,
 and what is imported by a name that is made at run time, do not count.
 """
@@ -46,7 +46,7 @@ def executed_code(roots: Sequence[str], boundary: Collection[str], repository: P
 
 
 def is_defined(name: str, repository: Path) -> bool:
-    """Whether a root (`module:name`) exists."""
+    """Return whether a root (`module:name`) exists."""
     return _Reached(repository, frozenset()).exists(name)
 
 
@@ -63,7 +63,7 @@ class _Module:
 
 @dataclass(frozen=True)
 class _Foreign:
-    """What is not the repository's, by its full name."""
+    """A name from outside of the repository, in full."""
 
     name: str
 
@@ -81,7 +81,7 @@ class _Source:
 
 
 class _Reached:
-    """The definitions that are reached, numbered in the order in which they are."""
+    """The definitions that are reached, numbered in that order."""
 
     def __init__(self, repository: Path, boundary: frozenset[str]) -> None:
         self._repository = repository
@@ -182,7 +182,7 @@ class _Text:
             if name not in _UNSAID and value not in (None, [])
         ]
         if isinstance(node, ast.ClassDef):
-            # An annotation makes it one.
+            # An annotation makes a name a field.
             said.append(("fields", [self.of(each.target) for each in node.body if isinstance(each, ast.AnnAssign)]))
         return [type(node).__name__, *said]
 

@@ -1,4 +1,4 @@
-"""Which modules of the project a process runs, and which of their files hold something else by now."""
+"""Which modules of the project a process runs, and which of their files have changed since."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Code = Mapping[str, str]
 
 
 def loaded_code() -> dict[str, str]:
-    """Return the project's modules that this process has imported, with what their files hold now."""
+    """Return the project's modules that this process has imported, with the present hashes of their files."""
     files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     inside = (file.relative_to(REPOSITORY) for file in files if file.is_relative_to(REPOSITORY))
     paths = sorted(str(path) for path in inside if path.parts[0] in _PACKAGES and path.suffix == ".py")
@@ -25,7 +25,7 @@ def loaded_code() -> dict[str, str]:
 
 
 def changed_code(code: Code) -> dict[str, str]:
-    """Return the modules whose files hold something else than was noted, with what they hold now; gone: empty."""
+    """Return the modules whose files differ from the noted hashes, with the present ones; empty for a missing file."""
     return {path: now for path, noted in code.items() if (now := _digest(path)) != noted}
 
 

@@ -34,7 +34,7 @@ def why() -> dict[str, Param]:
 
 
 def question_of(form: Mapping[str, Any]) -> dict[str, str]:
-    """Return subject and body of the question that a filled form leads to. Raises as `what_is_known` does."""
+    """Return subject and body of the question that a filled form leads to. Raises like `what_is_known`."""
     request = Request.of_form(form)
     known = what_is_known(request)
     for line in known:

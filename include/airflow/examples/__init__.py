@@ -1,1 +1,1 @@
-"""Examples of DAGs of others; Airflow does not read this folder: copy a file into your own DAGs."""
+"""Examples for your own DAGs; Airflow does not read this folder: copy a file into your DAGs."""

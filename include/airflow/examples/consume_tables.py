@@ -33,7 +33,7 @@ def each_day_dag() -> DAG:
 
         @task
         def read_day(*, dag_run: Any = None) -> str:
-            """Return the day whose table partitions are to be read anew: `date=<day>`."""
+            """Return the day whose table partitions are to be read again: `date=<day>`."""
             return f"date={dag_run.partition_key}"
 
         read_day()

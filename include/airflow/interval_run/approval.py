@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
 from include.airflow.interval_run.build import code_of_build
 from include.airflow.interval_run.links import push_links
-from include.airflow.interval_run.step_log import tell_step
+from include.airflow.interval_run.step_log import log_step
 from include.airflow.spark import JobOperator
 from include.airflow.tasks import take_step
 from include.errors import ValidationFailed
@@ -29,7 +29,7 @@ APPROVE, REFUSE = "Approve", "Refuse"
 
 
 class PublishOperator(JobOperator):
-    """Validates and registers a build; asks a person where only warnings were not met."""
+    """Validates and registers a build; asks a person if only warnings were not met."""
 
     def __init__(self, *, pipeline: str, attempt: Any, **kwargs: Any) -> None:
         super().__init__(job="publish", pipeline=pipeline, attempt=attempt, **kwargs)
@@ -48,25 +48,25 @@ class PublishOperator(JobOperator):
     def _end(self, code: int) -> None:
         if code:
             raise self.failure(code)
-        tell_step("publish", int(self.attempt))
+        log_step("publish", int(self.attempt))
 
     def execute_complete(self, context: Context, event: dict[str, Any], question: int) -> None:
         """Note what was answered, by whom and why; register, or fail and leave the catalog as it was.
 
-        It fails, too, when something else is asked by now: of one try of a task, Airflow shows the first question only.
+        It also fails when another question is open by now: Airflow shows only the first question of a task's try.
         """
         asked = take_step(lambda: approvals.last_of_build(load_attempt(int(self.attempt)).build))
         if asked is None or asked.id != question:
             raise AirflowFailException(
-                f"question {question} is not asked any more: suite or build have changed since, and nothing was "
-                "registered; clear this task, which publishes or asks anew"
+                f"question {question} is no longer asked: suite or build have changed since, and nothing was "
+                "registered; clear this task, which publishes or asks again"
             )
         user = (event.get("responded_by_user") or {}).get("name") or "unknown"
         reason = str((event.get("params_input") or {}).get("reason") or "").strip() or "no reason was given"
         answer = {"by": f"airflow {user}", "reason": reason}
         if event["chosen_options"] != [APPROVE]:
             verdict = take_step(approving.refuse, asked, **answer)
-            tell_step("publish", int(self.attempt), failed=True)
+            log_step("publish", int(self.attempt), failed=True)
             raise AirflowFailException(
                 f"refused by {answer['by']}: {reason}; nothing was registered, see {verdict.report}"
             )
@@ -75,7 +75,7 @@ class PublishOperator(JobOperator):
         self._end(self.run_job(context))
 
     def _open_question(self) -> Question | None:
-        """Return what nobody has decided yet about the build; None where nothing waits."""
+        """Return the undecided question about the build; None without one."""
         spec = load_attempt(int(self.attempt))
         validation, asked = spec.findings.validation, approvals.last_of_build(spec.build)
         is_open = asked is not None and asked.decision is None
@@ -84,7 +84,7 @@ class PublishOperator(JobOperator):
     def _ask(self, context: Context, question: Question) -> None:
         """Show what was found and wait, without a task slot, until somebody has answered."""
         take_step(steps.announce, int(self.attempt))
-        tell_step("publish", int(self.attempt), failed=True)
+        log_step("publish", int(self.attempt), failed=True)
         reason = Param("", type="string", title="Why", description="Kept in the ledger, with your name.")
         upsert_hitl_detail(
             ti_id=context["ti"].id,
@@ -97,7 +97,7 @@ class PublishOperator(JobOperator):
 
 
 def _body(attempt: int, question: Question) -> str:
-    """Return what is known, as Markdown in which nothing of the data is more than text."""
+    """Return what is known, as Markdown in which all data is plain text."""
     lines = markdown_list(summarize("publish", attempt))
     page = interval_page(question.pipeline, question.interval)
     return f"What was found ([the interval's page]({page})):\n\n{lines}\n\nRefusing leaves the catalog as it was.\n"

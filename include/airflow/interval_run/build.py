@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Context
 
 from include.airflow.interval_run.links import push_links
-from include.airflow.interval_run.step_log import tell_step
+from include.airflow.interval_run.step_log import log_step
 from include.airflow.spark import JobOperator
 from include.airflow.tasks import take_step
 from include.errors import ValidationFailed
@@ -36,7 +36,7 @@ class BuildOperator(JobOperator):
         code = self.run_job(context)
         if code and code != take_step(validated_code, int(self.attempt)):
             raise self.failure(code)
-        tell_step(self.job, int(self.attempt))
+        log_step(self.job, int(self.attempt))
 
     def resolve(self, mode: DeployMode) -> SparkSubmission:
         """Return the application that takes both steps."""

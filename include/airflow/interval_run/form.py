@@ -44,14 +44,14 @@ def interval_form() -> dict[str, Param]:
             type="boolean",
             title="Pin again",
             section=_HOW,
-            description="Resolve the ranges anew, of the last pinned interval only; they never become shorter.",
+            description="Resolve the ranges again, of the last pinned interval only; they never become shorter.",
         ),
         "dry_run": Param(
             False,
             type="boolean",
             title="Dry run",
             section=_HOW,
-            description="Only say, in the log of pin_ranges, what would be read and replaced; change nothing.",
+            description="Only report, in the log of pin_ranges, what would be read and replaced; change nothing.",
         ),
         "build_missing": Param(
             None,
@@ -59,7 +59,7 @@ def interval_form() -> dict[str, Param]:
             minimum=0,
             title="Build missing intervals",
             section="Missing intervals",
-            description="How many intervals that were never built to build too, the oldest first.",
+            description="How many intervals that were never built are built too, the oldest first.",
         ),
     }
 
@@ -74,6 +74,6 @@ class Wishes:
 
     @classmethod
     def of_run(cls, params: Any) -> Wishes:
-        """Return what the form says; what an older run's parameters do not name is as by default."""
+        """Return the form's wishes; parameters that an older run does not have get their defaults."""
         source = Source(params.get("source") or Source.KAFKA)
         return cls(source, bool(params.get("repin")), bool(params.get("dry_run")))

@@ -51,12 +51,12 @@ class DriverLogLink(BaseOperatorLink):
 
 
 class SparkLink(BaseOperatorLink):
-    """Spark's own pages of the stream's driver, where it serves them."""
+    """Spark's own pages of the stream's driver, if it serves them."""
 
     name = "Spark's own pages"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return an address that leads to the driver that runs when it is followed, or says why there is none."""
+        """Return an address that leads to the driver running when it is opened, or to the reason why none does."""
         return f"{page}/spark" if (page := stream_page(pipeline_of(operator))) else ""
 
 

@@ -11,8 +11,8 @@ from include.intervals.verdict import Verdict
 _log = logging.getLogger(__name__)
 
 
-def tell_step(step: Step, attempt: int, verdict: Verdict | None = None, *, failed: bool = False) -> None:
-    """Log what a step was given, read, found and wrote; a ledger that is away then costs only these lines."""
+def log_step(step: Step, attempt: int, verdict: Verdict | None = None, *, failed: bool = False) -> None:
+    """Log what a step was given, read, found and wrote; if the ledger is down, only these lines are lost."""
     try:
         lines = summarize(step, attempt, verdict)
     except TidemarkError as error:

@@ -1,7 +1,7 @@
-"""Drivers of streams that YARN runs: handed over, looked at, stopped and read from by their application's id.
+"""Drivers of streams that YARN runs: handed over, watched, stopped and read from by their application's id.
 
-The lease in the ledger tells whether one works. YARN is asked where nobody holds it: one that waits for room, or whose
-container is being started, is no dead one.
+The lease in the ledger shows whether one works. YARN is asked only if nobody holds the lease: a driver that waits for
+room, or whose container is being started, is not dead.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from include.spark.driver_lines import DriverLines
 from include.spark.submission import SparkSubmission, submission
 
 HOST = "yarn"
-"""What is noted as the host of a launch that no host is known of before it runs."""
+"""What is noted as the host of a launch whose host is unknown until it runs."""
 
 STARTING = timedelta(seconds=180)
 """How long a driver in its container may take until it holds its lease."""
 
 _SHOWN = 5
-"""Lines of a live driver's log that are told at one look."""
+"""How many lines of a live driver's log are shown per look."""
 
 
 def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
     """Note the intent in the ledger, hand the pipeline's driver over to YARN, and return its launch.
 
-    `submit` returns the application's id. One that dies before it is noted is no loss: the driver notes it, too.
+    `submit` returns the application's id. If this process dies before noting it, the driver still notes it.
     """
     id_ = uuid.uuid4().hex
     launches.note_intent(id_, pipeline, HOST, "")
@@ -60,7 +60,7 @@ def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
 def end_of(launched: Launch) -> dict[str, Any] | None:
     """Return how a driver ended that noted no end and holds no lease; None while it may still take one.
 
-    Raises ServiceUnreachable: while YARN is away, nobody knows.
+    Raises ServiceUnreachable while YARN does not answer.
     """
     age = restarts.age_of(launched.id)
     if not launched.application:
@@ -69,14 +69,14 @@ def end_of(launched: Launch) -> dict[str, Any] | None:
     if application is None or application.has_ended:
         code = application.own_exit_code if application is not None else None
         return {"event": "died"} if code is None else {"event": "finished", "exit_code": code}
-    # One for which the cluster has no room waits as long as it takes.
+    # An application for which the cluster has no room waits as long as it takes.
     if application.launched_at is not None:
         age = datetime.now(UTC) - application.launched_at
     return None if application.is_waiting or age <= STARTING else {"event": "died"}
 
 
 def is_alive(launched: Launch) -> bool:
-    """Whether YARN still has it waiting or running. Raises ServiceUnreachable."""
+    """Return whether YARN still has it waiting or running. Raises ServiceUnreachable."""
     if not launched.application:
         return False
     application = yarn.find(yarn.resource_manager(), launched.application)
@@ -84,7 +84,7 @@ def is_alive(launched: Launch) -> bool:
 
 
 def is_waiting(launched: Launch) -> bool:
-    """Whether the cluster has no room for it yet: nothing would be finished by waiting. False while YARN is away."""
+    """Return whether the cluster has no room for it yet: then it has nothing to finish. False while YARN is down."""
     with suppress(ServiceUnreachable):
         application = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
         return application is not None and application.is_waiting
@@ -98,7 +98,7 @@ def kill(launched: Launch) -> None:
 
 
 def tail(launched: Launch, lines: int) -> list[str]:
-    """Return the last lines that its driver itself said; none where its node does not answer."""
+    """Return the last lines of its driver's own output; none if its node does not answer."""
     with suppress(ServiceUnreachable):
         application = yarn.find(yarn.resource_manager(), launched.application)
         if application is not None:
@@ -124,7 +124,7 @@ class ApplicationLog:
         whole = log.content[: log.content.rfind(b"\n") + 1]
         end = log.begin + len(whole)
         first, self._at = self._at, end
-        # The first look begins at the end, as of a driver that was there before.
+        # The first look begins at the end, as for a driver that ran before.
         new = whole[max(0, first - log.begin) :] if 0 <= first <= end else b""
         lines = [line for line in new.decode(errors="replace").splitlines() if line.strip()]
         left_out = len(lines) - _SHOWN

@@ -1,4 +1,4 @@
-"""What Airflow's own operator submits, wherever the driver runs: as the commands do, by Airflow's Spark connection."""
+"""What Airflow's operator submits, wherever the driver runs: what commands submit, by Airflow's Spark connection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from include.spark.submission import SparkSubmission
 
 
 def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) -> None:
-    """Let an operator submit that: its arguments, configuration, and an environment without secrets.
+    """Make an operator submit a submission: its arguments, configuration, and an environment without secrets.
 
-    On YARN the stock hook makes an argument of each variable, for the driver, and gives the same ones to
-    `spark-submit`. What that needs for itself goes into this process, which a task has for its own. Raises UsageError
-    where connection and settings name different masters.
+    On YARN the stock hook turns each variable into an argument for the driver, and gives the same ones to
+    `spark-submit`. What `spark-submit` itself needs goes into this process, which belongs to the task. Raises
+    UsageError if connection and settings name different masters.
     """
     operator.application_args = list(resolved.arguments)
     operator.conf = resolved.conf
@@ -36,7 +36,7 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
 
 
 class OwnLines:
-    """A hook's log, of whose messages those that are not the driver's own are for debugging only."""
+    """A hook's log in which messages that are not the driver's own lines are for debugging only."""
 
     def __init__(self, log: Any, lines: DriverLines) -> None:
         self._log, self._lines = log, lines
@@ -51,7 +51,7 @@ class OwnLines:
 
 
 class HandedOver(OwnLines):
-    """The same where the driver runs elsewhere: what `spark-submit` prints is not its, and told if that fails."""
+    """The same for a driver elsewhere: what `spark-submit` prints is not the driver's, and shown only if it fails."""
 
     def info(self, text: str, *arguments: Any) -> None:
         """Log a message for debugging only, and keep it for a failure."""

@@ -19,7 +19,7 @@ def _app() -> Any:
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
-    """Answer by the application, made for the first request: all of Airflow imports this, one process serves pages."""
+    """Answer by the application, which the first request creates: all of Airflow imports this, one process serves."""
     await _app()(scope, receive, send)
 
 

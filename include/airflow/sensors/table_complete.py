@@ -39,7 +39,7 @@ class CompleteTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__name__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire when they are; a ledger that is away is asked again."""
+        """Fire when they are; a ledger that is down is asked again."""
         told = ""
         while True:
             try:
@@ -64,8 +64,8 @@ def look(pipeline: str, since: str) -> Completeness:
 class TableComplete(BaseOperator):
     """Succeeds when all records before `until` are in the table; `until` is complete, not only present.
 
-    Waits in the triggerer, for as long as `timeout`. With `since`, what lies before it does not count. What the task
-    returns says until when the table was complete then. Raises UsageError for a table that no pipeline declares.
+    Waits in the triggerer, for as long as `timeout`. With `since`, what lies before it does not count. The task returns
+    until when the table was complete then. Raises UsageError for a table that no pipeline declares.
     """
 
     template_fields = ("until", "since")
@@ -106,7 +106,7 @@ class TableComplete(BaseOperator):
 
 
 def _as_text(moment: datetime | str) -> str:
-    """Return a time as text; a template's result is checked. Raises UsageError for what is no time in UTC."""
+    """Return a time as text; a template's result is checked. Raises UsageError for anything but a time in UTC."""
     if isinstance(moment, datetime):
         return format_time(moment)
     return format_time(parse_time(moment)) if moment else ""

@@ -10,7 +10,7 @@ A page is four things, and nothing else:
 4. the router's name in `app.ROUTERS`.
 
 Rights: a route that shows one pipeline takes `ReadablePipeline`, a route that changes something takes `ActedPipeline`;
-both read the path's `{pipeline}`. Any other route asks `CurrentVisitor`, and leaves out what he may not read.
+both read the path's `{pipeline}`. Any other route asks `CurrentVisitor`, and leaves out what the visitor may not read.
 
 Templates escape every value. They link by `{{ href("intervals", name, label) }}`, load files of `static/` by
 `{{ asset("frame.css") }}`, and write values by the filters `number`, `cell`, `when`, `ago` and `quantity`. The

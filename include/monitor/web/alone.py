@@ -17,7 +17,7 @@ from include.monitor.web.app import monitor_app
 from include.monitor.web.rights import NotKnown, Visitor
 
 PARAMETER = "token"
-"""Of the URL that `./tidemark monitor` prints."""
+"""Parameter of the URL that `./tidemark monitor` prints."""
 
 
 def app_alone(token: str, user: str) -> FastAPI:
@@ -67,7 +67,7 @@ class TokenRights:
         return Holder(self.user)
 
     def is_token(self, text: str) -> bool:
-        """Return whether the text is the token, in a time that does not tell how much of it is right."""
+        """Return whether the text is the token, in a time that does not depend on how much of it is right."""
         return secrets.compare_digest(text.encode(), self.token.encode())
 
 

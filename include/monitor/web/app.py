@@ -23,12 +23,12 @@ ROUTERS: tuple[APIRouter, ...] = (
     tables.router,
     quarantine.router,
 )
-"""Of all pages; a module with a new one adds its router here."""
+"""Routers of all pages; a module with a new page adds its router here."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a page that cannot be shown says instead."""
+    """What is shown instead of a page that cannot be shown."""
 
     status: int
     title: str
@@ -44,7 +44,7 @@ def monitor_app(rights: Rights) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.add_api_route("/health", health, methods=["GET"])
-    # Nothing of anybody's data: only the project's own scripts and styles.
+    # No data: only the project's own scripts and styles.
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     # Airflow's pages of the DAGs show them.
     app.mount("/pictures", StaticFiles(directory=PICTURES), name="pictures")
@@ -61,7 +61,7 @@ def health() -> dict[str, object]:
 
 
 async def with_headers(request: Request, answer_to: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Add the policy to an answer. Only files whose address changes with their content may be kept."""
+    """Add the policy to an answer. Only files whose address changes with their content may be cached."""
     is_file = request.url.path.startswith(f"{request.scope.get('root_path', '')}/static/")
     answer = await answer_to(request)
     for name, value in HEADERS.items():

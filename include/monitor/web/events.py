@@ -17,11 +17,11 @@ EVERY = 3.0
 """Seconds between two looks."""
 
 LIFETIME = 20.0
-"""Seconds after which a connection is ended, and opened anew by the browser: then the visitor's rights are asked for
-again, and a server that stops waits for no page that is left open."""
+"""Seconds after which a connection is ended, and opened again by the browser: the visitor's rights are then checked
+again, and a server that stops does not wait for open pages."""
 
 RETRY = 250
-"""Milliseconds after which the browser opens it anew."""
+"""Milliseconds after which the browser opens it again."""
 
 
 AGAIN = 3000

@@ -41,7 +41,7 @@ def calendar(request: Request, visitor: CurrentVisitor, days: Days = DAYS, pipel
     """The calendar of all pipelines, or of one."""
     shown = [each for each in readable(visitor) if pipeline in ("", each.name)]
     calendar_page = read_calendar(shown, now=datetime.now(UTC), days=days)
-    # Nobody waits here: what nobody has looked at yet is there at the next visit.
+    # Nobody waits here: the result of a first look is there at the next visit.
     looks = {each.name: doctor_watch().look(each, patience=0) for each in shown}
     return page(request, "intervals.html", replace(calendar_page, doctor=looks))
 
@@ -61,7 +61,7 @@ def verdict(pipeline: ReadablePipeline, label: str) -> Response:
 
 @router.get("/intervals/{pipeline}/{label}/report")
 def report(pipeline: ReadablePipeline, label: str) -> Response:
-    """The page that its last attempt wrote into the lake, as it lies there."""
+    """The page that its last attempt wrote into the lake, unchanged."""
     interval_page = _interval(pipeline, label)
     location = lake.uri("reports", pipeline.name, f"{interval_page.interval.label}.html")
     if not lake.exists(location):

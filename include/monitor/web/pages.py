@@ -102,7 +102,7 @@ def _href(context: Context, *segments: object, **query: object) -> str:
 
 @pass_context
 def _asset(context: Context, name: str) -> str:
-    """Return the address of a file of `static/`; another content has another address, so browsers may keep it."""
+    """Return the address of a file of `static/`; it depends on the content, so browsers may cache the file."""
     return f"{context['root']}/static/{name}?{_digest(name)}"
 
 

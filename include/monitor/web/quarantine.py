@@ -93,7 +93,7 @@ def chosen(
     offset: Text = "",
     code: Text = "",
 ) -> Selection:
-    """Return the records that a form of these pages names. Raise 403 for another's form, 422 for no selection."""
+    """Return the records that a form of these pages names. Raise 403 for a foreign form, 422 without a selection."""
     if not form or not secrets.compare_digest(form.encode(), request.cookies.get(FORM, "").encode()):
         raise HTTPException(403, "the form is not of this page, or too old: open the page again")
     try:
@@ -117,7 +117,7 @@ def discard(
     selection: Chosen,
     why: Text,
 ) -> Response:
-    """Give records up, as `./tidemark quarantine discard` does."""
+    """Discard records, as `./tidemark quarantine discard` does."""
     if not why.strip():
         raise HTTPException(422, "a discard needs its reason in words")
     quarantine.discard(pipeline.name, selection, reason=why.strip(), by=visitor.name)
@@ -131,7 +131,7 @@ def replay(
     visitor: CurrentVisitor,
     selection: Chosen,
 ) -> Response:
-    """Begin a replay, as `./tidemark quarantine replay` does; the overview tells how it ends."""
+    """Begin a replay, as `./tidemark quarantine replay` does; the overview shows how it ends."""
     replays.begin(pipeline, selection, by=visitor.name)
     return _back(request, pipeline, Selection())
 

@@ -13,7 +13,7 @@ from include.pipelines.spec import Pipeline
 
 
 class Visitor(Protocol):
-    """Somebody who is known."""
+    """Somebody whose name is known."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Rights(Protocol):
     """Where the application runs: who its visitors are."""
 
     async def visitor(self, request: Request) -> Visitor:
-        """Return who asks. Raise NotKnown."""
+        """Return the visitor of a request. Raise NotKnown."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class NotKnown(Exception):
 
 
 async def current_visitor(request: Request) -> Visitor:
-    """Return who asks. Raise NotKnown."""
+    """Return the visitor of a request. Raise NotKnown."""
     rights: Rights = request.app.state.rights
     return await rights.visitor(request)
 

@@ -45,7 +45,7 @@ def view_answer(
     column: Words = "",
     key: Annotated[str | None, Query(max_length=400)] = None,
 ) -> Response:
-    """What both layers answer: of a key, else of the newest windows."""
+    """The answer of both layers: for a key, else for the newest windows."""
     try:
         return page(request, "answer.html", answer_page(pipeline, _view(pipeline, view), column, key or None))
     except UsageError as error:

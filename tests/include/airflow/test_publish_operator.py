@@ -133,7 +133,7 @@ def test_answer_decides_nothing_when_something_else_is_asked_since(
     before, build = question(waiting), attempts.load_attempt(waiting).build
     assert build is not None
     anew = approvals.ask(build, "suite-2", (WARNED,))
-    with pytest.raises(AirflowFailException, match=f"question {before} is not asked any more"):
+    with pytest.raises(AirflowFailException, match=f"question {before} is no longer asked"):
         publish(waiting).execute_complete(context, answer("Approve", "yes"), question=before)  # type: ignore[arg-type]
     assert approvals.last_of_build(build) == anew
     assert anew.decision is None
