@@ -96,7 +96,7 @@ class Schedule:
     build_missing: int = 0
     """How many missing intervals each scheduled run also builds, the oldest first."""
     registered_within: timedelta = timedelta(minutes=20)
-    """How long after its end an interval may take to be registered; operators are told when it takes longer."""
+    """How long after its end an interval may take to be registered; operators are notified when it takes longer."""
 
     def __post_init__(self) -> None:
         if self.build_missing < 0:

@@ -57,7 +57,7 @@ class Selection:
         return OffsetRange(TopicPartition(self.topic, self.partition), self.offset, self.offset + 1)
 
     def holds(self, row: dict[str, Any]) -> bool:
-        """Whether a quarantined record is meant."""
+        """Return whether a quarantined record is meant."""
         wanted = {
             "kafka_topic": self.topic,
             "kafka_partition": self.partition,

@@ -24,7 +24,7 @@ def folder() -> Path:
 
 
 def find() -> Path | None:
-    """Return the archive of this Java with these jars; None where there is none, or it is incomplete."""
+    """Return the archive of this Java with these jars; None if there is none, or it is incomplete."""
     for file in folder().glob(f"spark-{_key()}-*.jsa"):
         # The JVM checks only the file's header, and crashes on a missing page.
         if file.stem.endswith(f"-{file.stat().st_size}"):
@@ -63,7 +63,7 @@ def driver_jar() -> Path:
 
 
 def options() -> tuple[str, ...]:
-    """Return the JVM options that use the archive; none where there is none."""
+    """Return the JVM options that use the archive; none without one."""
     archive = find()
     # Quoted for Spark, which splits its options at blanks.
     return (f'"-XX:SharedArchiveFile={archive}"', *_QUIET) if archive else ()

@@ -109,7 +109,7 @@ def configuration() -> Path:
 
 
 def is_embedded() -> bool:
-    """Whether applications go to the embedded YARN."""
+    """Return whether applications go to the embedded YARN."""
     named = os.environ.get("YARN_CONF_DIR") or os.environ.get("HADOOP_CONF_DIR")
     embedded = settings().service_state("yarn").get("configuration")
     return bool(embedded) and named in (None, "", embedded)

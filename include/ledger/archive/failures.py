@@ -19,7 +19,7 @@ def note_failure(pipeline: str, query: str, query_id: str, batch_id: int, error:
     """Record that a micro-batch could not be written; return how often it failed in this way, restarts included.
 
     Failures are the same when they have the same error condition, whatever value it quotes; without a
-    condition, when they read the same but for their numbers.
+    condition, when they read the same except for their numbers.
     """
     condition = _CONDITION.match(error)
     text = condition[0] if condition else _NUMBERS.sub("#", error)

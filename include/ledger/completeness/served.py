@@ -40,7 +40,7 @@ class ServedState:
     intervals: tuple[ServedInterval, ...]
     complete_until: datetime | None
     offsets: tuple[tuple[TopicPartition, int], ...]
-    """Of each topic partition, the offset below which everything is registered."""
+    """For each topic partition, the offset below which everything is registered."""
     unsettled: int
     """From this version on, a value of the speed view may hold records that are not registered."""
     is_whole: bool = False

@@ -48,7 +48,7 @@ class RecordCounts:
     gaps: int = 0
     erased: int = 0
     replayed: int = 0
-    """Records out of quarantine whose rows the interval delivers, beside its ranges."""
+    """Records out of quarantine whose rows the interval delivers, besides those of its ranges."""
     lost: int = 0
     """Offsets of accepted losses, among the gaps."""
     compacted_since: int = 0

@@ -1,6 +1,6 @@
 """Since when records wait to be committed: by their timestamps, and by the topic's ends that were seen.
 
-A record's timestamp may be its event's, hours before it was sent. But a record that lies at or behind the end that a
+A record's timestamp may be its event's, hours before it was sent. But a record that lies at or after the end that a
 topic partition had at some moment was appended after that moment. The later of the two is the better answer, and the
 wait computed from it grows without another look at the broker.
 """

@@ -132,7 +132,7 @@ class Rows:
     """Name of the transform: archive rows and references to at most one row for each, with its coordinates. Unset: the
     archive's rows as they are."""
     columns: str = ""
-    """DDL of what the transform returns beside the coordinates."""
+    """DDL of what the transform returns besides the coordinates."""
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "output")
