@@ -29,7 +29,7 @@ PATIENCE = 1200
 """Seconds that the stream, and then the interval, may take on a slow machine; a run that fails is reported at once."""
 
 _LOOKED_AT = 5
-"""Newest launches of the stream that are looked at for one that failed."""
+"""How many of the stream's newest launches are searched for a failed one."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _prepare_lake(progress: Callable[[str], None]) -> None:
         return
     if not lake.root_is_available():
         raise ServiceUnreachable(
-            f"the lake {lake.root()}: the bucket does not exist", remedy="make it, or correct TIDEMARK_LAKE"
+            f"the lake {lake.root()}: the bucket does not exist", remedy="create it, or correct TIDEMARK_LAKE"
         )
     ensure_fetched("s3", progress)
 
@@ -114,9 +114,9 @@ def _caught_up(pipeline: Pipeline) -> bool:
 def _trouble_of_stream(
     pipeline: Pipeline, api: AirflowApi, dag: str, progress: Callable[[str], None]
 ) -> Callable[[], str]:
-    """Return a function that says why drivers failed, and returns a text when the newest run failed.
+    """Return a function that reports why drivers failed, and returns a text when the newest run failed.
 
-    What failed before this call is left out: also a stream that is stopped has a failed run.
+    What failed before this call is left out: a stopped stream has a failed run too.
     """
     old = {run["dag_run_id"] for run in api.runs(dag) if run["state"] == "failed"}
     told = {launch.id for launch in launches.recent(pipeline.name, _LOOKED_AT)}
@@ -131,7 +131,7 @@ def _trouble_of_stream(
 
 
 def tell_failures(pipeline: Pipeline, told: set[str], progress: Callable[[str], None]) -> None:
-    """Say why drivers of the stream failed that are not in `told`, and add them: Airflow starts the next one."""
+    """Report why drivers of the stream failed that are not in `told`, and add them: Airflow starts the next one."""
     for launch in reversed(launches.recent(pipeline.name, _LOOKED_AT)):
         if launch.exit_code and launch.id not in told:
             told.add(launch.id)

@@ -35,7 +35,7 @@ def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]
 
 
 def check_can_replace_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None:
-    """Raise UsageError where signed proofs would have to be written again without a key to sign them."""
+    """Raise UsageError if signed proofs would have to be written again without a key to sign them."""
     if columns_of(pipeline, columns) and proofs.any_signed(pipeline.name) and not own_public_key():
         raise UsageError(
             "the key is a partition column, which signed proofs name, and no key is set to sign others in their place; "

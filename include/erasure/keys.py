@@ -17,7 +17,7 @@ _FATES = {"archived", "empty", "quarantined", "gaps", "erased"}
 _RECORDS = {*_FATES, "in_ranges", "replayed", "lost", "compacted_since", "from_offset", "until_offset", "partition"}
 _OTHERS = {"matched", "pending", "late", "unexplained", "rows", "added", "removed", "changed", "unexpected_count"}
 COUNTS = frozenset({*_RECORDS, *_OTHERS})
-"""Names of numbers in the ledger's JSON that count or place records: none is a key, whatever it happens to be."""
+"""Names of numbers in the ledger's JSON that count or locate records: none is a key, whatever its value."""
 
 _WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 

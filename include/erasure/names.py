@@ -1,7 +1,7 @@
 """Erased keys that name table partitions: folders, the catalog, proofs and the ledger repeat them.
 
-The ledger's revisions bear these names until the erasure's last step, and the erasure keeps a salted hash of each key.
-So whoever goes on finds them again without being told a key.
+The ledger's revisions have these names until the erasure's last step, and the erasure keeps a salted hash of each key.
+So a resumed run finds them again without the keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Names:
         return self._pattern is not None and self._pattern.search(value) is not None
 
     def text(self, value: str) -> str:
-        """Return a text in which the value of each such part says that it was erased; the column's name stays."""
+        """Return a text in which a note replaces the value of each such part; the column's name stays."""
         if self._pattern is None:
             return value
         return self._pattern.sub(lambda found: f"{found[0].partition('=')[0]}={FORGOTTEN}", value)
@@ -63,7 +63,7 @@ def columns_of(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
 
 
 def names_of(pipeline: Pipeline, erasure: Begun) -> Names:
-    """Return the names that partitions built before an erasure have from its keys; none once they were taken out."""
+    """Return the names that partitions built before an erasure have from its keys; none once they were removed."""
     if not (columns := columns_of(pipeline, erasure.columns)):
         return NONE
     parts = named_partitions.parts_before(pipeline.table, columns, erasure.last_build)
@@ -72,7 +72,7 @@ def names_of(pipeline: Pipeline, erasure: Begun) -> Names:
 
 
 def names_being_erased(pipeline: Pipeline) -> Names:
-    """Return the same of the erasure that is not finished; none without one."""
+    """Return the names of the pipeline's unfinished erasure; none without one."""
     if not pipeline.archive.partition_by or (begun := unfinished.unfinished(pipeline.name)) is None:
         return NONE
     return names_of(pipeline, begun)

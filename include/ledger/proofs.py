@@ -116,13 +116,13 @@ class Replacing:
     _rows: Mapping[str, ProofRow]
 
     def note(self, path: str, sha256: str, signed_by: str | None) -> None:
-        """Note what a proof's file is now; in force when the block that yielded this ends."""
+        """Note the present hash of a proof's file; it is stored when the block that yielded this ends."""
         self._rows[path].sha256, self._rows[path].signed_by = sha256, signed_by
 
 
 @contextmanager
 def replacing(pipeline: str) -> Iterator[Replacing]:
-    """Yield a pipeline's proofs, and let nobody add one meanwhile."""
+    """Yield a pipeline's proofs, locked so that nobody adds one meanwhile."""
     with session() as ledger:
         # A chain of years takes its time, most of it at files.
         ledger.execute(text("SET LOCAL statement_timeout = 0"))

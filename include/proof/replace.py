@@ -1,11 +1,11 @@
 """Write proofs again that name erased table partitions, and those that follow them in the chain.
 
-A proof in the place of another has its path, says by SHA-256 which ones it stands for and which erasure replaced them,
-and differs from them in what was erased, in the hashes of the proofs before it, and in its signature. `verify` compares
-the two where somebody still has the former one.
+A replacement has the path of the former proof, states by SHA-256 which ones it replaces and which erasure did that, and
+differs from them in what was erased, in the hashes of the proofs before it, and in its signature. `verify` compares the
+two if somebody still has the former one.
 
-Done in the order of the chain: a file that says the erasure is as it shall be. Killed in between, the next run goes on
-behind it, and notes its hash again.
+This is done in the order of the chain: a file that names the erasure is finished. After a kill in between, the next run
+continues after it, and notes its hash again.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from include.proof.verify import NotAProof, canonical, parse
 
 
 class Names(Protocol):
-    """Parts of table partitions that are to be forgotten."""
+    """Parts of table partitions to forget."""
 
     def without(self, value: Any) -> Any:
         """Return a JSON value whose texts name none of them."""
 
     def without_keys(self, value: Any) -> Any:
-        """Return the same, and no text holds a key."""
+        """Return such a value in which no text holds a key either."""
 
 
 def replace_proofs(pipeline: Pipeline, erasure: int, names: Names) -> int:
     """Replace the proofs that name the partitions and all that follow, and return how many this erasure replaced.
 
-    Doing it twice is once. Raises UsageError where a signed proof cannot be signed again, TidemarkError for a proof
-    that is gone or is none.
+    Repeating it changes nothing. Raises UsageError if a signed proof cannot be signed again, TidemarkError for a file
+    that is gone or is not a proof.
     """
     replaced: dict[str, str] = {}
     with proofs.replacing(pipeline.name) as chain:
@@ -57,7 +57,7 @@ def replace_proofs(pipeline: Pipeline, erasure: int, names: Names) -> int:
 
 
 def replaced_by(pipeline: Pipeline, erasure: int) -> int:
-    """Return how many proofs of a pipeline an erasure replaced. Raises TidemarkError as `replace_proofs`."""
+    """Return how many proofs of a pipeline an erasure replaced. Raises TidemarkError like `replace_proofs`."""
     return sum(_is_replaced(_read(pipeline, path), erasure) for path in proofs.paths(pipeline.name))
 
 
@@ -77,7 +77,7 @@ def _is_replaced(proof: Mapping[str, Any], erasure: int) -> bool:
 
 
 def _replacement(proof: dict[str, Any], replaced: Mapping[str, str], names: Names) -> dict[str, Any]:
-    """Return a proof without the names, whose chain leads to what was replaced before it."""
+    """Return a proof without the names, whose chain leads to the replacements before it."""
     previous = {
         table: {**each, "sha256": replaced.get(each["file"], each["sha256"])} if each else None
         for table, each in proof["previous"].items()

@@ -210,7 +210,7 @@ def _is_vouched(other: Mapping[str, Any], proof: Mapping[str, Any], public_key: 
 
 
 def _differs_in_erased_only(before: Any, now: Any) -> bool:
-    """Return whether a value is another one in nothing but texts that say that a part of them was erased."""
+    """Return whether two values differ only in texts that state that a part of them was erased."""
     if isinstance(before, dict) and isinstance(now, dict):
         return before.keys() == now.keys() and all(_differs_in_erased_only(before[key], now[key]) for key in before)
     if isinstance(before, list) and isinstance(now, list):
@@ -307,7 +307,7 @@ def _successors(
 
 
 def _of_this(stored: bytes | None, content: bytes, own: str) -> str | None:
-    """Return the SHA-256 of what the lake holds where that says that it stands for this proof; else None."""
+    """Return the SHA-256 of the proof in the lake that states that it stands for this one; None without one."""
     if stored is None or stored == content:
         return None
     try:

@@ -168,7 +168,7 @@ def test_other_tables_get_their_property_when_one_s_metadata_is_gone(archive: Op
     assert properties([name], KEYS)[name][UNTIL] == HOURS[1]
     assert [each.kind for each in deviations(archive.pipeline)] == ["missing metadata"]
     assert list(check_completeness(archive.pipeline)) == []
-    assert any("made anew" in line for line in restore(archive.pipeline))
+    assert any("was created again" in line for line in restore(archive.pipeline))
     assert len(completeness.follow_ledger(archive.pipeline)) == 1
     assert until(archive) == HOURS[1]
 

@@ -1,4 +1,4 @@
-"""Names of table partitions in the ledger that hold an erased key, and how they leave it."""
+"""Names of table partitions in the ledger that hold an erased key, and how they are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GONE = {str(each) for each in (*RETIRED, RevisionState.REMOVED)}
 
 
 class Names(Protocol):
-    """Parts of table partitions, e.g. `zip=10001`, that are to be forgotten."""
+    """Parts of table partitions to forget, e.g. `zip=10001`."""
 
     def named_in(self, value: str) -> bool:
         """Return whether a text names one of them."""
@@ -31,7 +31,7 @@ class Names(Protocol):
 
 
 def parts_before(table: str, columns: Sequence[str], last_build: int) -> set[str]:
-    """Return the parts, e.g. `zip=10001`, that partitions have for some columns, of revisions up to a build."""
+    """Return the parts, e.g. `zip=10001`, that partitions of revisions up to a build have for some columns."""
     wanted = select(Revision.table_partition).where(Revision.table_name == table, _before(last_build)).distinct()
     with session() as ledger:
         parts = {part for partition in ledger.scalars(wanted) for part in partition.split("/")}
@@ -39,13 +39,13 @@ def parts_before(table: str, columns: Sequence[str], last_build: int) -> set[str
 
 
 def forget_names(erasure: Begun, table: str, names: Names) -> int:
-    """Take the names out of the ledger in one transaction, and return how many revisions had one.
+    """Remove the names from the ledger in one transaction, and return how many revisions had one.
 
     A partition that got rows of the same key since the erasure began keeps its name. Raises TidemarkError for a
     revision with such a name that readers may still find.
     """
     with session() as ledger:
-        # A key of many years names many partitions.
+        # A key may name many years of partitions.
         ledger.execute(text("SET LOCAL statement_timeout = 0"))
         wanted = select(Revision).where(Revision.table_name == table).with_for_update()
         named = [row for row in ledger.scalars(wanted) if names.named_in(row.table_partition)]
@@ -85,14 +85,14 @@ def _check_gone(row: Revision) -> None:
 
 
 def _numbered(parts: Collection[str]) -> dict[str, int]:
-    """Return a number for each part; in no order, which would tell something of the keys."""
+    """Return a number for each part, in random order: a sorted one would reveal something of the keys."""
     listed = sorted(parts)
     secrets.SystemRandom().shuffle(listed)
     return {part: number for number, part in enumerate(listed, 1)}
 
 
 def _rename(row: Revision, instead: Mapping[str, str]) -> None:
-    """Let a revision's partition and location name something else: its directory is gone, and its facts stay."""
+    """Give a revision's partition and location other names: its directory is gone, and its facts stay."""
     before = row.table_partition
     row.table_partition = "/".join(instead.get(part, part) for part in before.split("/"))
     row.location = row.location.replace(before, row.table_partition)
@@ -101,7 +101,7 @@ def _rename(row: Revision, instead: Mapping[str, str]) -> None:
 def _clean_intervals(
     ledger: Session, erasure: Begun, intervals: Collection[int], fresh: Collection[int], names: Names
 ) -> None:
-    """Clean what builds and verdicts of intervals tell; of those with fresh rows of a key, the builds of before."""
+    """Clean builds and verdicts of intervals; for intervals with fresh rows of a key, only the earlier builds."""
     builds = select(Build).where(Build.interval_id.in_(list(intervals)))
     for build in ledger.scalars(builds):
         if build.id <= erasure.last_build or build.interval_id not in fresh:

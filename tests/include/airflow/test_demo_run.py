@@ -40,7 +40,7 @@ def test_demo_starts_nothing_and_says_so_when_the_bucket_is_missing_or_refuses(
         refused = home.run("demo", expect=6, AWS_SECRET_ACCESS_KEY="wrong-canary")
     assert missing.stderr == (
         "tidemark: the lake s3a://no-such-bucket/tidemark: the bucket does not exist — "
-        "make it, or correct TIDEMARK_LAKE\n"
+        "create it, or correct TIDEMARK_LAKE\n"
     )
     assert f"the lake s3a://{s3_server.BUCKET}/tidemark: " in refused.stderr
     assert "the credentials, then start again" in refused.stderr
