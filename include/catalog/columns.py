@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from include.errors import UsageError
@@ -46,8 +46,12 @@ class ColumnChange:
     """Its type in the catalog; empty where it has none."""
     now: str
     """Its declared type; empty where none is declared."""
+    was: str = ""
+    """Its name in the catalog, where that is another one."""
 
     def __str__(self) -> str:
+        if self.was:
+            return f"{self.was} becomes {self.column}"
         if not self.before:
             return f"{self.column} {self.now} is new"
         if not self.now:
@@ -60,7 +64,7 @@ class ColumnChanges:
     """What the declaration changes in a table's columns."""
 
     followed: tuple[ColumnChange, ...] = ()
-    """Added columns and widened types."""
+    """Added and renamed columns, and widened types."""
     refused: tuple[ColumnChange, ...] = ()
     moved: bool = False
     """Whether the same columns stand in another order."""
@@ -68,8 +72,8 @@ class ColumnChanges:
     @property
     def lag(self) -> str:
         """How the catalog lags behind the declaration; empty when it does not."""
-        named = "; ".join(str(each) for each in self.followed)
-        return named or ("the columns stand in another order" if self.moved else "")
+        followed = "; ".join(str(each) for each in self.followed)
+        return followed or ("the columns stand in another order" if self.moved else "")
 
 
 @dataclass(frozen=True)
@@ -128,14 +132,41 @@ def columns_of_json(schema: str, partition_by: Sequence[str]) -> Columns:
     return Columns(tuple(each for each in fields if each.name not in partition_by), tuple(partition_by))
 
 
-def column_changes(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChanges:
-    """Compare the columns that a table has in the catalog with the declared ones."""
+def column_changes(
+    pipeline: Pipeline, table: str, stored: Columns, shown: Mapping[str, str] | None = None
+) -> ColumnChanges:
+    """Compare the columns that a table has in the catalog with the declared ones.
+
+    `shown`: declared columns that it has to show by a former name yet (`include/catalog/renames.py`).
+    """
     keep: Keep = "nothing"
     if table == pipeline.table:
         file_format = pipeline.archive.file_format
         keep = "columns" if file_format in TEXT_FORMATS else "types" if file_format != "parquet" else keep
         keep = "types" if pipeline.archive.delta and keep == "nothing" else keep
-    return changes(stored, declared_columns(pipeline, table), keep)
+    declared = declared_columns(pipeline, table)
+    becoming = _becoming(pipeline, table, stored, shown or {})
+    found = changes(named(stored, becoming), named(declared, shown or {}), keep)
+    types = {each.name: type_name(each) for each in declared.fields}
+    renamed = (ColumnChange(name, types[name], types[name], was) for was, name in becoming.items())
+    return replace(found, followed=(*renamed, *found.followed))
+
+
+def _becoming(pipeline: Pipeline, table: str, stored: Columns, shown: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns in the catalog that get another name now, with that name."""
+    names = {each.name for each in stored.fields}
+    return {
+        was: name
+        for name, before in pipeline.formerly(table).items()
+        if name not in names and name not in shown
+        for was in [each for each in before if each in names][:1]
+    }
+
+
+def named(columns: Columns, names: Mapping[str, str]) -> Columns:
+    """Return columns, of which some have another name."""
+    fields = tuple(replace(each, name=names.get(each.name, each.name)) for each in columns.fields)
+    return Columns(fields, columns.partition_by)
 
 
 Keep = Literal["nothing", "types", "columns"]
@@ -164,9 +195,11 @@ def changes(stored: Columns, declared: Columns, keep: Keep = "nothing") -> Colum
     )
 
 
-def check_columns(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChanges:
+def check_columns(
+    pipeline: Pipeline, table: str, stored: Columns, shown: Mapping[str, str] | None = None
+) -> ColumnChanges:
     """Return what the catalog has to follow. Raises UsageError for a change that registered files cannot follow."""
-    to_follow = column_changes(pipeline, table, stored)
+    to_follow = column_changes(pipeline, table, stored, shown)
     if to_follow.refused:
         raise refusal(pipeline.name, table, to_follow.refused)
     return to_follow
@@ -174,10 +207,10 @@ def check_columns(pipeline: Pipeline, table: str, stored: Columns) -> ColumnChan
 
 def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> UsageError:
     """Return the error of a declaration that registered files cannot follow."""
-    named = "; ".join(str(each) for each in refused[:3])
+    listed = "; ".join(str(each) for each in refused[:3])
     more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
     return UsageError(
-        f"lake.{table} has registered files with other columns: {named}{more}", remedy=_REMEDY, pipeline=pipeline
+        f"lake.{table} has registered files with other columns: {listed}{more}", remedy=_REMEDY, pipeline=pipeline
     )
 
 
@@ -231,8 +264,8 @@ def type_name(field: Field) -> str:
     kind = _kind(field)
     if kind == "DECIMAL":
         return "decimal({},{})".format(*_decimal(field))
-    named = [f"{each.name}:{type_name(each)}" if kind == "STRUCT" else type_name(each) for each in field.inner]
-    return kind.lower() + (f"<{','.join(named)}>" if field.inner else "")
+    inner = [f"{each.name}:{type_name(each)}" if kind == "STRUCT" else type_name(each) for each in field.inner]
+    return kind.lower() + (f"<{','.join(inner)}>" if field.inner else "")
 
 
 def _of_json(name: str, described: Any) -> Field:

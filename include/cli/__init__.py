@@ -89,6 +89,10 @@ VERBS: dict[str, Verb] = {
         "housekeeping",
         "Erase what is kept about a person or thing: rows of tables, landing, quarantine, views and topics of views",
     ),
+    "rename": Verb(
+        "housekeeping",
+        "Build the intervals again whose files lack a renamed column's new name, so that tables show it",
+    ),
     "housekeeping": Verb(
         "housekeeping",
         "Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days",

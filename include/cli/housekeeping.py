@@ -1,4 +1,4 @@
-"""`housekeeping` and `erase`: delete what tables have replaced, and what is kept about a person."""
+"""`housekeeping`, `erase` and `rename`: delete what tables have replaced or keep of a person; a column's new name."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs to the command."""
     app.command()(housekeeping)
     app.command()(erase)
+    app.command()(rename)
 
 
 def housekeeping(
@@ -107,6 +108,22 @@ def erase(
         _show(run.dry_run(declared, wish), as_json)
         return
     _show(run.erase(declared, wish, progress), as_json)
+
+
+def rename(
+    pipeline: PipelineName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which intervals are left")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build the intervals again whose files lack a renamed column's new name, so that tables show it."""
+    from include.housekeeping import renaming
+
+    declared = load_pipeline(pipeline)
+    done = renaming.state(declared) if dry_run else renaming.rename(declared, user_at_host(), progress)
+    if as_json:
+        print_json(done)
+    else:
+        print_facts(done)
 
 
 def _show(account: dict[str, Any], as_json: bool) -> None:

@@ -18,6 +18,7 @@ from include import lake
 from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
+from include.housekeeping.renaming import left_to_rename
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
@@ -195,6 +196,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             yield from _missing(pipeline)
             yield from unproved(pipeline)
+            yield from unrenamed(pipeline)
             yield from _erasure(pipeline)
             yield from _event_gaps(pipeline)
             yield from outputs_behind(pipeline)
@@ -214,6 +216,13 @@ def unproved(pipeline: Pipeline) -> Iterator[Finding]:
     if count := len(proofs.unproved(pipeline.name)):
         what = f"{pipeline.name}: registered intervals without a proof: {count}"
         yield Finding(True, what, "they are written when the pipeline's next intervals are registered", notice=True)
+
+
+def unrenamed(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a note when tables still show a renamed column by its former name."""
+    if count := len(left_to_rename(pipeline)):
+        what = f"{pipeline.name}: intervals whose files lack the new name of a renamed column: {count}"
+        yield Finding(True, what, f"./tidemark rename {pipeline.name}", notice=True)
 
 
 def _event_gaps(pipeline: Pipeline) -> Iterator[Finding]:

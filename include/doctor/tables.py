@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from include import lake
 from include.catalog import CatalogPartition, comparable_location, partitions, storage
 from include.catalog.columns import column_changes, columns_of_json, refusal
+from include.catalog.renames import shown_names
 from include.doctor.disagreement import REPAIR, Disagreement, Kind
 from include.housekeeping.sweep import ORPHAN_AGE, attempt_of
 from include.lake.revision_files import damaged_files, described
@@ -52,7 +53,8 @@ def _columns(pipeline: Pipeline, table: str) -> Iterator[Disagreement]:
     stored = storage(table)
     if stored is None:
         return
-    changes = column_changes(pipeline, table, columns_of_json(stored.columns, stored.partition_columns))
+    columns = columns_of_json(stored.columns, stored.partition_columns)
+    changes = column_changes(pipeline, table, columns, shown_names(pipeline, table, columns))
     if changes.refused:
         error = refusal(pipeline.name, table, changes.refused)
         kind: Kind = "columns that files do not fit"

@@ -11,18 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.expressions import BooleanExpression, EqualTo
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, pyarrow_to_schema
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from pyiceberg.typedef import Record
 
 from include.catalog import DATABASE
-from include.catalog.columns import declared_columns
+from include.catalog.renames import shown_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find, unescaped
 from include.iceberg.numbers import numbers_of
@@ -74,7 +77,7 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
         return _with_properties(stored)
     said = {**_PROPERTIES, OWNER: pipeline.name}
     try:
-        return create(catalog, table, declared_columns(pipeline, table), numbers_of(pipeline, table), said)
+        return create(catalog, table, shown_columns(pipeline, table), numbers_of(pipeline, table), said)
     except TableAlreadyExistsError:
         return ensure_table(catalog, pipeline, table)
 
@@ -104,7 +107,7 @@ def commit_interval(
     for _ in range(TRIES):
         stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
         try:
-            follow_declaration(stored, pipeline.name, declared_columns(pipeline, table), numbers_of(pipeline, table))
+            follow_declaration(stored, pipeline.name, shown_columns(pipeline, table), numbers_of(pipeline, table))
             head = stored.current_snapshot()
             difference = difference_of(stored, wanted, statement.label)
             if difference or (head is None or not _is_told(stored, statement, wanted)):
@@ -253,6 +256,30 @@ def _has_many_small_manifests(table: Table) -> bool:
 
 def _data_file(table: Table, path: str, revision: BuiltRevision, names: Sequence[str]) -> DataFile:
     values: dict[str, Any] = dict(part.split("=", 1) for part in revision.partition.split("/"))
-    file = parquet_file_to_data_file(table.io, table.metadata, path)
+    file = parquet_file_to_data_file(table.io, _metadata_for(table, path), path)
     file[3] = Record(*(values[name] for name in names))
     return file
+
+
+def _metadata_for(table: Table, path: str) -> TableMetadata:
+    """Return a table's metadata with the columns of one file by the names that they have there.
+
+    A file that was written while a rename waited has a column by two names, of which the table knows one, and later the
+    other one. PyIceberg takes columns by names when it notes their bounds.
+    """
+    with table.io.new_input(path).open() as stream:
+        described = pq.read_schema(stream)
+    known = table.schema()
+    if all(name in known.column_names for name in described.names):
+        return table.metadata
+    there = pyarrow_to_schema(described, name_mapping=known.name_mapping)
+    fields = [
+        known.find_field(each.field_id).model_copy(update={"name": each.name})
+        if each.field_id in known.field_ids
+        else each
+        for each in there.fields
+    ]
+    others = [each for each in known.fields if each.field_id not in there.field_ids]
+    schema = Schema(*fields, *others, schema_id=known.schema_id)
+    schemas = [each for each in table.metadata.schemas if each.schema_id != known.schema_id]
+    return table.metadata.model_copy(update={"schemas": [*schemas, schema]})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from include.catalog.columns import declared_columns, paths_of
+from include.catalog.columns import paths_of
+from include.catalog.renames import shown_columns, shown_names, written_columns
 from include.ledger import field_numbers
 from include.pipelines.spec import Pipeline
 
@@ -10,10 +11,16 @@ from include.pipelines.spec import Pipeline
 def numbers_of(pipeline: Pipeline, table: str) -> dict[str, int]:
     """Return the numbers of the fields of one of the pipeline's Iceberg tables by their paths; new fields get numbers.
 
-    A table that exists without numbers in the ledger, made by earlier code, keeps its own. Raises
+    A renamed column takes over the numbers of its former name once the table shows the new one; until then files have
+    both. A table that exists without numbers in the ledger, made by earlier code, keeps its own. Raises
     ServiceUnreachable, UsageError when the Iceberg table is not the pipeline's, and MetadataGone.
     """
-    paths = paths_of(declared_columns(pipeline, table))
+    shown = shown_names(pipeline, table)
+    paths = paths_of(shown_columns(pipeline, table))
+    paths += [path for path in paths_of(written_columns(pipeline, table)) if path not in paths]
+    for name, before in pipeline.formerly(table).items():
+        if name not in shown:
+            field_numbers.take_over(table, name, before)
     given = field_numbers.numbers(table)
     if given.keys() >= set(paths):
         return given

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.catalog.columns import declared_columns
+from include.catalog.renames import shown_columns
 from include.crash_points import crash_point
 from include.errors import MetadataGone, TidemarkError, UsageError
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
 from include.iceberg.numbers import numbers_of
-from include.iceberg.schema import check_declaration
+from include.iceberg.schema import check_declaration, follow_declaration
 from include.iceberg.statement import completeness_of, put_completeness, statement_of
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
@@ -29,8 +29,16 @@ def prepare(pipeline: Pipeline) -> None:
     """
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
-            stored, columns = ensure_table(catalog, pipeline, table), declared_columns(pipeline, table)
+            stored, columns = ensure_table(catalog, pipeline, table), shown_columns(pipeline, table)
             check_declaration(stored, pipeline.name, columns, numbers_of(pipeline, table))
+
+
+def follow_columns(pipeline: Pipeline) -> None:
+    """Give the tables their columns by the names that they show now. Raises as `prepare`."""
+    with writing(pipeline.name), opened() as catalog:
+        for table in pipeline.iceberg_tables:
+            stored, columns = ensure_table(catalog, pipeline, table), shown_columns(pipeline, table)
+            follow_declaration(stored, pipeline.name, columns, numbers_of(pipeline, table))
 
 
 def put_build(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import lock, session
@@ -33,6 +33,34 @@ def give(table: str, paths: Sequence[str], known: Mapping[str, int], last: int =
         new.update({path: highest + n for n, path in enumerate(without, 1)})
         ledger.add_all(FieldNumber(table_name=table, path=path, number=number) for path, number in new.items())
         return {**given, **new}
+
+
+def take_over(table: str, name: str, before: Sequence[str]) -> None:
+    """Let a renamed column have the first numbers that any of its names was given, the others the later ones.
+
+    The same for the fields inside of it. Doing it twice is once.
+    """
+    with session() as ledger:
+        lock(ledger, f"field numbers {table}")
+        wanted = select(FieldNumber).where(FieldNumber.table_name == table).order_by(FieldNumber.number)
+        by_path = {each.path: each.number for each in ledger.scalars(wanted)}
+        after = dict(by_path)
+        for former in before:
+            for path in (each for each in by_path if each == former or each.startswith(f"{former}.")):
+                new = name + path.removeprefix(former)
+                if new not in after:
+                    after[new] = after.pop(path)
+                elif after[path] < after[new]:
+                    after[new], after[path] = after[path], after[new]
+        if after != by_path:
+            # Numbers are unique, so both rows of a swap are written anew.
+            changed = {path for path in {*after, *by_path} if after.get(path) != by_path.get(path)}
+            ledger.execute(
+                delete(FieldNumber).where(FieldNumber.table_name == table, FieldNumber.path.in_(sorted(changed)))
+            )
+            ledger.add_all(
+                FieldNumber(table_name=table, path=path, number=after[path]) for path in changed if path in after
+            )
 
 
 def _numbers(ledger: Session, table: str) -> dict[str, int]:

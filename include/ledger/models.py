@@ -356,6 +356,10 @@ class Build(Base):
         JSONB(none_as_null=True),
         comment="By table, its declared columns with their types; null: noted by code that did not keep them",
     )
+    also_named: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB(none_as_null=True),
+        comment="By table, former names that its files have besides, each with the column of the same values",
+    )
 
 
 class ExpectationRow(Base):

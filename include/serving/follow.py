@@ -7,7 +7,7 @@ repeating it changes nothing, and the next publication does what a killed one di
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from psycopg2.extensions import cursor
@@ -158,9 +158,17 @@ def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Itera
     columns = list(dict.fromkeys(each.path[0] for each in shape.columns))
     for name in files:
         with lake.open_parquet(f"{interval.location}/{name}") as file:
-            for batch in file.iter_batches(columns=columns):
+            there = set(file.schema_arrow.names)
+            read_as = {each: _name_in(there, each, shape.formerly.get(each, ())) for each in columns}
+            for batch in file.iter_batches(columns=list(read_as.values())):
                 for row in batch.to_pylist():
-                    yield (*(storable(_value(row, each.path)) for each in shape.columns), interval.id)
+                    values = (_value(row, (read_as[each.path[0]], *each.path[1:])) for each in shape.columns)
+                    yield (*map(storable, values), interval.id)
+
+
+def _name_in(there: Collection[str], name: str, before: Sequence[str]) -> str:
+    """Return by which of its names a file has a column."""
+    return next((each for each in (name, *before) if each in there), name)
 
 
 def _value(row: dict[str, Any], path: tuple[str, ...]) -> object:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
@@ -63,6 +64,8 @@ class Shape:
     end: str
     has_live: bool
     """Whether the stream keeps the speed view's values in a table."""
+    formerly: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False)
+    """Renamed columns with the names that older files have them by."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -98,6 +101,7 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
         f"{view.window}_start" if view.window else "",
         f"{view.window}_end" if view.window else "",
         any(isinstance(sink, JdbcTable) for sink in view.sinks),
+        view.formerly,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from include import lake
 from include.ledger.archive import landing_files
@@ -36,13 +37,39 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
     return reduce(Column.__or__, conditions, F.lit(False))
 
 
-def read_files(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """Return the rows of files with this schema; paths are URIs or relative to the lake, and formats may differ."""
+def read_files(
+    spark: SparkSession,
+    paths: Sequence[str],
+    schema: StructType,
+    formerly: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> DataFrame:
+    """Return the rows of files with this schema; paths are URIs or relative to the lake, and formats may differ.
+
+    `formerly`: renamed columns, each with the names that it has in older files.
+    """
+    if formerly:
+        kinds = {each.name: each.dataType for each in schema.fields}
+        also = [StructField(before, kinds[name]) for name, names in formerly.items() for before in names]
+        rows = read_files(spark, paths, StructType([*schema.fields, *also]))
+        return rows.select(*(_by_any_name(name, formerly.get(name, ())) for name in schema.names))
     by_format: dict[FileFormat, list[str]] = defaultdict(list)
     for path in paths:
         by_format[format_of(path)].append(path if "://" in path else lake.uri(path))
     parts = [read_format(spark, file_format, files, schema) for file_format, files in sorted(by_format.items())]
     return reduce(DataFrame.unionByName, parts) if parts else empty_frame(spark, schema)
+
+
+def _by_any_name(name: str, before: Sequence[str]) -> Column:
+    # A file has a column by one of its names, or by two with the same values.
+    return F.coalesce(*(F.col(f"`{each}`") for each in (name, *before))).alias(name) if before else F.col(f"`{name}`")
+
+
+def by_declared_names(rows: DataFrame, formerly: Mapping[str, Sequence[str]]) -> DataFrame:
+    """Return the rows of a file with each renamed column by its new name alone."""
+    for name, before in formerly.items():
+        for each in (each for each in before if each in rows.columns):
+            rows = rows.drop(each) if name in rows.columns else rows.withColumnRenamed(each, name)
+    return rows
 
 
 def read_quarantined(

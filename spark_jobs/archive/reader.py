@@ -35,7 +35,7 @@ def read_archived(
     OffsetsLost when it is to be decoded again and Kafka no longer holds its offsets.
     """
     located = snapshots.rows_of_ranges(pipeline.name, pipeline.table, ranges)
-    rows = read_files(spark, located.paths, archive_schema(pipeline)).where(within(ranges))
+    rows = read_files(spark, located.paths, archive_schema(pipeline), pipeline.archive.formerly).where(within(ranges))
     if located.removed:
         rows = rows.unionByName(read_registered(spark, pipeline, located, damaged))
     return _with_event_time(pipeline, without_erased(rows, pipeline.name, ranges))
@@ -67,15 +67,16 @@ def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[
 
     Columns: the archive table's, and `closed_topic_id`.
     """
-    schema, gone, erased = archive_schema(pipeline), closed(pipeline.name), being_erased(pipeline.name)
+    gone, erased = closed(pipeline.name), being_erased(pipeline.name)
+    schema, formerly = archive_schema(pipeline), pipeline.archive.formerly
     if not gone:
-        rows = without(read_files(spark, paths, schema), in_file(erased, {}))
+        rows = without(read_files(spark, paths, schema, formerly), in_file(erased, {}))
         return rows.withColumn("closed_topic_id", F.lit(""))
     incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
         incarnations.setdefault(tuple(sorted(topic_ids.items())), []).append(path)
     parts = [
-        without(read_files(spark, files, schema), in_file(erased, dict(topic_ids))).withColumn(
+        without(read_files(spark, files, schema, formerly), in_file(erased, dict(topic_ids))).withColumn(
             "closed_topic_id", _closed_topic_id(each for each in topic_ids if each[1] in gone)
         )
         for topic_ids, files in sorted(incarnations.items())

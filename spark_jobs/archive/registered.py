@@ -89,7 +89,7 @@ def _read_revisions(
     spark: SparkSession, pipeline: Pipeline, paths: Sequence[str], removed: Sequence[OffsetRange]
 ) -> DataFrame:
     """Return the rows of tables without those that replays delivered: the stream landed their records in quarantine."""
-    rows = read_files(spark, paths, archive_schema(pipeline)).where(within(removed))
+    rows = read_files(spark, paths, archive_schema(pipeline), pipeline.archive.formerly).where(within(removed))
     replayed = replayed_within(pipeline.name, removed)
     if not replayed:
         return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from include import catalog
 from include.catalog.columns import check_columns, columns_of_json
+from include.catalog.renames import check_renames, shown_names
 from include.errors import UsageError
 from include.pipelines.spec import Pipeline
 
@@ -19,7 +20,9 @@ def check_storage(pipeline: Pipeline) -> None:
             continue
         if stored.file_format != pipeline.file_format(table):
             raise another_format(pipeline, stored.file_format)
-        check_columns(pipeline, table, columns_of_json(stored.columns, stored.partition_columns))
+        columns = columns_of_json(stored.columns, stored.partition_columns)
+        check_renames(pipeline, table, columns)
+        check_columns(pipeline, table, columns, shown_names(pipeline, table, columns))
 
 
 def another_format(pipeline: Pipeline, registered: str) -> UsageError:

@@ -47,7 +47,12 @@ def _rows(spark: SparkSession, pipeline: Pipeline, files: Sequence[Mapping[str, 
     """Return the rows of files by incarnations. Columns: the archive table's, and `kafka_topic_id`."""
     schema = archive_schema(pipeline)
     empty = read_files(spark, [], schema).withColumn(_ID, F.lit(""))
-    parts = [read_files(spark, each["paths"], schema).withColumn(_ID, _topic_id(each["topic_ids"])) for each in files]
+    parts = [
+        read_files(spark, each["paths"], schema, pipeline.archive.formerly).withColumn(
+            _ID, _topic_id(each["topic_ids"])
+        )
+        for each in files
+    ]
     return reduce(DataFrame.unionByName, parts, empty)
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.columns import declared_types
+from include.catalog.renames import shown_names
 from include.crash_points import crash_point
 from include.erasure.views import check_built
 from include.iceberg.numbers import numbers_of_tables
@@ -67,6 +68,10 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     check_references(run.pipeline)
     check_storage(run.pipeline)
     check_built(run.pipeline)
+    also_named = {
+        table: {before: name for name, before in shown_names(run.pipeline, table).items()}
+        for table in run.pipeline.tables
+    }
     numbers = numbers_of_tables(run.pipeline)
     earlier = {} if new_references else revisions.references_of_registered(run.pinned.id)
     filled = with_content(run.spark, run.pipeline, earlier)
@@ -79,12 +84,15 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         attempt = attempts.resume_attempt(run.attempt.id, code_version(pipeline.name, run.versioned_references))
         run = replace(run, attempt=attempt)
         erasure = last_erasure(pipeline.name)
-        built, findings = _build(run, numbers)
-        builds.note_build(attempt, built, findings, erasure, declared_types(pipeline))
+        built, findings = _build(run, numbers, also_named)
+        named_too = {table: each for table, each in also_named.items() if each}
+        builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too)
         crash_point("revisions_noted")
 
 
-def _build(run: IntervalRun, numbers: Mapping[str, Mapping[str, int]]) -> tuple[list[BuiltRevision], BuildFindings]:
+def _build(
+    run: IntervalRun, numbers: Mapping[str, Mapping[str, int]], also_named: Mapping[str, Mapping[str, str]]
+) -> tuple[list[BuiltRevision], BuildFindings]:
     """Write the revisions and return them with the findings; the ledger does not list them yet."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
@@ -94,7 +102,7 @@ def _build(run: IntervalRun, numbers: Mapping[str, Mapping[str, int]]) -> tuple[
     built: list[BuiltRevision] = []
 
     def numbered(layout: TableLayout) -> TableLayout:
-        return replace(layout, numbers=numbers.get(layout.table, {}))
+        return replace(layout, numbers=numbers.get(layout.table, {}), also_named=also_named[layout.table])
 
     def write(rows: DataFrame) -> CountedRows:
         archive = with_partition_columns(pipeline, replayed.added_to(rows))

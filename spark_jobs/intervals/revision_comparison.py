@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,6 +18,7 @@ from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.archive.content_hash import row_hashes
+from spark_jobs.archive.files import by_declared_names
 from spark_jobs.archive.formats import read_format
 from spark_jobs.archive.schema import table_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -79,7 +80,8 @@ def _compare(
         # A rerun repairs that, so it must not fail because of it.
         return {"added": None, "removed": None, "changed": None}
     key, schema = _key(pipeline, table), table_schema(pipeline, table)
-    now, before = _hashed(spark, key, schema, new, "now"), _hashed(spark, key, schema, old, "before")
+    formerly = pipeline.formerly(table)
+    now, before = (_hashed(spark, key, schema, each, name, formerly) for each, name in ((new, "now"), (old, "before")))
     compared = now.join(before, "key", "full_outer")
     change = (
         F.when(F.col("before").isNull(), "added")
@@ -99,11 +101,17 @@ def _compare(
 
 
 def _hashed(
-    spark: SparkSession, key: Sequence[str], schema: StructType, revision: BuiltRevision, name: str
+    spark: SparkSession,
+    key: Sequence[str],
+    schema: StructType,
+    revision: BuiltRevision,
+    name: str,
+    formerly: Mapping[str, Sequence[str]],
 ) -> DataFrame:
     """Return the rows by key (JSON), with a hash of all columns as the file declares them; text files need a schema."""
     file_format = format_of(next(iter(revision.files)))
     rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
+    rows = by_declared_names(rows, formerly)
     hash_1, hash_2 = row_hashes(rows.schema)
     columns: list[Column] = [F.to_json(F.struct(*key)).alias("key"), F.struct(hash_1, hash_2).alias(name)]
     return rows.select(*columns)

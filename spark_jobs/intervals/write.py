@@ -61,6 +61,8 @@ class TableLayout:
     """Most records that the rows come from."""
     numbers: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Field numbers of an Iceberg table by path, which are written into the files."""
+    also_named: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Former names of columns, which the files have as well: each with the column that it repeats."""
 
 
 def archive_layout(pipeline: Pipeline, hashed_by: HashVersion = NEWEST, records: int = 0) -> TableLayout:
@@ -117,7 +119,9 @@ def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revi
     schema, partition_by = layout.schema, layout.partition_by
     staging = lake.uri("tables", layout.table, f"_staging-{revision}")
     declared = [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
-    prepared = rows.select(*partition_by, *declared)
+    kinds = {field.name: field.dataType for field in schema.fields}
+    again = [F.col(name).cast(kinds[name]).alias(before) for before, name in layout.also_named.items()]
+    prepared = rows.select(*partition_by, *declared, *again)
     # One file per table partition. A shuffle of whole rows costs as much as writing them.
     shuffled = partition_by and layout.records > _ONE_TASK
     gathered = prepared.repartition(*partition_by) if shuffled else prepared.coalesce(1)

@@ -6,7 +6,8 @@ ledger, whose micro-batch numbers are its offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +41,13 @@ def read_landed(spark: SparkSession, pipeline: Pipeline, since: str) -> DataFram
     spark.dataSource.register(LandingSource)
     reader = spark.readStream.format(FORMAT).schema(archive_schema(pipeline))
     most = str(settings().max_offsets_per_trigger or pipeline.source.max_offsets_per_trigger)
-    rows = reader.options(pipeline=pipeline.name, since=since, most_rows=most).load()
+    renamed = json.dumps({before: name for name, names in pipeline.archive.formerly.items() for before in names})
+    rows = reader.options(pipeline=pipeline.name, since=since, most_rows=most, renamed=renamed).load()
     return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
 
 
 class LandingSource(DataSource):
-    """Options: pipeline, since, most_rows (of a micro-batch)."""
+    """Options: pipeline, since, most_rows (of a micro-batch), renamed (JSON: columns' former names to theirs)."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,6 +61,7 @@ class LandingSource(DataSource):
             self.options["since"],
             int(self.options["most_rows"]),
             to_arrow_schema(schema, timezone="UTC"),
+            json.loads(self.options["renamed"]),
         )
 
 
@@ -72,11 +75,19 @@ class LandedPart(InputPartition):
 class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are `{"micro_batch": N}`: everything up to and including N was read."""
 
-    def __init__(self, pipeline: str, since: str, most_rows: int, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        since: str,
+        most_rows: int,
+        schema: pa.Schema,
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
         self._pipeline = pipeline
         self._since = since
         self._most_rows = most_rows
         self._schema = schema
+        self._renamed = renamed or {}
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -115,8 +126,10 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, LandedPart)
         names = self._schema.names
         with lake.open_parquet(partition.path) as file:
-            for batch in file.iter_batches(columns=[name for name in names if name in file.schema_arrow.names]):
+            wanted = {*names, *self._renamed}
+            for batch in file.iter_batches(columns=[name for name in file.schema_arrow.names if name in wanted]):
                 table = pa.Table.from_batches([batch])
+                table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
                 for field in self._schema:
                     if field.name not in table.column_names:
                         table = table.append_column(field, pa.nulls(table.num_rows, field.type))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -10,7 +11,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from include import lake
 from include.catalog import DATABASE, as_lake_uri
-from include.catalog.columns import check_columns, columns_of_json
+from include.catalog.columns import check_columns, column_changes, columns_of_json
+from include.catalog.renames import shown_names, stored_columns
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
@@ -41,6 +43,8 @@ class Catalog:
             self._create(pipeline.view_table(view), view.columns, ("interval",), view.description)
 
     def _create(self, table: str, columns: str, partition_by: tuple[str, ...], comment: str) -> None:
+        if shown := shown_names(self.pipeline, table):
+            columns = _ddl(self._fields(table, shown))
         partitions = ", ".join(f"{name} STRING" for name in partition_by)
         files = using(self.pipeline.file_format(table))
         self._spark.sql(
@@ -59,12 +63,36 @@ class Catalog:
         listed = self._spark.catalog.listColumns(f"{DATABASE}.{table}")
         partition_by = [column.name for column in listed if column.isPartition]
         stored = columns_of_json(self._spark.table(f"{DATABASE}.{table}").schema.json(), partition_by)
-        if lag := check_columns(self.pipeline, table, stored).lag:
+        shown = shown_names(self.pipeline, table, stored)
+        if lag := check_columns(self.pipeline, table, stored, shown).lag:
             names = (StructField(name, StringType()) for name in partition_by)
-            schema = StructType([*table_schema(self.pipeline, table).fields, *names])
+            schema = StructType([*self._fields(table, shown), *names])
             self._alter_schema(table, schema)
             log_of(self.pipeline.name).info("lake.%s follows its declaration: %s", table, lag)
+        for name, before in shown.items():
+            log_of(self.pipeline.name).info(
+                "lake.%s shows %s as %s until all of its files have both: ./tidemark rename", table, name, before
+            )
         self._follows.add(table)
+
+    def _fields(self, table: str, shown: Mapping[str, str]) -> list[StructField]:
+        """Return the columns of a table by the names that it shows."""
+        fields = table_schema(self.pipeline, table).fields
+        return [StructField(shown.get(each.name, each.name), each.dataType, True, each.metadata) for each in fields]
+
+    def follow_renames(self) -> bool:
+        """Let tables whose registered files all have a renamed column by its new name show that; return if any did."""
+        pipeline, changed = self.pipeline, False
+        for table in pipeline.tables:
+            stored = stored_columns(table) if pipeline.formerly(table) else None
+            if stored is None:
+                continue
+            changes = column_changes(pipeline, table, stored, shown_names(pipeline, table, stored))
+            if any(each.was for each in changes.followed):
+                self._follows.discard(table)
+                self.follow_declaration(table)
+                changed = True
+        return changed
 
     def _alter_schema(self, table: str, schema: StructType) -> None:
         # SQL adds columns at the end only, and changes no type.
@@ -107,6 +135,10 @@ class Catalog:
         except AnalysisException:
             return None
         return as_lake_uri(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
+
+
+def _ddl(fields: Sequence[StructField]) -> str:
+    return ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in fields)
 
 
 def _clause(partition: str) -> str:

@@ -36,6 +36,14 @@ def put_in_iceberg(pipeline: Pipeline, registration: Registration, properties: P
         attempts.note_iceberg(registration.build, put)
 
 
+def follow_columns_in_iceberg(pipeline: Pipeline) -> None:
+    """Let the tables show their columns as the catalog does."""
+    if pipeline.iceberg_tables:
+        from include.iceberg import tables
+
+        tables.follow_columns(pipeline)
+
+
 def follow_in_iceberg(pipeline: Pipeline, pinned: PinnedInterval) -> None:
     """Make the tables follow the ledger again where somebody has changed them."""
     if pipeline.iceberg_tables:

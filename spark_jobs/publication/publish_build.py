@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from include import lake
 from include.completeness import follow_ledger
-from include.errors import ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
+from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.lake import delta_tables
+from include.ledger.columns.renames import lacking_in_build
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.revisions import BuiltRevision
@@ -54,6 +55,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     else:
         built = revisions.of_build(build)
         _check_files_exist(run, built)
+        _check_names(run, build)
         approved = _approved(run, build)
         validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)
         if not validation.success:
@@ -115,6 +117,18 @@ def _check_files_exist(run: IntervalRun, built: list[BuiltRevision]) -> None:
         if not lake.exists(revision.location):
             raise TidemarkError(
                 f"what attempt {run.attempt.id} built of {run.pinned.interval} was removed: {revision.location}",
+                remedy="run the interval again",
+                pipeline=run.pipeline.name,
+            )
+
+
+def _check_names(run: IntervalRun, build: int) -> None:
+    """Raise AnotherWriter for a build whose files lack a renamed column's new name: earlier code built it."""
+    for table in run.pipeline.tables:
+        if missing := lacking_in_build(build, table, run.pipeline.formerly(table)):
+            raise AnotherWriter(
+                f"{run.pinned.interval} was built before {', '.join(sorted(missing))} of {table} was declared as the "
+                "new name of a column; nothing was registered",
                 remedy="run the interval again",
                 pipeline=run.pipeline.name,
             )

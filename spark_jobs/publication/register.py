@@ -22,7 +22,7 @@ from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.serving import follow
 from spark_jobs.publication.catalog import Catalog
-from spark_jobs.publication.iceberg import put_in_iceberg
+from spark_jobs.publication.iceberg import follow_columns_in_iceberg, put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.log import log_of
 
@@ -84,6 +84,9 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
         crash_point("completeness_told")
         builds.finish_registration(registration)
     crash_point("registration_finished")
+    if catalog.follow_renames():
+        crash_point("columns_renamed")
+        follow_columns_in_iceberg(catalog.pipeline)
     for spare in registration.changes.kept:
         lake.delete(spare.location)
     follow.follow_ledger(catalog.pipeline)

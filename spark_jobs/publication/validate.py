@@ -83,7 +83,7 @@ def _judge(
     """Run the checkpoint of one table; return whether it passed, and its results."""
     revisions = [each for each in built if each.table == table]
     files = [f"{each.location}/{name}" for each in revisions for name in each.files]
-    rows = read_files(run.spark, files, table_schema(run.pipeline, table))
+    rows = read_files(run.spark, files, table_schema(run.pipeline, table), run.pipeline.formerly(table))
     counted = sum(each.rows for each in revisions)
     return run_checkpoint(
         table,

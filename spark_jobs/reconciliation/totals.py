@@ -144,7 +144,7 @@ class _Meeting:
                     pipeline=self.run.pipeline.name,
                 )
         paths = [f"{each.location}/{name}" for each in parts for name in sorted(each.files)]
-        return read_files(self.run.spark, paths, struct_of(self.view.columns))
+        return read_files(self.run.spark, paths, struct_of(self.view.columns), self.view.formerly)
 
     def _rest(self, parts: Sequence[Partial]) -> DataFrame:
         """Return what the speed view has read and neither these intervals nor this one hold."""

@@ -245,6 +245,7 @@ def learned(
 
     def rows_of(view: AdditiveView) -> DataFrame:
         own = [r for r in revisions if r.table == pipeline.view_table(view)]
-        return read_files(spark, [f"{r.location}/{name}" for r in own for name in r.files], struct_of(view.columns))
+        paths = [f"{r.location}/{name}" for r in own for name in r.files]
+        return read_files(spark, paths, struct_of(view.columns), view.formerly)
 
     return learn_limits(pipeline, {view.name: rows_of(view) for view in views})

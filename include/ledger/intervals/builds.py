@@ -55,6 +55,7 @@ def note_build(
     findings: BuildFindings,
     known: int = 0,
     columns: TableColumns | None = None,
+    also_named: TableColumns | None = None,
 ) -> int:
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
@@ -68,6 +69,7 @@ def note_build(
         for earlier in _unpublished(ledger, attempt.id):
             move(earlier, RevisionState.DISCARDED)
         build = Build(attempt_id=row.id, interval_id=row.interval_id, findings={}, columns=columns)
+        build.also_named = dict(also_named) if also_named else None
         ledger.add(build)
         ledger.flush()
         _keep(row, build, Findings(findings))

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.ddl import Renamed, check_renamed, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
 from include.pipelines.spec.names import check_identifier
 from include.times import parse_duration
@@ -109,8 +109,17 @@ class Archive:
     """Path inside a row to the key of the person or thing that the row is about, e.g. `device_id`: `./tidemark erase`
     finds the rows to erase by it."""
 
+    renamed: Renamed = field(default_factory=dict, kw_only=True)
+    """Columns that were called otherwise before, e.g. `{"provider": "isp"}`."""
+
     def __post_init__(self) -> None:
         check_columns(self.file_format, self.columns)
+        check_renamed(self.renamed, self.columns)
+        if self.renamed and (self.delta or self.file_format != "parquet"):
+            raise UsageError(
+                "columns of a Delta table, and of files that are not Parquet, are not renamed",
+                remedy="add the column by its new name beside the old one",
+            )
         if self.subject:
             check_subject(self.subject, self.columns)
         if self.iceberg:
@@ -119,6 +128,11 @@ class Archive:
             check_identifier(name, "partition column")
             if name in ("date", "interval", "fate"):
                 raise UsageError(f"partition column {name!r} is Tidemark's own", remedy="choose another name")
+
+    @property
+    def formerly(self) -> dict[str, tuple[str, ...]]:
+        """Its renamed columns with the names that they had before, newest first."""
+        return names_before(self.renamed)
 
     @property
     def partition_columns(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from include.errors import UsageError
@@ -115,3 +116,34 @@ class _Reader:
             else:
                 found.append(word)
         return found
+
+
+Renamed = Mapping[str, str | tuple[str, ...]]
+"""A column to the name that it had before, or to all that it had, newest first."""
+
+_RENAME = 'declare renamed={"NEW": "OLD"}, NEW being one of the columns and OLD none of them'
+
+
+def names_before(renamed: Renamed) -> dict[str, tuple[str, ...]]:
+    """Return, of each renamed column, the names that it had before, newest first."""
+    return {name: (before,) if isinstance(before, str) else tuple(before) for name, before in renamed.items()}
+
+
+def check_renamed(renamed: Renamed, columns: str) -> None:
+    """Raise UsageError unless each renamed column is declared and no former name is, nor another column's."""
+    # To readers, names that differ in case alone are one.
+    declared = {each.name.lower() for each in fields_of(columns)}
+    former = names_before(renamed)
+    for name, before in former.items():
+        if name.lower() not in declared:
+            raise UsageError(f"the renamed column {name!r} is not declared", remedy=_RENAME)
+        if not before:
+            raise UsageError(f"it is not said what the column {name!r} was called before", remedy=_RENAME)
+        for each in before:
+            if not each or set(each) & set("`., "):
+                raise UsageError(f"{each!r} is no column of a table", remedy=_RENAME)
+            if each.lower() in declared:
+                raise UsageError(f"{name} was {each}, and {each} is declared, too", remedy=_RENAME)
+    listed = [each for before in former.values() for each in before]
+    for each in {each for each in listed if listed.count(each) > 1}:
+        raise UsageError(f"two columns were called {each}", remedy=_RENAME)

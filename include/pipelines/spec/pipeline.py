@@ -119,6 +119,12 @@ class Pipeline:
         """Return the format of a table's files."""
         return self.archive.file_format if table == self.table else "parquet"
 
+    def formerly(self, table: str) -> dict[str, tuple[str, ...]]:
+        """Return the renamed columns of a table with the names that they had before, newest first."""
+        if table == self.table:
+            return self.archive.formerly
+        return next(view.formerly for view in self.views if self.view_table(view) == table)
+
     def view_table(self, view: AdditiveView) -> str:
         """Return the name of a batch view's table in the catalog database `lake`."""
         return f"{self.name}_{view.name}"

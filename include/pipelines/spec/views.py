@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.ddl import Renamed, check_renamed, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
 from include.pipelines.spec.names import TOPIC
 from include.times import in_words, parse_duration
@@ -166,6 +166,14 @@ class AdditiveView:
     iceberg: bool = field(default=False, kw_only=True)
     """Also an Iceberg table `lake.<pipeline>_<name>` over the registered files of its table."""
 
+    renamed: Renamed = field(default_factory=dict, kw_only=True)
+    """Columns that were called otherwise before, e.g. `{"provider": "isp"}`."""
+
+    @property
+    def formerly(self) -> dict[str, tuple[str, ...]]:
+        """Its renamed columns with the names that they had before, newest first."""
+        return names_before(self.renamed)
+
     @property
     def is_total(self) -> bool:
         """Whether it has no window: a running total per key."""
@@ -184,6 +192,7 @@ class AdditiveView:
 
     def __post_init__(self) -> None:
         _check_windows(self)
+        check_renamed(self.renamed, self.columns)
         if self.iceberg:
             check_iceberg("parquet", self.columns)
         kinds = {field.name: field.kind for field in fields_of(self.columns)}

@@ -1,0 +1,111 @@
+"""Renamed columns: intervals whose registered files lack a new name are built, validated and registered again.
+
+A table shows a renamed column by its former name until all of its registered files have the new one
+(`include/catalog/renames.py`). Reruns bring that about, in any order; here those that are left are run.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from include.catalog.columns import column_changes
+from include.catalog.renames import shown_names, stored_columns
+from include.errors import TidemarkError, UsageError, error_class
+from include.intervals import steps
+from include.ledger.columns.renames import intervals_lacking
+from include.ledger.intervals import attempts, locks
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
+from include.pipelines.spec import Pipeline
+from include.spark.run import run_job
+from include.spark.submission import submission
+from include.times import format_time
+from include.versions import code_version
+
+Tell = Callable[[str], None]
+
+FOLLOW = "follow the declaration"
+"""What the application that repairs the catalog is asked for."""
+
+
+def left_to_rename(pipeline: Pipeline) -> list[PinnedInterval]:
+    """Return the intervals that keep a table from showing a renamed column by its new name, oldest first."""
+    wanted = {table: formerly for table in pipeline.tables if (formerly := pipeline.formerly(table))}
+    return intervals_lacking(pipeline.name, wanted) if wanted else []
+
+
+def rename(pipeline: Pipeline, run_by: str, tell: Tell) -> dict[str, Any]:
+    """Run the intervals again that lack a new name; the last one lets the tables show it. Killed, it goes on.
+
+    Raises UsageError for a pipeline without a renamed column, and what an interval's end means.
+    """
+    if not any(pipeline.formerly(table) for table in pipeline.tables):
+        raise UsageError(
+            "no column is declared as renamed", remedy='declare renamed={"NEW": "OLD"}', pipeline=pipeline.name
+        )
+    left = left_to_rename(pipeline)
+    for number, pinned in enumerate(left, 1):
+        tell(f"{pipeline.name}: {pinned.interval} is built again ({number} of {len(left)})")
+        _run_again(pipeline, pinned, run_by)
+    _follow(pipeline)
+    return state(pipeline, len(left))
+
+
+def _follow(pipeline: Pipeline) -> None:
+    """Let tables show what they may show by now, where a kill kept the last publication from it."""
+    behind = [table for table in pipeline.tables if _lags(pipeline, table)]
+    if behind:
+        plan = [{"pipeline": pipeline.name, "table": each, "partition": "", "repair": FOLLOW} for each in behind]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "plan.json"
+            file.write_text(json.dumps(plan))
+            if code := run_job(submission("repair_catalog", "--plan", str(file), name="rename columns")):
+                raise error_class(code)(
+                    f"the catalog's application ended with {code}; the tables go on to show the former names",
+                    remedy=f"see to what the log above names, then again: ./tidemark rename {pipeline.name}",
+                    pipeline=pipeline.name,
+                )
+    if pipeline.iceberg_tables:
+        from include.iceberg.tables import follow_columns
+
+        follow_columns(pipeline)
+
+
+def _lags(pipeline: Pipeline, table: str) -> bool:
+    stored = stored_columns(table) if pipeline.formerly(table) else None
+    if stored is None:
+        return False
+    changes = column_changes(pipeline, table, stored, shown_names(pipeline, table, stored))
+    return any(each.was for each in changes.followed)
+
+
+def state(pipeline: Pipeline, built: int = 0) -> dict[str, Any]:
+    """Return which columns tables show by a former name yet, and which intervals are left."""
+    shown = {table: names for table in pipeline.tables if (names := shown_names(pipeline, table))}
+    left = [format_time(each.interval.from_time) for each in left_to_rename(pipeline)]
+    return {"pipeline": pipeline.name, "built_intervals": built, "left": left, "shown_as": shown}
+
+
+def _run_again(pipeline: Pipeline, pinned: PinnedInterval, run_by: str) -> None:
+    source = steps.readable_source(pinned, Source.ARCHIVE)
+    version = code_version(pipeline.name)
+    attempt = attempts.begin_attempt(pinned, run_by=f"rename {run_by}", code_version=version, source=source)
+    with locks.attempt_under_way(pipeline.name, pinned.interval):
+        code = run_job(steps.submit_both(pipeline.name, attempt))
+        if code not in (0, 2):
+            raise _ended(pipeline, pinned, f"ended with {code}", code)
+        verdict = steps.announce(attempt)
+    if verdict.exit_code:
+        raise _ended(pipeline, pinned, verdict.in_words(), verdict.exit_code)
+
+
+def _ended(pipeline: Pipeline, pinned: PinnedInterval, why: str, code: int) -> TidemarkError:
+    return error_class(code)(
+        f"{pinned.interval}: {why}; the tables go on to show the former names",
+        remedy=f"see to what the log above names, then again: ./tidemark rename {pipeline.name}",
+        pipeline=pipeline.name,
+    )

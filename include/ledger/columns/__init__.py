@@ -1,0 +1,1 @@
+"""Columns of tables, as their files have them."""
