@@ -204,6 +204,12 @@ def tail(launch: launches.Launch | None) -> list[str]:
         return [launch.error] if launch.error else []
 
 
+def unreadable_log(launch: launches.Launch | None) -> str:
+    """Return why a driver's log cannot be read on its node; empty where it can, or where it is a file."""
+    on_yarn = launch is not None and launch.host == applications.HOST
+    return applications.unreadable_log(launch) if on_yarn and launch is not None else ""
+
+
 @dataclass
 class DriverLog:
     """A live driver's log, followed from its end: the last lines of what was written since the last look."""

@@ -174,6 +174,7 @@ class StreamOperator(SparkSubmitOperator):
             self.log.error("driver: %s", line)
         what = self._words(event) + f"; its log: {noted.log_place if noted else 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
+        what += f"; it cannot be read: {why}" if (why := drivers.unreadable_log(noted)) else ""
         if event["event"] == "stalled":
             stalled = f"{what}; it is stopped and started again"
             send_alert(context, self.pipeline, stalled, key=stream_key(self.pipeline), query=event["query"])

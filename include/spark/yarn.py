@@ -30,6 +30,8 @@ _ENDED = ("FINISHED", "FAILED", "KILLED")
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _OWN_CODE = re.compile(r"User application exited with status (\d+)")
 """What Spark's application master reports to YARN about a driver that ended by itself."""
+_LOST_NODE = "Container released on a *lost* node"
+"""What YARN reports of a driver whose node it has lost."""
 _SUBMITTED = re.compile(r"\bapplication_\d+_\d+\b")
 
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
@@ -82,7 +84,8 @@ class Application:
     def end(self) -> str:
         """How it ended, in a line."""
         told = next((line.strip() for line in self.diagnostics.splitlines() if line.strip()), "")
-        return f"{self.id}: {self.state.lower()}" + (f", {told[:300]}" if told else "")
+        lost = ": its node was lost" if _LOST_NODE in self.diagnostics else ""
+        return f"{self.id}: {self.state.lower()}" + (f", {told[:300]}" if told else "") + lost
 
 
 def told_exit_code(diagnostics: str) -> int | None:
@@ -204,6 +207,8 @@ class LogEnd:
     begin: int = 0
     """Where in the log it begins."""
     content: bytes = b""
+    unreadable: str = ""
+    """Why nobody can read it now; empty for one that was read, or that does not exist."""
 
     @property
     def lines(self) -> list[str]:
@@ -212,7 +217,7 @@ class LogEnd:
 
 
 def read_log(application: Application, file: DriverFile = "stdout", last: int = 65_536) -> LogEnd:
-    """Return the `last` bytes of a driver's log; nothing when its node does not answer, or has none yet."""
+    """Return the `last` bytes of a driver's log; nothing when its node has none yet, or does not answer."""
     import httpx
 
     if not application.log:
@@ -224,7 +229,7 @@ def read_log(application: Application, file: DriverFile = "stdout", last: int = 
     try:
         answer = httpx.get(url, params={"size": -last}, timeout=10)
     except httpx.HTTPError:
-        return LogEnd()
+        return LogEnd(unreadable=f"its node {parts.netloc} does not answer")
     # The node sends the log's length before its content, and a line of its own after it.
     head = _LOG_HEAD.search(answer.content)
     if answer.status_code != httpx.codes.OK or head is None:
@@ -243,6 +248,7 @@ class Yarn:
     def __init__(self) -> None:
         self._manager = resource_manager()
         self._shown = 0
+        self._unreadable = ""
 
     def submitted_id(self, output: str) -> str:
         """Return the application's id that `spark-submit` printed. Raise TidemarkError when it printed none."""
@@ -257,8 +263,14 @@ class Yarn:
         kill(self._manager, application)
 
     def new_lines(self, application: Application) -> list[str]:
-        """Return the driver's lines since the last call, after a line about bytes that were too many to read."""
+        """Return the driver's lines since the last call.
+
+        A line of its own reports what was too much to read, or that the log cannot be read any more.
+        """
         log = read_log(application)
+        before, self._unreadable = self._unreadable, log.unreadable
+        if log.unreadable:
+            return [] if before else [f"tidemark: the driver's log cannot be read: {log.unreadable}"]
         # An unfinished line is shown once it is complete.
         whole = log.content[: log.content.rfind(b"\n") + 1]
         missing = log.begin - self._shown

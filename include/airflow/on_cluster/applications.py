@@ -108,12 +108,21 @@ def tail(launched: Launch, lines: int) -> list[str]:
     return []
 
 
+def unreadable_log(launched: Launch) -> str:
+    """Return why its driver's log cannot be read now; empty where it can, or where YARN does not tell."""
+    with suppress(ServiceUnreachable):
+        application = yarn.find(yarn.resource_manager(), launched.application)
+        return yarn.read_log(application, last=1).unreadable if application is not None else ""
+    return ""
+
+
 @dataclass
 class ApplicationLog:
     """A live driver's log on its node, followed from its end."""
 
     launched: Launch
     _at: int = -1
+    _unreadable: str = ""
 
     def new_lines(self) -> list[str]:
         """Return the new whole lines, at most a few; the rest is counted in the first. Raises ServiceUnreachable."""
@@ -121,6 +130,9 @@ class ApplicationLog:
         if application is None:
             return []
         log = yarn.read_log(application)
+        before, self._unreadable = self._unreadable, log.unreadable
+        if log.unreadable:
+            return [] if before else [f"the log cannot be read: {log.unreadable}"]
         whole = log.content[: log.content.rfind(b"\n") + 1]
         end = log.begin + len(whole)
         first, self._at = self._at, end

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.services.process import free_port
 from include.settings import settings
 from include.spark import yarn
 from include.spark.submission import submission
@@ -154,6 +155,14 @@ def test_exit_code_is_the_driver_s_own_only_when_it_ended_by_itself(
     assert yarn.Application("application_1_1", state, final, diagnostics, "").own_exit_code == code
 
 
+def test_end_says_that_the_node_was_lost_when_yarn_says_so_in_a_later_line() -> None:
+    told = "Application failed 1 times due to AM Container exited with exitCode: -100"
+    lost = f"{told}\nFailing this attempt.Diagnostics: Container released on a *lost* nodeFor more detailed output"
+    ended = yarn.Application("application_1_1", "FAILED", "FAILED", lost, "")
+    assert ended.end == f"application_1_1: failed, {told}: its node was lost"
+    assert yarn.Application("application_1_1", "FAILED", "FAILED", told, "").end == f"application_1_1: failed, {told}"
+
+
 def test_reason_is_named_when_yarn_refuses_a_submission() -> None:
     printed = "INFO Client: Submitted application application_17_0003\nINFO Client: tracking\n"
     assert yarn.submitted_id(printed) == "application_17_0003"
@@ -173,3 +182,14 @@ def test_reason_is_named_when_yarn_refuses_a_submission() -> None:
 def test_driver_knows_its_application_when_its_container_has_a_name(container: str, application: str) -> None:
     assert yarn.own_application({"CONTAINER_ID": container}) == application
     assert yarn.own_application({}) == ""
+
+
+def test_log_is_told_once_to_be_unreadable_when_its_node_does_not_answer() -> None:
+    node = f"127.0.0.1:{free_port()}"
+    log = f"http://{node}/node/containerlogs/container_1_0001_01_000001/tidemark"
+    application = yarn.Application("application_1_0001", "RUNNING", "UNDEFINED", "", log)
+    assert yarn.read_log(application).unreadable == f"its node {node} does not answer"
+    cluster = yarn.Yarn()
+    told = [f"tidemark: the driver's log cannot be read: its node {node} does not answer"]
+    assert cluster.new_lines(application) == told
+    assert cluster.new_lines(application) == []
