@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
-import psutil
 import psycopg2
 import pytest
 
@@ -16,61 +14,24 @@ from include.spark import yarn
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.airflow_ui import api_of
+from tests.support.on_yarn import (
+    ON_YARN,
+    PATIENCE,
+    TOPICS,
+    check,
+    committed,
+    driver_container,
+    launches,
+    leases,
+    ledger,
+    produce,
+)
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 
 START = last_hours(3)
 EVENTS = 1500
-PIPELINES = {"nest_cameras": "nest-logs", "isp_hits": "isp-hits"}
-ON_YARN = {
-    "TIDEMARK_SPARK_MASTER": "yarn",
-    "TIDEMARK_SPARK_DEPLOY_MODE": "cluster",
-    "TIDEMARK_SPARK_EXECUTORS": "1",
-    "TIDEMARK_EXECUTOR_MEMORY": "512m",
-    "TIDEMARK_DRIVER_MEMORY": "768m",
-    "TIDEMARK_ARCHIVE_WAIT": "10m",
-}
-PATIENCE = 1200
-"""Seconds: a driver waits for its container, its JVM and its executor, on a busy machine."""
-
-
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
-def committed(home: Home, pipeline: str) -> int:
-    query = f"SELECT coalesce(sum(next_offset), 0) FROM positions WHERE pipeline = '{pipeline}' AND query = 'archive'"
-    return int(ledger(home, query)[0][0])
-
-
-def launches(home: Home, pipeline: str) -> list[tuple[str, str]]:
-    """Launches and their applications, oldest first."""
-    query = f"SELECT id, application FROM stream_launches WHERE pipeline = '{pipeline}' ORDER BY launched_at"
-    return [(str(launch), str(application)) for launch, application in ledger(home, query)]
-
-
-def leases(home: Home) -> set[str]:
-    return {pipeline for (pipeline,) in ledger(home, "SELECT pipeline FROM writers WHERE holder <> ''")}
-
-
-def produce(home: Home, pipeline: str, events: int, seed: int) -> None:
-    bounds = ("--start", iso(START), "--span", "1h", "--seed", str(seed), "--bad-fraction", "0.02")
-    home.run("produce", pipeline, "--events", str(events), *bounds)
-
-
-def driver_container(application: str) -> list[psutil.Process]:
-    """The processes of the container in which an application's driver runs: it is the first one."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            environment = process.environ()
-        except psutil.Error:
-            continue
-        if yarn.own_application(environment) == application and environment["CONTAINER_ID"].endswith("_000001"):
-            found.append(process)
-    return found
+PIPELINES = tuple(TOPICS)
 
 
 @pytest.fixture(scope="module")
@@ -98,26 +59,11 @@ def airflow(home: Home, manager: str) -> Iterator[AirflowApi]:
 def streaming(home: Home, airflow: AirflowApi) -> dict[str, str]:
     """The applications of both streams, which have archived everything."""
     for pipeline in PIPELINES:
-        produce(home, pipeline, EVENTS, seed=1)
+        produce(home, pipeline, EVENTS, seed=1, start=START)
         airflow.set_paused(f"stream__{pipeline}", False)
     for pipeline in PIPELINES:
         wait_for(f"{pipeline} on YARN", lambda p=pipeline: committed(home, p) == EVENTS, PATIENCE)
     return {pipeline: launches(home, pipeline)[-1][1] for pipeline in PIPELINES}
-
-
-def check(home: Home, pipeline: str, records: int) -> None:
-    """Each record of the topic has one fate in landing, and each row is there once."""
-    files = ledger(
-        home,
-        "SELECT DISTINCT f.fate, f.path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
-        f"WHERE b.pipeline = '{pipeline}'",
-    )
-    archived = audit.read_files(home.lake / path for fate, path in files if fate == "archived")
-    assert set(audit.identities(archived).values()) == {1}
-    others = audit.read_coordinates(home.lake / path for fate, path in files if fate != "archived")
-    fates = Counter(audit.coordinates_of(archived).keys()) + others
-    assert fates == Counter(audit.read_topic(home.kafka, PIPELINES[pipeline]).keys())
-    assert fates.total() == records
 
 
 def test_streams_run_in_containers_and_no_secret_is_in_a_command_line(
@@ -132,7 +78,7 @@ def test_streams_run_in_containers_and_no_secret_is_in_a_command_line(
         assert any("stream.py" in " ".join(process.cmdline()) for process in container), pipeline
         assert not [process for process in container if secret in " ".join(process.cmdline())]
         check(home, pipeline, EVENTS)
-    assert leases(home) == PIPELINES.keys()
+    assert leases(home) == set(PIPELINES)
 
 
 def interval_run(airflow: AirflowApi, pipeline: str, start: datetime) -> str:
@@ -156,7 +102,7 @@ def test_interval_is_built_and_registered_by_drivers_on_the_cluster(
         home, f"SELECT location FROM revisions WHERE state = 'registered' AND table_name = '{pipeline}'"
     )
     ranges = home.json("ranges", pipeline, "--from", iso(START), "--json")
-    records = audit.in_ranges(audit.read_topic(home.kafka, PIPELINES[pipeline]), ranges)
+    records = audit.in_ranges(audit.read_topic(home.kafka, TOPICS[pipeline]), ranges)
     assert len(records) == EVENTS
     table = audit.read_parquet(location for (location,) in registered)
     if pipeline == "nest_cameras":
@@ -173,7 +119,7 @@ def test_interval_is_built_and_registered_by_drivers_on_the_cluster(
 def test_driver_is_adopted_when_airflow_comes_back(home: Home, airflow: AirflowApi, streaming: dict[str, str]) -> None:
     before = launches(home, "nest_cameras")
     home.run("down", "airflow")
-    produce(home, "nest_cameras", 300, seed=2)
+    produce(home, "nest_cameras", 300, seed=2, start=START)
     wait_for("commits without Airflow", lambda: committed(home, "nest_cameras") == EVENTS + 300, PATIENCE)
     home.run("up", "airflow", **ON_YARN)
     api = api_of(home)
@@ -191,7 +137,7 @@ def test_killed_container_is_replaced_and_nothing_is_doubled(home: Home, streami
     (_, application), count = launches(home, "isp_hits")[-1], len(launches(home, "isp_hits"))
     for process in driver_container(application):
         process.kill()
-    produce(home, "isp_hits", 300, seed=3)
+    produce(home, "isp_hits", 300, seed=3, start=START)
     wait_for("the next application's commits", lambda: committed(home, "isp_hits") == EVENTS + 300, PATIENCE)
     assert len(launches(home, "isp_hits")) > count
     assert not api.is_paused("stream__isp_hits")
