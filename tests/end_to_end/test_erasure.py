@@ -134,7 +134,6 @@ def test_wrong_usage_is_refused_before_anything_is_done(landed: Home, tmp_path: 
         (("wiki_changes", "--keys-file", str(empty), "--reason", "r"), "no key"),
         (("wiki_changes", "--keys-file", str(tmp_path / "none"), "--reason", "r"), "cannot be read"),
         (("wiki_changes", "--key", "x", "--column", "nobody", "--reason", "r"), "no single value"),
-        (("wiki_changes", "--key", "x", "--column", "server_name", "--reason", "r"), "partition column"),
         (("wiki_changes", "--resume"), "no erasure is unfinished"),
         (("auction_bids", "--key", "x", "--reason", "r"), "not declared"),
         (("nobody", "--key", "x", "--reason", "r"), "nobody"),
