@@ -8,16 +8,18 @@ function rove(place) {
   if (!links.length) return;
   links[0].tabIndex = 0;
 
+  // Sideways past the end of a row lies the next row, and a row without a link in this column is entered at its nearest
+  // one: otherwise the only hour of a young day could not be left.
   function next(from, down, right) {
+    if (right) return links[links.indexOf(from) + right] || null;
     let row = rows.findIndex((each) => each.includes(from));
-    let column = rows[row].indexOf(from);
-    for (;;) {
-      row += down;
-      column += right;
-      const found = rows[row] && rows[row][column];
-      if (!found) return null;
-      if (found.href) return found;
+    const column = rows[row].indexOf(from);
+    for (row += down; rows[row]; row += down) {
+      const columns = [...rows[row].keys()].filter((each) => rows[row][each].href);
+      columns.sort((a, b) => Math.abs(a - column) - Math.abs(b - column));
+      if (columns.length) return rows[row][columns[0]];
     }
+    return null;
   }
 
   const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };

@@ -410,6 +410,14 @@ def test_calendar_is_reached_and_moved_in_when_only_the_keyboard_is_used(page: A
     first.send_keys(moves)
     now = page.switch_to.active_element
     assert now.get_attribute("href") != first.get_attribute("href")
+    page.execute_script("arguments[0].focus()", first)
+    squares = [each.get_attribute("href") for each in page.find_elements("css selector", "#strip-isp_hits ~ .days a")]
+    reached = [first.get_attribute("href")]
+    for _ in squares[1:]:
+        page.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+        reached.append(page.switch_to.active_element.get_attribute("href"))
+    assert reached == squares, "a square cannot be reached"
+    now = page.switch_to.active_element
     before = page.current_url
     now.send_keys(Keys.ENTER)
     wait_for("the interval", lambda: page.current_url != before, 30)
