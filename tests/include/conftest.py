@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from tests.conftest import Home
@@ -10,4 +12,6 @@ from tests.conftest import Home
 @pytest.fixture
 def pipeline(postgres: Home, request: pytest.FixtureRequest) -> str:
     """A unique name for each test, so that other tests' data do not interfere."""
-    return str(request.node.name)[:60]
+    name = str(request.node.name)
+    # Long names of tests begin alike.
+    return f"{name[:51]}_{zlib.crc32(name.encode()):08x}"
