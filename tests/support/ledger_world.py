@@ -209,6 +209,10 @@ class MemoryCatalog:
     def create_tables(self) -> None:
         """A dictionary has all tables."""
 
+    def follow_renames(self) -> bool:
+        """A dictionary has no columns."""
+        return False
+
     def point_at(self, revision: BuiltRevision) -> None:
         self._entries[revision.table, revision.partition] = revision.location
 

@@ -33,6 +33,9 @@ class Pointers:
     def drop(self, revision: BuiltRevision) -> None:
         self.at.pop(revision.partition, None)
 
+    def follow_renames(self) -> bool:
+        return False
+
 
 def finish(archive: OpenTable, pointers: Pointers, hour: int) -> None:
     pinned = attempts.pinned_interval(archive.intervals[hour])
