@@ -23,6 +23,7 @@ from include.airflow.api import AirflowApi
 from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_runs import state_once_ended, wait_for_success
 from tests.support.airflow_ui import PAGES, api_of, ui_of
 from tests.support.busier import busier_before
 
@@ -122,7 +123,7 @@ def launched(airflow: AirflowApi) -> dict[str, Any]:
         airflow.fail_run(INTERVAL, run)
     airflow.set_paused(STREAM, False)
     run = runs[INTERVAL]
-    state = wait_for("the run", lambda: run_ended(airflow, run), 480)
+    state = wait_for("the run", lambda: state_once_ended(airflow, INTERVAL, run), 480)
     ended = {"run": run, "state": state, "tasks": airflow.tasks(INTERVAL, run)}
     # The stream that these wait for is not launched, and Airflow would wait for them when it ends.
     airflow.set_paused(of_isp, True)
@@ -152,12 +153,6 @@ def run_backfill(api: AirflowApi, first: str, last: str, *, again: bool = False)
     wait_for("the backfill", lambda: api.backfill_ended(backfill), 1200)
     runs = [run for run in api.runs(INTERVAL) if run["run_type"] == "backfill"]
     assert [run["state"] for run in runs] == ["success"] * 3, [api.tasks(INTERVAL, r["dag_run_id"]) for r in runs]
-
-
-def run_ended(api: AirflowApi, run: str) -> str | None:
-    """The state of a run of the interval's DAG that has ended."""
-    state: str = next(r["state"] for r in api.runs(INTERVAL) if r["dag_run_id"] == run)
-    return state if state in ("success", "failed") else None
 
 
 def is_waiting(api: AirflowApi, dag: str) -> bool:
@@ -296,7 +291,7 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
         "dry_run": True,
         "build_missing": None,
     }
-    assert wait_for("its end", lambda: run_ended(airflow, run["dag_run_id"])) == "success"
+    wait_for_success(airflow, INTERVAL, run["dag_run_id"], 240)
     assert "would read from kafka: nest-logs-" in airflow.log(INTERVAL, run["dag_run_id"], "pin_ranges")
     assert registered(home) == before
     assert ui.complaints() == []
@@ -318,7 +313,7 @@ def test_same_partitions_stay_registered_when_a_task_of_a_finished_run_is_cleare
     before, run = registered(home), launched["run"]
     airflow.set_paused(INTERVAL, False)
     airflow.clear(INTERVAL, run, task, downstream=downstream)
-    assert wait_for("the run", lambda: run_ended(airflow, run), 480) == "success", airflow.tasks(INTERVAL, run)
+    wait_for_success(airflow, INTERVAL, run, 480)
     assert registered(home) == before
     for table, partition, revision, *_ in before:
         explained = home.json("explain", table, partition, "--json")
@@ -341,7 +336,7 @@ def test_run_has_the_oldest_missing_interval_built_when_it_asks_for_one(
     run = f"missing__{iso(at[1])}"
     wait_for("the run of the missing interval", lambda: run in {each["dag_run_id"] for each in airflow.runs(INTERVAL)})
     for each in (asking, run):
-        assert wait_for(each, lambda r=each: run_ended(airflow, r), 480) == "success", airflow.tasks(INTERVAL, each)
+        wait_for_success(airflow, INTERVAL, each, 480)
     assert {state for task, state in airflow.tasks(INTERVAL, run).items() if "missing" in task} == {
         "success",
         "skipped",
@@ -394,7 +389,7 @@ def test_interval_that_only_warns_awaits_an_approval_and_is_registered_then(
         wait_for("it to ask", lambda: airflow.tasks(INTERVAL, run)["publish"] == "awaiting_input", 480)
         assert registered(home) == with_busier
         airflow.answer(INTERVAL, run, "publish", "Approve", reason="a quiet hour")
-        assert wait_for("the run", lambda: run_ended(airflow, run), 480) == "success", airflow.tasks(INTERVAL, run)
+        wait_for_success(airflow, INTERVAL, run, 480)
     assert registered(home) == before
     assert ledger(home, "SELECT approved, decided_by, reason FROM approvals") == [
         (True, "airflow admin", "a quiet hour")
@@ -409,7 +404,7 @@ def test_run_by_hand_without_a_logical_date_takes_the_last_complete_interval(
     airflow.set_paused(INTERVAL, False)
     before = registered(home)
     run = airflow.trigger(INTERVAL)
-    assert wait_for("the run", lambda: run_ended(airflow, run)) == "success", airflow.tasks(INTERVAL, run)
+    wait_for_success(airflow, INTERVAL, run, 240)
     # If an hour has passed meanwhile, its partition was added.
     assert set(before) <= set(registered(home))
     # The interval has no records: it is complete, and no table has a partition of it.

@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from include.airflow.api import AirflowApi
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_runs import state_once_ended, wait_for_success
 from tests.support.airflow_ui import PAGES, AirflowUi, api_of, ui_of
 from tests.support.browser import show_in, telephone, violations
 from tests.support.busier import busier_before
@@ -112,11 +113,6 @@ def lag(ui: AirflowUi) -> float:
     return seconds_of(ui.text("#lag-seconds"))
 
 
-def ended(api: AirflowApi, dag: str, run: str) -> str | None:
-    state: str = next(each["state"] for each in api.runs(dag) if each["dag_run_id"] == run)
-    return state if state in ("success", "failed") else None
-
-
 def new_run(api: AirflowApi, dag: str, known: set[str]) -> str:
     [run] = wait_for("the run", lambda: {each["dag_run_id"] for each in api.runs(dag)} - known, 60)
     return str(run)
@@ -188,7 +184,7 @@ def test_interval_of_the_form_is_in_grid_calendar_and_trend(
         60,
     )
     assert run not in known
-    assert wait_for("its end", lambda: ended(airflow, INTERVAL, run), 600) == "success"
+    wait_for_success(airflow, INTERVAL, run, 600)
     ui.open_grid(INTERVAL)
     cell = f"[data-testid='grid-{run}-publish'] [data-testid=task-state-badge]"
     ui.wait("the grid", f"document.querySelector({cell!r})")
@@ -247,7 +243,7 @@ def test_decision_is_taken_by_form_and_required_action(home: Home, airflow: Airf
     lines = [line for line in asked.splitlines() if line.startswith(("chosen:", "reason ", "record:"))]
     assert len(lines) >= 3
     ui.answer("Approve", "looked at in the browser")
-    assert wait_for("its end", lambda: ended(airflow, "decide", run), 120) == "success", airflow.tasks("decide", run)
+    wait_for_success(airflow, "decide", run, 120)
     listed = json.loads(home.run("quarantine", "list", NAME, "--json").stdout)
     records = [each for each in listed if each["reason"] == code]
     assert records
@@ -257,7 +253,9 @@ def test_decision_is_taken_by_form_and_required_action(home: Home, airflow: Airf
 def test_interval_that_only_warns_is_refused_and_then_approved_by_a_person(
     home: Home, airflow: AirflowApi, ui: AirflowUi, take_picture: TakePicture
 ) -> None:
-    wait_for("other runs", lambda: all(ended(airflow, INTERVAL, each) for each in runs(airflow, INTERVAL)), 600)
+    wait_for(
+        "other runs", lambda: all(state_once_ended(airflow, INTERVAL, each) for each in runs(airflow, INTERVAL)), 600
+    )
     before = registered(home)
 
     def asked() -> str:
@@ -274,14 +272,12 @@ def test_interval_that_only_warns_is_refused_and_then_approved_by_a_person(
         assert "Refusing leaves the catalog as it was" in said
         take_picture(ui.browser, "approval")
         ui.answer("Refuse", "too few for this hour")
-        assert wait_for("its end", lambda: ended(airflow, INTERVAL, run), 300) == "failed"
+        assert wait_for("its end", lambda: state_once_ended(airflow, INTERVAL, run), 300) == "failed"
         assert registered(home) == with_busier
         run = asked()
         ui.open_question(INTERVAL, run, "publish")
         ui.answer("Approve", "a quiet hour")
-        assert wait_for("its end", lambda: ended(airflow, INTERVAL, run), 600) == "success", airflow.tasks(
-            INTERVAL, run
-        )
+        wait_for_success(airflow, INTERVAL, run, 600)
     assert {table for table, _ in registered(home) - before} == {NAME, f"{NAME}_hourly_counts"}
     assert before <= registered(home)
     decided = ask(home, "SELECT approved, decided_by, reason FROM approvals ORDER BY id")

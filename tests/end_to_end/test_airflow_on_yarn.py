@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
 import psycopg2
 import pytest
@@ -13,18 +12,22 @@ from include.airflow.api import AirflowApi
 from include.spark import yarn
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.airflow_ui import api_of
 from tests.support.on_yarn import (
     ON_YARN,
     PATIENCE,
     TOPICS,
+    airflow_up,
     check,
     committed,
     driver_container,
+    end_of,
     launches,
     leases,
     ledger,
     produce,
+    up,
 )
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
@@ -37,22 +40,13 @@ PIPELINES = tuple(TOPICS)
 @pytest.fixture(scope="module")
 def manager(home: Home) -> str:
     """Address of the resource manager."""
-    home.run("up", "yarn")
-    return str(home.services["yarn"]["address"])
+    return up(home)
 
 
 @pytest.fixture(scope="module")
 def airflow(home: Home, manager: str) -> Iterator[AirflowApi]:
-    home.run("up", "airflow", **ON_YARN)
-    api = api_of(home)
-    dags = {f"{kind}__{pipeline}" for kind in ("stream", "interval") for pipeline in PIPELINES}
-    wait_for("the DAGs", lambda: dags <= api.dag_ids(), 180)
-    yield api
-    for pipeline in PIPELINES:
-        api.set_paused(f"stream__{pipeline}", True)
-        for _, application in launches(home, pipeline):
-            if application:
-                yarn.kill(manager, application)
+    with airflow_up(home, manager, *PIPELINES) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")
@@ -81,23 +75,14 @@ def test_streams_run_in_containers_and_no_secret_is_in_a_command_line(
     assert leases(home) == set(PIPELINES)
 
 
-def interval_run(airflow: AirflowApi, pipeline: str, start: datetime) -> str:
-    dag = f"interval__{pipeline}"
-    airflow.set_paused(dag, False)
-    return airflow.trigger(dag, **{"from": iso(start), "to": iso(start + timedelta(hours=1))})
-
-
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_interval_is_built_and_registered_by_drivers_on_the_cluster(
     home: Home, airflow: AirflowApi, manager: str, streaming: dict[str, str], pipeline: str
 ) -> None:
-    run, dag = interval_run(airflow, pipeline, START), f"interval__{pipeline}"
-
-    def ended() -> str | None:
-        state = next(each["state"] for each in airflow.runs(dag) if each["dag_run_id"] == run)
-        return str(state) if state in ("success", "failed") else None
-
-    assert wait_for("the interval", ended, PATIENCE) == "success", airflow.tasks(dag, run)
+    dag = f"interval__{pipeline}"
+    airflow.set_paused(dag, False)
+    run = trigger_hour(airflow, dag, START)
+    wait_for_success(airflow, dag, run, PATIENCE)
     registered = ledger(
         home, f"SELECT location FROM revisions WHERE state = 'registered' AND table_name = '{pipeline}'"
     )
@@ -153,12 +138,7 @@ def test_driver_finishes_its_micro_batch_when_its_run_is_marked_failed(
     for each in api.runs("stream__nest_cameras"):
         if each["state"] == "running":
             api.fail_run("stream__nest_cameras", each["dag_run_id"])
-
-    def end() -> yarn.Application | None:
-        found = yarn.find(manager, application)
-        return found if found is not None and found.has_ended else None
-
-    ended = wait_for("the application's end", end, PATIENCE)
+    ended = wait_for("the application's end", lambda: end_of(manager, application), PATIENCE)
     assert (ended.state, ended.own_exit_code) == ("FINISHED", 0)
     assert ledger(home, f"SELECT exit_code FROM stream_launches WHERE id = '{launch}'") == [(0,)]
     assert "nest_cameras" not in leases(home)

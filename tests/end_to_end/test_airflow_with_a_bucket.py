@@ -1,27 +1,31 @@
-"""The demo, and the stream that Airflow runs after it, with the lake in a bucket of a real S3-compatible server.
+"""The demo, and what Airflow runs after it, with the lake in a bucket of a real S3-compatible server.
 
-The server is killed and started again under the running stream.
+The server is killed and started again under a running stream, and refuses the credentials for a while.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
 from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
 import psycopg2
 import pytest
+from pyarrow import fs
 
 from include.airflow.api import AirflowApi
 from include.airflow.demo_run import EVENTS
 from include.airflow.demo_run import PATIENCE as DEMO_PATIENCE
 from tests.conftest import Home, end_of, iso, wait_for
-from tests.support import audit, s3_server
+from tests.support import audit, registered, s3_server
+from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.airflow_ui import api_of
+from tests.support.canaries import Canaries, dump_of, files_of, watching
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -29,6 +33,8 @@ NAME, TOPIC = "nest_cameras", "nest-logs"
 STREAM, INTERVAL = f"stream__{NAME}", f"interval__{NAME}"
 TABLES = {NAME, f"{NAME}_hourly_counts"}
 LAKE = f"s3a://{s3_server.BUCKET}/tidemark"
+HOURS = 3
+"""Hours of the backfill, the last of which the demo has run."""
 MORE = 300
 """Records that are produced while the store is away, each time."""
 PATIENCE = 1200
@@ -45,9 +51,8 @@ def ledger(home: Home, query: str, *values: object) -> Rows:
 
 def committed(home: Home) -> dict[str, int]:
     """How many records each query has committed."""
-    return {
-        query: int(count) for query, count in ledger(home, "SELECT query, sum(next_offset) FROM positions GROUP BY 1")
-    }
+    noted = ledger(home, "SELECT query, sum(next_offset) FROM positions WHERE pipeline = %s GROUP BY 1", NAME)
+    return {query: int(count) for query, count in noted}
 
 
 def exit_codes(home: Home) -> list[int | None]:
@@ -72,8 +77,21 @@ def home(tmp_path_factory: pytest.TempPathFactory, store: s3_server.RunningServe
 
 
 @pytest.fixture(scope="module")
-def demo(home: s3_server.BucketHome) -> CompletedProcess[str]:
-    started = home.start("demo", TIDEMARK_ARCHIVE_WAIT="10m")
+def secrets(store: s3_server.RunningServer) -> Iterator[Canaries]:
+    """The store's secret; all command lines are looked at meanwhile."""
+    made = Canaries({}, {"bucket": store.server.secret_key})
+    with watching(made):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def demo(home: s3_server.BucketHome, secrets: Canaries) -> CompletedProcess[str]:
+    # A driver's event log holds its whole configuration.
+    events = home.path / "logs" / "events"
+    events.mkdir(parents=True)
+    noted = {"enabled": "true", "compress": "false", "dir": events.as_uri()}
+    options = " ".join(f"-Dspark.eventLog.{name}={value}" for name, value in noted.items())
+    started = home.start("demo", TIDEMARK_ARCHIVE_WAIT="10m", TIDEMARK_JVM_OPTIONS=options)
     try:
         # It has a patience of its own with each of its parts.
         told, errors = started.communicate(timeout=2 * DEMO_PATIENCE)
@@ -97,6 +115,18 @@ def hour(home: s3_server.BucketHome, demo: CompletedProcess[str]) -> datetime:
         "WHERE a.exit_code = 0 ORDER BY 1 LIMIT 1",
     )
     return begin.astimezone(UTC)
+
+
+@pytest.fixture(scope="module")
+def backfilled(home: s3_server.BucketHome, airflow: AirflowApi, hour: datetime) -> tuple[Rows, Rows]:
+    """What was registered before a backfill of all hours, and after it."""
+    before = in_force(home, hour)
+    first = hour - timedelta(hours=HOURS - 1)
+    backfill = airflow.backfill(INTERVAL, iso(first), iso(hour), again=True)
+    wait_for("the backfill", lambda: airflow.backfill_ended(backfill), PATIENCE)
+    runs = {run["dag_run_id"]: run["state"] for run in airflow.runs(INTERVAL) if run["run_type"] == "backfill"}
+    assert set(runs.values()) == {"success"}, [airflow.tasks(INTERVAL, r) for r, s in runs.items() if s != "success"]
+    return before, in_force(home, hour)
 
 
 def in_force(home: Home, until: datetime) -> Rows:
@@ -135,6 +165,13 @@ def check_rows(home: s3_server.BucketHome, begin: datetime) -> None:
     identities = [found[f"kafka_{part}"].to_pylist() for part in ("topic", "partition", "offset", "element")]
     devices = dict(zip(zip(*identities, strict=True), found["device_id"].to_pylist(), strict=True))
     assert devices == {identity: row["device_id"] for identity, row in wanted.items()}
+
+
+def findings(home: Home) -> list[dict[str, Any]]:
+    """What the doctor objects to."""
+    examined = json.loads(home.run("doctor", "--json", "--deep", expect=None).stdout)["findings"]
+    assert any(LAKE in each["what"] for each in examined)
+    return [each for each in examined if not each["ok"]]
 
 
 def test_demo_publishes_an_hour_in_the_bucket_when_the_lake_is_there(
@@ -197,6 +234,41 @@ def test_nothing_is_lost_and_the_stream_comes_back_when_the_store_is_killed_unde
     check_caught_up(home, airflow)
 
 
+def test_task_and_driver_say_what_to_do_and_go_on_by_themselves_when_the_store_refuses_for_a_while(
+    home: s3_server.BucketHome,
+    airflow: AirflowApi,
+    store: s3_server.RunningServer,
+    hour: datetime,
+) -> None:
+    before, failed = in_force(home, hour), exit_codes(home).count(6)
+    store.kill()
+    # Somebody has changed the credentials.
+    store.start("another-secret-of-the-store")
+    try:
+        more_records(home)
+        run = trigger_hour(airflow, INTERVAL, hour)
+        states = ("up_for_retry", "failed")
+        wait_for("the build to fail", lambda: airflow.tasks(INTERVAL, run).get("build_interval") in states, PATIENCE)
+        told = airflow.log(INTERVAL, run, "build_interval")
+        wait_for("the driver to fail", lambda: exit_codes(home).count(6) > failed, PATIENCE)
+    finally:
+        store.kill()
+        store.start()
+    for said in (
+        f"the lake {LAKE}: ",
+        "Status Code: 403",
+        REMEDY,
+        "ended with exit code 6: a service cannot be reached",
+    ):
+        assert said in told
+    [log] = ledger(home, "SELECT log FROM stream_launches WHERE exit_code = 6 ORDER BY number DESC LIMIT 1")[0]
+    [line] = [each for each in Path(log).read_text().splitlines() if f"the lake {LAKE}: " in each]
+    assert line.endswith(REMEDY)
+    check_caught_up(home, airflow)
+    wait_for_success(airflow, INTERVAL, run, PATIENCE)
+    assert in_force(home, hour) == before
+
+
 def test_stream_says_that_there_is_no_such_bucket_with_exit_code_6(
     home: s3_server.BucketHome, demo: CompletedProcess[str]
 ) -> None:
@@ -205,3 +277,96 @@ def test_stream_says_that_there_is_no_such_bucket_with_exit_code_6(
     refused = home.run(*arguments, expect=6, TIDEMARK_LAKE="s3a://no-such-bucket/tidemark").stderr
     assert "the lake s3a://no-such-bucket/tidemark: " in refused.splitlines()[-1]
     assert REMEDY in refused.splitlines()[-1]
+
+
+def test_backfill_registers_each_hour_once_and_changes_nothing_where_an_hour_was_registered(
+    home: s3_server.BucketHome, backfilled: tuple[Rows, Rows], hour: datetime
+) -> None:
+    before, after = backfilled
+    hours = [hour - timedelta(hours=ago) for ago in reversed(range(HOURS))]
+    assert {row[1].split("interval=")[1] for row in after} == {f"{each:%Y-%m-%dT%H}" for each in hours}
+    assert set(before) < set(after)
+    for each in hours:
+        check_rows(home, each)
+    assert registered.in_catalog(home.database) == registered.in_ledger(home.database, "registered")
+    counted = f"SELECT count(*) AS n FROM lake.{NAME} WHERE `interval` <= '{hour:%Y-%m-%dT%H}'"
+    told = home.json("sql", counted, "--json")
+    assert told == [{"n": sum(row[4] for row in after if row[0] == NAME)}]
+
+
+def test_pages_tell_what_lies_in_the_bucket_when_a_person_has_logged_in(
+    airflow: AirflowApi, backfilled: tuple[Rows, Rows], hour: datetime
+) -> None:
+    _, partition, _, location, *_ = next(row for row in backfilled[1] if row[1].endswith(f"{hour:%Y-%m-%dT%H}"))
+    of_interval = f"/intervals/{NAME}/{hour:%Y-%m-%dT%H}"
+    with pages_of(airflow) as client:
+        pages = [
+            "/",
+            f"/pipelines/{NAME}",
+            "/intervals",
+            of_interval,
+            f"/tables/{NAME}",
+            f"/quarantine/{NAME}",
+            "/metrics",
+        ]
+        assert {path: client.get(path).status_code for path in pages} == dict.fromkeys(pages, 200)
+        assert location in client.get(f"{of_interval}?format=json").text
+        report = client.get(f"{of_interval}/report")
+        assert report.status_code == 200
+        assert partition in report.text
+
+
+@pytest.mark.parametrize(("task", "downstream"), [("build_interval", True), ("announce", False)])
+def test_same_partitions_stay_registered_when_a_task_of_a_finished_run_is_cleared(
+    home: s3_server.BucketHome,
+    airflow: AirflowApi,
+    backfilled: tuple[Rows, Rows],
+    hour: datetime,
+    task: str,
+    downstream: bool,
+) -> None:
+    run = next(run["dag_run_id"] for run in airflow.runs(INTERVAL) if run["run_type"] == "backfill")
+    airflow.clear(INTERVAL, run, task, downstream=downstream)
+    wait_for_success(airflow, INTERVAL, run, PATIENCE)
+    assert in_force(home, hour) == backfilled[1]
+
+
+@pytest.mark.parametrize("source", ["kafka", "archive"])
+def test_rebuild_is_equal_and_the_doctor_objects_to_nothing_when_the_hours_are_registered(
+    home: s3_server.BucketHome, backfilled: tuple[Rows, Rows], source: str
+) -> None:
+    table, partition, *_ = next(row for row in backfilled[1] if row[0] == NAME)
+    assert home.json("rebuild", table, partition, "--source", source, "--json")["equal"] is True
+    assert findings(home) == []
+
+
+def test_doctor_names_the_other_lake_when_the_setting_is_missing(
+    home: s3_server.BucketHome, backfilled: tuple[Rows, Rows]
+) -> None:
+    examined = json.loads(home.run("doctor", "--json", expect=None, TIDEMARK_LAKE="").stdout)["findings"]
+    [told] = [each for each in examined if "registered revisions lie outside" in each["what"]]
+    assert " registered revisions lie outside of the lake file://" in told["what"]
+    assert f", such as {LAKE}/tables/" in told["what"]
+    assert "TIDEMARK_LAKE" in told["remedy"]
+
+
+def test_secret_of_the_store_is_in_no_log_database_argument_or_file_of_the_bucket(
+    home: s3_server.BucketHome, secrets: Canaries, backfilled: tuple[Rows, Rows]
+) -> None:
+    assert any("spark_jobs/stream.py" in line for line in secrets.arguments)
+    assert any("spark_jobs/build_interval.py" in line for line in secrets.arguments)
+    assert [line for line in secrets.arguments if secrets.told_by(line)] == []
+    read = dict(files_of(home))
+    for part in ("logs/streams/", "logs/events/", "task_id=build_interval"):
+        assert any(part in path for path in read), part
+    assert [path for path, text in read.items() if secrets.told_by(text)] == []
+    for database, table in (("airflow", "rendered_task_instance_fields"), ("airflow", "xcom"), ("ledger", "attempts")):
+        dumped = dump_of(home, database)
+        assert f"COPY public.{table}" in dumped
+        assert secrets.told_by(dumped) == [], database
+    client = home.server.filesystem()
+    below = client.get_file_info(fs.FileSelector(f"{s3_server.BUCKET}/tidemark", recursive=True))
+    texts = [each.path for each in below if each.is_file and not each.path.endswith(".parquet")]
+    assert any("/reports/" in path for path in texts)
+    secret = home.server.secret_key.encode()
+    assert [path for path in texts if secret in client.open_input_stream(path).read()] == []

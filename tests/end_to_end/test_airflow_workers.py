@@ -15,6 +15,7 @@ import pytest
 from include.airflow.api import AirflowApi
 from tests.conftest import REPOSITORY, Home, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.edge_workers import Site, central_airflow
 from tests.support.hosts import Host
 
@@ -122,18 +123,6 @@ def tries_of(api: AirflowApi, run: str, task: str) -> list[tuple[str, str]]:
     return [(each["hostname"], each["state"]) for each in sorted(tries, key=lambda each: each["try_number"])]
 
 
-def run_interval(api: AirflowApi, hour: datetime) -> str:
-    return api.trigger(INTERVAL, **{"from": iso(hour), "to": iso(hour + timedelta(hours=1))})
-
-
-def wait_for_success(api: AirflowApi, run: str) -> None:
-    def ended() -> str | None:
-        state: str = next(each["state"] for each in api.runs(INTERVAL) if each["dag_run_id"] == run)
-        return state if state in ("success", "failed") else None
-
-    assert wait_for(f"the run {run}", ended, PATIENCE) == "success", api.tasks(INTERVAL, run)
-
-
 def check_registered(home: Home, hour: datetime) -> int:
     """Hold the rows at the registered locations of an hour against Kafka; how many there are."""
     label = f"interval={hour:%Y-%m-%dT%H}"
@@ -223,8 +212,8 @@ def interval(api: AirflowApi, both: Hosts) -> str:
     # The last hour's, by the schedule, which holds nothing: it would only take its turn.
     scheduled = wait_for("the schedule's own", lambda: [r for r in api.runs(INTERVAL) if r["run_type"] == "scheduled"])
     api.fail_run(INTERVAL, scheduled[0]["dag_run_id"])
-    run = run_interval(api, HOURS[0])
-    wait_for_success(api, run)
+    run = trigger_hour(api, INTERVAL, HOURS[0])
+    wait_for_success(api, INTERVAL, run, PATIENCE)
     return run
 
 
@@ -306,7 +295,7 @@ def test_interval_is_registered_once_by_another_host_when_that_of_its_build_vani
 ) -> None:
     both.boot("worker-c")
     both.site.start_worker(both.by_name["worker-c"], "worker-c.1", "default,left")
-    run = run_interval(api, HOURS[1])
+    run = trigger_hour(api, INTERVAL, HOURS[1])
 
     def builds() -> str | None:
         if api.tasks(INTERVAL, run).get("build_interval") != "running":
@@ -321,7 +310,7 @@ def test_interval_is_registered_once_by_another_host_when_that_of_its_build_vani
     if worker == "worker-b.1":
         # What publishes is asked of that host alone.
         both.site.start_worker(both.boot("worker-d"), "worker-d.1", "default,right")
-    wait_for_success(api, run)
+    wait_for_success(api, INTERVAL, run, PATIENCE)
     (first, *_, last) = tries_of(api, run, "build_interval")
     assert first == (worker, "failed")
     assert last[0] != worker

@@ -13,7 +13,18 @@ import pytest
 
 from include.spark import yarn
 from tests.conftest import Home, last_hours, wait_for
-from tests.support.on_yarn import ON_YARN, PATIENCE, check, committed, drivers_of, leases, lose_node, node_of, produce
+from tests.support.on_yarn import (
+    ON_YARN,
+    PATIENCE,
+    check,
+    committed,
+    drivers_of,
+    leases,
+    lose_node,
+    node_of,
+    produce,
+    up,
+)
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.slow]
 
@@ -45,8 +56,7 @@ class Command:
 @pytest.fixture(scope="module")
 def manager(home: Home) -> str:
     """Address of the resource manager."""
-    home.run("up", "yarn")
-    return str(home.services["yarn"]["address"])
+    return up(home)
 
 
 @pytest.fixture

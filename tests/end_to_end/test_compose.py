@@ -22,6 +22,7 @@ from include.deploy import generate_env
 from include.services.process import free_port
 from tests.conftest import iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.compose_file import parse, parser
 from tests.support.containers import Composition
 
@@ -192,13 +193,7 @@ def test_interval_is_registered_from_the_cluster_when_airflow_runs_it(
 ) -> None:
     dag = "interval__nest_cameras"
     airflow.set_paused(dag, False)
-    run = airflow.trigger(dag, **{"from": iso(START), "to": iso(START + timedelta(hours=1))})
-
-    def ended() -> str | None:
-        state = next(each["state"] for each in airflow.runs(dag) if each["dag_run_id"] == run)
-        return str(state) if state in ("success", "failed") else None
-
-    assert wait_for("the interval", ended, PATIENCE) == "success", airflow.tasks(dag, run)
+    wait_for_success(airflow, dag, trigger_hour(airflow, dag, START), PATIENCE)
     found = ledger(
         composition, "SELECT location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
     )

@@ -1,51 +1,52 @@
-"""A node of YARN is lost under the driver of a stream that Airflow handed over: it goes on at the other node."""
+"""A node of YARN is lost under the drivers that Airflow handed over: stream and interval go on at the other."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from include.airflow.api import AirflowApi
 from include.spark import yarn
-from tests.conftest import Home, last_hours, wait_for
-from tests.support.airflow_ui import api_of
+from tests.conftest import Home, iso, last_hours, wait_for
+from tests.support import audit
+from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.on_yarn import (
-    ON_YARN,
     PATIENCE,
+    airflow_up,
+    bring_back,
     check,
     committed,
+    drivers_of,
+    end_of,
     launches,
+    ledger,
     lose_node,
+    node_of,
     node_of_driver,
     produce,
+    up,
 )
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 
 START = last_hours(3)
 EVENTS = 1000
-STREAM = "stream__nest_cameras"
+STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
 
 
 @pytest.fixture(scope="module")
 def manager(home: Home) -> str:
     """Address of the resource manager."""
-    home.run("up", "yarn")
-    return str(home.services["yarn"]["address"])
+    return up(home)
 
 
 @pytest.fixture(scope="module")
 def airflow(home: Home, manager: str) -> Iterator[AirflowApi]:
-    home.run("up", "airflow", **ON_YARN)
-    api = api_of(home)
-    wait_for("the DAGs", lambda: STREAM in api.dag_ids(), 180)
-    yield api
-    api.set_paused(STREAM, True)
-    for _, application in launches(home, "nest_cameras"):
-        if application:
-            yarn.kill(manager, application)
+    with airflow_up(home, manager, "nest_cameras") as api:
+        yield api
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,6 @@ def streaming(home: Home, airflow: AirflowApi) -> str:
     airflow.set_paused(STREAM, False)
     wait_for("the stream on YARN", lambda: committed(home, "nest_cameras") == EVENTS, PATIENCE)
     return launches(home, "nest_cameras")[-1][1]
-
-
-def end_of(manager: str, application: str) -> yarn.Application | None:
-    """The application, once it has ended."""
-    found = yarn.find(manager, application)
-    return found if found is not None and found.has_ended else None
 
 
 def test_stream_goes_on_at_the_other_node_when_its_own_is_lost(
@@ -92,3 +87,35 @@ def test_run_says_that_the_log_cannot_be_read_when_its_node_was_lost(
     (file,) = (home.path / "logs" / "airflow").rglob(f"run_id={run}/task_id=stream/attempt=1.log")
     told = r"the driver of nest_cameras died.*its log: \S+; it cannot be read: its node \S+ does not answer"
     assert re.search(told, file.read_text())
+
+
+def test_interval_is_tried_again_and_registered_once_when_its_driver_s_node_is_lost(
+    home: Home, airflow: AirflowApi, streaming: str
+) -> None:
+    missing = {"yarn-node-1", "yarn-node-2"} - {node_of_driver(home, launches(home, "nest_cameras")[-1][1])}
+    for name in missing:
+        bring_back(home, name)
+    airflow.set_paused(INTERVAL, False)
+    run = trigger_hour(airflow, INTERVAL, START)
+    built_by = wait_for("the driver of the interval", lambda: drivers_of(home, "build_interval.py"), PATIENCE)[0]
+    application = yarn.own_application(built_by.environ())
+    lose_node(home, node_of(home, built_by))
+    wait_for_success(airflow, INTERVAL, run, PATIENCE)
+    first = airflow.log(INTERVAL, run, "build_interval", 1)
+    assert application in first
+    assert "the driver's log cannot be read: its node" in first
+    assert re.search(rf"{application}: (failed|killed), .*: its node was lost", first)
+    assert application not in airflow.log(INTERVAL, run, "build_interval", 2)
+    registered = ledger(
+        home, "SELECT partition, location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
+    )
+    assert max(Counter(partition for partition, _ in registered).values()) == 1
+    ranges = home.json("ranges", "nest_cameras", "--from", iso(START), "--json")
+    records = audit.in_ranges(audit.read_topic(home.kafka, "nest-logs"), ranges)
+    table = audit.read_parquet(location for _, location in registered)
+    assert audit.identities(table) == Counter(audit.expected(records).rows.keys())
+    # The stream may have had its driver on the same node.
+    total = committed(home, "nest_cameras")
+    produce(home, "nest_cameras", 100, seed=3, start=START)
+    wait_for("the stream", lambda: committed(home, "nest_cameras") == total + 100, PATIENCE)
+    check(home, "nest_cameras", total + 100)

@@ -73,6 +73,13 @@ def canaries(folder: Path, received: Received) -> Iterator[Canaries]:
         },
         values,
     )
+    with watching(made):
+        yield made
+
+
+@contextmanager
+def watching(made: Canaries) -> Iterator[None]:
+    """Look at all command lines during the block."""
     over = threading.Event()
 
     def look() -> None:
@@ -83,7 +90,7 @@ def canaries(folder: Path, received: Received) -> Iterator[Canaries]:
     watch = threading.Thread(target=look, daemon=True)
     watch.start()
     try:
-        yield made
+        yield
     finally:
         over.set()
         watch.join(30)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,12 @@ from typing import Any
 import psutil
 import psycopg2
 
+from include.airflow.api import AirflowApi
 from include.services.process import running
 from include.spark import yarn
-from tests.conftest import Home, iso
+from tests.conftest import REPOSITORY, Home, iso, wait_for
 from tests.support import audit
+from tests.support.airflow_ui import api_of
 
 TOPICS = {"nest_cameras": "nest-logs", "isp_hits": "isp-hits"}
 ON_YARN = {
@@ -29,6 +34,27 @@ ON_YARN = {
 }
 PATIENCE = 1200
 """Seconds: a driver waits for its container, its JVM and its executor, on a busy machine."""
+
+
+def up(home: Home) -> str:
+    """Start the cluster, and return the address of its resource manager."""
+    home.run("up", "yarn")
+    return str(home.services["yarn"]["address"])
+
+
+@contextlib.contextmanager
+def airflow_up(home: Home, manager: str, *pipelines: str) -> Iterator[AirflowApi]:
+    """Airflow that hands drivers over to the cluster, once it knows the pipelines' DAGs; streams end after it."""
+    home.run("up", "airflow", **ON_YARN)
+    api = api_of(home)
+    dags = {f"{kind}__{pipeline}" for kind in ("stream", "interval") for pipeline in pipelines}
+    wait_for("the DAGs", lambda: dags <= api.dag_ids(), 180)
+    yield api
+    for pipeline in pipelines:
+        api.set_paused(f"stream__{pipeline}", True)
+        for _, application in launches(home, pipeline):
+            if application:
+                yarn.kill(manager, application)
 
 
 def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
@@ -46,6 +72,12 @@ def launches(home: Home, pipeline: str) -> list[tuple[str, str]]:
     """Launches and their applications, oldest first."""
     query = f"SELECT id, application FROM stream_launches WHERE pipeline = '{pipeline}' ORDER BY launched_at"
     return [(str(launch), str(application)) for launch, application in ledger(home, query)]
+
+
+def end_of(manager: str, application: str) -> yarn.Application | None:
+    """The application, once it has ended."""
+    found = yarn.find(manager, application)
+    return found if found is not None and found.has_ended else None
 
 
 def leases(home: Home) -> set[str]:
@@ -134,3 +166,10 @@ def lose_node(home: Home, name: str) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=10)
+
+
+def bring_back(home: Home, name: str) -> None:
+    """Start the node manager of a lost node again, and wait until the cluster has both nodes."""
+    start = f"from include.services import yarn; yarn.start_node({name!r})"
+    subprocess.run([sys.executable, "-c", start], cwd=REPOSITORY, env=home.environment(), check=True, timeout=120)
+    wait_for("both nodes", lambda: home.services["yarn"]["healthy"], 120)

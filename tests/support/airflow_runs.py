@@ -1,0 +1,25 @@
+"""Runs of Airflow's DAGs, waited for to their end."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from include.airflow.api import AirflowApi
+from tests.conftest import iso, wait_for
+
+
+def trigger_hour(api: AirflowApi, dag: str, start: datetime) -> str:
+    """Run an interval's DAG for the hour from `start`, and return the run's id."""
+    return api.trigger(dag, **{"from": iso(start), "to": iso(start + timedelta(hours=1))})
+
+
+def state_once_ended(api: AirflowApi, dag: str, run: str) -> str | None:
+    """The state of a run that has ended."""
+    state: str = next(each["state"] for each in api.runs(dag) if each["dag_run_id"] == run)
+    return state if state in ("success", "failed") else None
+
+
+def wait_for_success(api: AirflowApi, dag: str, run: str, seconds: float) -> None:
+    """Wait for a run's end, which is to be its success."""
+    state = wait_for(f"the run {run} of {dag}", lambda: state_once_ended(api, dag, run), seconds)
+    assert state == "success", api.tasks(dag, run)
