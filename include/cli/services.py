@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -62,9 +63,12 @@ def status(as_json: AsJson = False) -> None:
     Also until when the tables of each pipeline are complete, what is missing of a followed event stream, which
     outputs of rows wait, and how many alerts are open.
     """
-    services = supervisor.status()
-    is_known = services["postgres"].healthy
-    missing, complete, gaps, waiting, raised = _ledger_answers() if is_known else (None,) * 5
+    with ThreadPoolExecutor(1) as beside:
+        # Kafka takes as long to answer as the ledger does, with nothing to do for this process meanwhile.
+        asked = beside.submit(supervisor.status)
+        is_known = supervisor.SERVICES["postgres"].status().healthy
+        missing, complete, gaps, waiting, raised = _ledger_answers() if is_known else (None,) * 5
+        services = asked.result()
     if as_json:
         listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
         told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}

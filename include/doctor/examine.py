@@ -19,6 +19,7 @@ from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
 from include.housekeeping.renaming import left_to_rename
+from include.intervals.archive_wait import lake_error
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
@@ -173,6 +174,17 @@ def _lake() -> Iterator[Finding]:
         yield Finding(False, error.message, error.remedy)
     else:
         yield Finding(is_there, f"the lake at {lake.root()}", "" if is_there else "make the bucket")
+        yield from _another_lake()
+
+
+def _another_lake() -> Iterator[Finding]:
+    try:
+        errors = [lake_error(pipeline) for pipeline in all_pipelines()]
+    except TidemarkError:
+        # A ledger that cannot be read is told when the tables are looked at.
+        return
+    for error in filter(None, errors):
+        yield Finding(False, error.message, error.remedy)
 
 
 def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:

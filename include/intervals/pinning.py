@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from include.completeness import follow_ledger
 from include.errors import UsageError
-from include.intervals.archive_wait import await_archive
+from include.intervals.archive_wait import await_archive, check_lake
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.timestamps import Boundary
@@ -46,6 +46,7 @@ def pin_interval(
     Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`, another's Iceberg table), MetadataGone,
     ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
     """
+    check_lake(pipeline)
     known = pins.find_interval(pipeline.name, interval.from_time)
     if known is not None:
         check_apart(pipeline, interval, known)

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaException
 
 from include import kafka
 from include.errors import OffsetsLost, UsageError
+from include.intervals.archive_wait import check_lake
 from include.intervals.references import keep_references
 from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
 from include.ledger.archive import micro_batches
@@ -203,6 +204,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
 
     Raises TopicRecreated, OffsetsLost, UsageError (a query or checkpoint that does not fit), ServiceUnreachable.
     """
+    check_lake(pipeline)
     check_references(pipeline)
     keep_references(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)

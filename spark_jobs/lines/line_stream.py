@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include.errors import UsageError
+from include.intervals.archive_wait import check_lake
 from include.intervals.references import contents_of_generation
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
@@ -70,6 +71,7 @@ def run_line_stream(
 
 def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> StreamGeneration:
     """Check everything that must hold before a query starts, and return the generation to run."""
+    check_lake(pipeline)
     check_references(pipeline)
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)

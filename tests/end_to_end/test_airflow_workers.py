@@ -15,7 +15,7 @@ import pytest
 from include.airflow.api import AirflowApi
 from tests.conftest import REPOSITORY, Home, iso, last_hours, wait_for
 from tests.support import audit
-from tests.support.airflow_runs import trigger_hour, wait_for_success
+from tests.support.airflow_runs import trigger_hour, unpause_without_schedule, wait_for_success
 from tests.support.edge_workers import Site, central_airflow
 from tests.support.hosts import Host
 
@@ -208,10 +208,7 @@ def both(home: Home, hosts: Hosts, adopted: Adopted) -> Hosts:
 @pytest.fixture(scope="module")
 def interval(api: AirflowApi, both: Hosts) -> str:
     """The run of the first hour, which has succeeded."""
-    api.set_paused(INTERVAL, False)
-    # The last hour's, by the schedule, which holds nothing: it would only take its turn.
-    scheduled = wait_for("the schedule's own", lambda: [r for r in api.runs(INTERVAL) if r["run_type"] == "scheduled"])
-    api.fail_run(INTERVAL, scheduled[0]["dag_run_id"])
+    unpause_without_schedule(api, INTERVAL)
     run = trigger_hour(api, INTERVAL, HOURS[0])
     wait_for_success(api, INTERVAL, run, PATIENCE)
     return run

@@ -12,7 +12,7 @@ from include.airflow.api import AirflowApi
 from include.spark import yarn
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
-from tests.support.airflow_runs import trigger_hour, wait_for_success
+from tests.support.airflow_runs import trigger_hour, unpause_without_schedule, wait_for_success
 from tests.support.on_yarn import (
     PATIENCE,
     airflow_up,
@@ -95,7 +95,7 @@ def test_interval_is_tried_again_and_registered_once_when_its_driver_s_node_is_l
     missing = {"yarn-node-1", "yarn-node-2"} - {node_of_driver(home, launches(home, "nest_cameras")[-1][1])}
     for name in missing:
         bring_back(home, name)
-    airflow.set_paused(INTERVAL, False)
+    unpause_without_schedule(airflow, INTERVAL)
     run = trigger_hour(airflow, INTERVAL, START)
     built_by = wait_for("the driver of the interval", lambda: drivers_of(home, "build_interval.py"), PATIENCE)[0]
     application = yarn.own_application(built_by.environ())

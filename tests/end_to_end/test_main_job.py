@@ -326,6 +326,13 @@ def test_catalog_stays_and_the_report_shows_it_when_a_suite_fails(
     assert Path(location.removeprefix("file://")).is_dir()
 
 
+def test_stream_is_refused_with_exit_code_6_when_its_lake_is_elsewhere(landed: Home, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "not-mounted"
+    refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=6, TIDEMARK_LAKE=elsewhere.as_uri())
+    assert f"the lake {elsewhere.as_uri()} holds nothing of nest_cameras" in refused.stderr
+    assert not elsewhere.exists()
+
+
 @pytest.mark.slow
 def test_second_driver_is_refused_with_exit_code_5_while_the_first_runs(landed: Home) -> None:
     first = landed.start("stream", "nest_cameras")

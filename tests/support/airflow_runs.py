@@ -8,6 +8,13 @@ from include.airflow.api import AirflowApi
 from tests.conftest import iso, wait_for
 
 
+def unpause_without_schedule(api: AirflowApi, dag: str) -> None:
+    """Let an interval's DAG run, without the run of the last hour that its schedule begins at once."""
+    api.set_paused(dag, False)
+    scheduled = wait_for("the schedule's own", lambda: [r for r in api.runs(dag) if r["run_type"] == "scheduled"])
+    api.fail_run(dag, scheduled[0]["dag_run_id"])
+
+
 def trigger_hour(api: AirflowApi, dag: str, start: datetime) -> str:
     """Run an interval's DAG for the hour from `start`, and return the run's id."""
     return api.trigger(dag, **{"from": iso(start), "to": iso(start + timedelta(hours=1))})

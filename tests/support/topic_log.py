@@ -8,7 +8,7 @@ from datetime import timedelta
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from include import kafka
+from include import kafka, lake
 from include.intervals.pinning import pin_interval
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
@@ -77,6 +77,9 @@ class Log:
             lease, BatchCommit(self.pipeline.name, ARCHIVE, query_id, self.batches, ranges, identities, files=files)
         )
         writers.release(lease)
+        # What a stream would have left.
+        landing, path = lake.filesystem(lake.uri("landing", self.pipeline.name))
+        landing.create_dir(path)
         self.batches += 1
 
     def pin(self, number: int, *, repin: bool = False) -> dict[int, tuple[int, int]]:
