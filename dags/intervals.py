@@ -128,7 +128,7 @@ def _pin(pipeline: Pipeline) -> Any:
     # It releases its task slot while it waits: the stream that it waits for may need the slot to be launched.
     @task.sensor(mode="reschedule", poke_interval=10, timeout=86_400)
     def pin_ranges() -> PokeReturnValue:
-        """Resolve the interval to offset ranges, once; wait for the archive."""
+        """Resolve the interval to offset ranges, once; wait for the archive, and for a service that is away."""
         context = get_current_context()
         interval = take_step(interval_of_run, pipeline, context)
         attempt = take_step(pin_unless_behind, pipeline, interval, context)

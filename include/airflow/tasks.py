@@ -12,7 +12,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from include.airflow.daily import parse_day
 from include.airflow.interval_run.form import Wishes
 from include.airflow.interval_run.step_log import log_step
-from include.errors import ArchiveBehind, ReconciliationFailed, TidemarkError, UsageError, error_class
+from include.errors import (
+    ArchiveBehind,
+    ReconciliationFailed,
+    ServiceUnreachable,
+    TidemarkError,
+    UsageError,
+    error_class,
+)
 from include.intervals import steps
 from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order
@@ -64,10 +71,11 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
 
 
 def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
-    """Pin the interval as the run's form says and return the id of its attempt; None while the archive is behind.
+    """Pin the interval as the run's form says and return the id of its attempt.
 
-    Raises ArchiveBehind when it has been for longer than the setting `archive_wait`, and Airflow's exception that skips
-    this task and those after it for a dry run.
+    None while the archive is behind or a service is away. Raises ArchiveBehind or ServiceUnreachable when it has been
+    for longer than the setting `archive_wait`, and Airflow's exception that skips this task and those after it for a
+    dry run.
     """
     run_by, wishes = f"airflow {context['dag_run'].run_id}", Wishes.of_run(context["params"])
     if wishes.dry_run:
@@ -78,7 +86,7 @@ def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> s
         attempt = steps.pin(
             pipeline.name, interval, run_by=run_by, source=wishes.source, repin=wishes.repin, patience=POKE
         )
-    except ArchiveBehind as error:
+    except (ArchiveBehind, ServiceUnreachable) as error:
         began = context["ti"].get_first_reschedule_date(context)
         if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):
             raise

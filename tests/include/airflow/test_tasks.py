@@ -1,0 +1,63 @@
+"""The task that pins an interval, where the archive is behind or a service is away: real Kafka and PostgreSQL."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from include.airflow.tasks import pin_unless_behind
+from include.errors import ServiceUnreachable
+from include.ledger.intervals.attempts import load_attempt
+from include.ledger.streams import generations
+from include.pipelines import load_pipeline
+from tests.conftest import Home
+from tests.support.topic_log import Log, hour
+
+pytestmark = pytest.mark.services
+
+PIPELINE = "isp_hits"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, and the task's instance in it, in the form of a task's context."""
+
+    began: datetime | None
+    """When the task was first put off."""
+    run_id: str = "manual"
+
+    def get_first_reschedule_date(self, context: Any) -> datetime | None:
+        return self.began
+
+    def pin(self, log: Log) -> str | None:
+        return pin_unless_behind(log.pipeline, hour(0), {"dag_run": self, "ti": self, "params": {}})
+
+
+def test_task_waits_as_long_as_the_archive_may_when_the_lake_is_away(
+    in_process: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = Log(load_pipeline(PIPELINE))
+    log.create(1)
+    log.send(0, 0.1, 1.1)
+    generations.current_or_first(PIPELINE, "tests")
+    log.archive()
+    shutil.rmtree(in_process.lake)
+
+    assert Run(None).pin(log) is None
+    assert Run(datetime.now(UTC)).pin(log) is None
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2
+    assert all(
+        line.startswith(f"waiting: {PIPELINE}: the lake {in_process.lake.as_uri()} holds nothing") for line in said
+    )
+    with pytest.raises(ServiceUnreachable, match="holds nothing"):
+        Run(datetime.now(UTC) - timedelta(days=1)).pin(log)
+
+    (in_process.lake / "landing" / PIPELINE).mkdir(parents=True)
+    attempt = Run(None).pin(log)
+    assert attempt is not None
+    assert len(load_attempt(int(attempt)).pinned.ranges) == 1
