@@ -19,7 +19,7 @@ from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
 from include.housekeeping.renaming import left_to_rename
-from include.intervals.archive_wait import lake_error
+from include.intervals.lake_of_ledger import lake_error
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished

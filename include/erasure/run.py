@@ -22,6 +22,7 @@ from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping.run import alone
+from include.intervals.lake_of_ledger import check_lake
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.coordinates import intervals_with
@@ -56,6 +57,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     signed again, for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while
     a stream runs; the error of an interval that fails.
     """
+    check_lake(pipeline)
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
     reason = " ".join(wish.reason.split())

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from include import lake
 from include.housekeeping.sweep import Done, Times
+from include.lake.scan import scan_generations
 from include.ledger.streams import generations, launches
 from include.pipelines.spec import Pipeline
 from include.settings import settings
-
-_GENERATION = re.compile(r"g(\d+)")
 
 
 def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -22,12 +21,9 @@ def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
     A stream never returns to an older generation.
     """
     current = generations.current(pipeline.name)
-    below = lake.uri("checkpoints", pipeline.name)
-    for folder in lake.list_entries(below, recursive=False):
-        number = _GENERATION.fullmatch(folder.name)
-        if current is None or number is None or int(number[1]) >= current.number:
+    for number, location in scan_generations(pipeline.name).items():
+        if current is None or number >= current.number:
             continue
-        location = f"{below}/{folder.name}"
         entries = [entry for entry in lake.list_entries(location) if not entry.is_folder]
         if any(entry.modified is not None and entry.modified >= times.revisions for entry in entries):
             continue

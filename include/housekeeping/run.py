@@ -16,7 +16,7 @@ from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
-from include.intervals.archive_wait import check_lake
+from include.intervals.lake_of_ledger import check_lake
 from include.lake.revision_files import damage_of
 from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal

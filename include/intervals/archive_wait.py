@@ -1,4 +1,4 @@
-"""Whether the archive is in the lake at hand, and waiting until it holds what an interval is to be pinned to."""
+"""Waiting until the archive holds what an interval is to be pinned to."""
 
 from __future__ import annotations
 
@@ -7,41 +7,12 @@ from datetime import timedelta
 
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
-from include import kafka, lake
-from include.errors import ArchiveBehind, ServiceUnreachable
-from include.ledger.archive.micro_batches import ARCHIVE, last_batch
+from include import kafka
+from include.errors import ArchiveBehind
 from include.ledger.archive.positions import positions
-from include.ledger.streams.generations import opened_at
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
 from include.times import Interval
-
-_WRITTEN = ("checkpoints", "landing", "quarantine", "received")
-"""Folders of the lake, in one of which a stream that has committed has left something."""
-
-
-def lake_error(pipeline: Pipeline) -> ServiceUnreachable | None:
-    """Return an error when the stream's current generation has committed, but left nothing in this lake.
-
-    It is another lake then, or a disk that is not mounted, and what is written now would lie apart from the rest.
-    """
-    opened, batch = opened_at(pipeline.name), last_batch(pipeline.name, ARCHIVE)
-    if opened is None or batch is None or batch.committed_at <= opened:
-        return None
-    if any(lake.exists(lake.uri(folder, pipeline.name)) for folder in _WRITTEN):
-        return None
-    return ServiceUnreachable(
-        f"the lake {lake.root()} holds nothing of {pipeline.name}, whose stream has written to a lake",
-        remedy="mount its disk, or set TIDEMARK_LAKE to the lake in which the stream wrote; only if all of it is "
-        f'gone for good: ./tidemark new-generation {pipeline.name} --reason "…"',
-        pipeline=pipeline.name,
-    )
-
-
-def check_lake(pipeline: Pipeline) -> None:
-    """Raise `lake_error`, if there is one."""
-    if error := lake_error(pipeline):
-        raise error
 
 
 def await_archive(

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 
 from include.completeness import follow_ledger
 from include.errors import UsageError
-from include.intervals.archive_wait import await_archive, check_lake
+from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
+from include.intervals.lake_of_ledger import check_lake
 from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.timestamps import Boundary
 from include.ledger.archive.removal import removed_ranges

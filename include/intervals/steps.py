@@ -15,8 +15,8 @@ from typing import Literal
 from include import lake
 from include.crash_points import crash_point
 from include.errors import ApprovalNeeded, ReconciliationFailed, ValidationFailed
-from include.intervals import notifications
 from include.intervals.pinning import pin_interval
+from include.intervals.telling import notifications
 from include.intervals.telling.asking import notify_asked
 from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict

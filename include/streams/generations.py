@@ -13,7 +13,9 @@ from typing import Any
 from include import kafka
 from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
+from include.intervals.lake_of_ledger import check_lake
 from include.kafka.sources import describe_source, reads, source_topic_partitions
+from include.lake.scan import scan_generations
 from include.ledger.archive import micro_batches
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
@@ -48,11 +50,13 @@ def _check_reason(reason: str) -> str:
 def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
     """Open the next generation and return its number: its stream begins with new checkpoints where the archive ends.
 
+    Its number is greater than that of any checkpoint in the lake, also when the ledger has lost some generations.
     Raises AnotherWriter while a stream runs.
     """
     reason = _check_reason(reason)
     with no_stream(pipeline.name) as lease:
-        return generations.open_generation(lease, started_by=started_by, reason=reason)
+        beyond = max(scan_generations(pipeline.name), default=-1)
+        return generations.open_generation(lease, started_by=started_by, reason=reason, beyond=beyond)
 
 
 def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[OffsetRange]:
@@ -62,6 +66,7 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
     Raises UsageError when nothing is lost, TopicRecreated, AnotherWriter.
     """
     reason = _check_reason(reason)
+    check_lake(pipeline)
     with no_stream(pipeline.name) as lease:
         if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by)):
             raise UsageError(
@@ -90,6 +95,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     Raises UsageError when there is nothing to adopt, TopicRecreated while the topic does not exist, AnotherWriter.
     """
     reason = _check_reason(reason)
+    check_lake(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
     if topic not in stored or not reads(pipeline.source, topic):
         raise UsageError(

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 
 from include import kafka
 from include.errors import OffsetsLost, UsageError
-from include.intervals.archive_wait import check_lake
+from include.intervals.lake_of_ledger import check_lake
 from include.intervals.references import keep_references
 from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
 from include.ledger.archive import micro_batches

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.intervals import notifications
+from include.intervals.telling import notifications
 from include.ledger import listings
 from include.ledger.intervals.revisions import BuiltRevision
 from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, Top

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include.errors import UsageError
-from include.intervals.archive_wait import check_lake
+from include.intervals.lake_of_ledger import check_lake
 from include.intervals.references import contents_of_generation
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers

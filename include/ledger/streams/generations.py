@@ -82,11 +82,14 @@ def current_or_first(pipeline: str, started_by: str) -> StreamGeneration:
         return _of(row)
 
 
-def open_generation(lease: Lease, *, started_by: str, reason: str) -> int:
-    """Open the pipeline's next generation in one transaction, and return its number. Raises AnotherWriter."""
+def open_generation(lease: Lease, *, started_by: str, reason: str, beyond: int = -1) -> int:
+    """Open the pipeline's next generation in one transaction, and return its number, which is greater than `beyond`.
+
+    Raises AnotherWriter.
+    """
     with session() as ledger:
         writers.check(ledger, lease)
-        return open_in(ledger, lease.pipeline, started_by, reason)
+        return open_in(ledger, lease.pipeline, started_by, reason, beyond)
 
 
 def open_with_losses(
@@ -187,11 +190,12 @@ def _move(pipeline: str, query_id: str, ranges: Sequence[OffsetRange]) -> BatchC
     return BatchCommit(pipeline, ARCHIVE, f"{query_id}-{pipeline}", 0, ranges)
 
 
-def open_in(ledger: Session, pipeline: str, started_by: str, reason: str) -> int:
+def open_in(ledger: Session, pipeline: str, started_by: str, reason: str, beyond: int = -1) -> int:
     """Open the next generation in a transaction that has checked the lease, and return its number."""
     _lock(ledger, pipeline)
     last = _last(ledger, pipeline)
-    row = Generation(pipeline=pipeline, number=last.number + 1 if last else 1, started_by=started_by, reason=reason)
+    number = max(last.number if last else 0, beyond) + 1
+    row = Generation(pipeline=pipeline, number=number, started_by=started_by, reason=reason)
     row.fingerprints, row.positions = {}, {}
     ledger.add(row)
     ledger.flush()

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from include.errors import ServiceUnreachable, UsageError
-from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.database import session
-from include.ledger.models import MicroBatch
+from include.errors import UsageError
 from include.ledger.streams import generations
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -70,23 +66,3 @@ def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_w
     with pytest.raises(UsageError, match="the first line of the reference device_locations"):
         begin(pipeline)
     assert generations.current(pipeline.name) == before
-
-
-def test_stream_is_refused_when_nothing_that_it_committed_is_in_the_lake_unless_its_generation_is_newer(
-    pipeline: Pipeline, in_process: Home
-) -> None:
-    begin(pipeline)
-    with session() as ledger:
-        made = MicroBatch(pipeline=pipeline.name, query=ARCHIVE, query_id="q", batch_id=0, token=1)
-        made.committed_at = datetime.now(UTC)
-        ledger.add(made)
-    with pytest.raises(ServiceUnreachable, match=f"the lake {in_process.lake.as_uri()} holds nothing of") as refused:
-        begin(pipeline)
-    assert "TIDEMARK_LAKE" in str(refused.value)
-    written = in_process.lake / "quarantine" / pipeline.name
-    written.mkdir(parents=True)
-    begin(pipeline)
-    written.rmdir()
-    with session() as ledger:
-        generations.open_in(ledger, pipeline.name, "tests", "all of it was lost")
-    begin(pipeline)

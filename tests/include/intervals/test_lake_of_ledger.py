@@ -1,0 +1,139 @@
+"""Lake and ledger that do not belong together: nothing is written, moved or removed, and the way on is named.
+
+Real Kafka and PostgreSQL; what a stream leaves in the lake is laid there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.housekeeping.run import keep_house
+from include.intervals.lake_of_ledger import check_lake
+from include.ledger.streams import generations as ledger_generations
+from include.pipelines import load_pipeline
+from include.streams import generations
+from include.streams.start import begin
+from tests.conftest import Home
+from tests.support.topic_log import Log
+
+pytestmark = pytest.mark.services
+
+
+def note_commit(home: Home, name: str, generation: int, batch: int) -> Path:
+    """Note a micro-batch in the archive's checkpoint, as Spark does once the ledger has it."""
+    checkpoint = home.lake / "checkpoints" / name / f"g{generation}" / "archive"
+    noted = checkpoint / "commits" / str(batch)
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.write_text("v1\n{}")
+    return checkpoint
+
+
+def table_file(home: Home, name: str) -> Path:
+    """A file of a table that the ledger does not know."""
+    partition = home.lake / "tables" / name / "date=2026-11-18" / "interval=2026-11-18T05"
+    file = partition / "r20261118T060000000000-1" / "part-0.parquet"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"rows")
+    return file
+
+
+def actions(log: Log) -> list[Callable[[], object]]:
+    """What begins, builds, removes, or goes on without something."""
+    pipeline = log.pipeline
+    return [
+        lambda: begin(pipeline),
+        lambda: log.pin(0),
+        lambda: keep_house(pipeline, dry_run=False, older_than="0s"),
+        lambda: generations.accept_loss(pipeline, reason="a test", accepted_by="test@host"),
+        lambda: generations.adopt(pipeline, log.topic, reason="a test", adopted_by="test@host"),
+    ]
+
+
+def check_refused(home: Home, log: Log, error: type[TidemarkError], match: str) -> None:
+    """Every action is refused with the way on, `doctor` repairs nothing, and all files stay."""
+
+    def files() -> list[Path]:
+        return sorted(path for path in home.lake.rglob("*") if path.is_file())
+
+    before = files()
+    for action in actions(log):
+        with pytest.raises(error, match=match) as refused:
+            action()
+        assert f"./tidemark new-generation {log.pipeline.name} --reason" in str(refused.value)
+    examined = json.loads(home.run("doctor", "--repair", "--json", expect=1).stdout)["findings"]
+    assert [each for each in examined if not each["ok"] and log.pipeline.name in each["remedy"]]
+    assert files() == before
+
+
+def go_on(log: Log) -> int:
+    """Take the way on, after which the actions are possible again."""
+    number = generations.new_generation(log.pipeline, reason="a test", started_by="test@host")
+    check_lake(log.pipeline)
+    begin(log.pipeline)
+    return number
+
+
+def test_nothing_is_done_when_the_lake_holds_nothing_of_what_was_committed(in_process: Home) -> None:
+    log = Log(load_pipeline("isp_hits"))
+    begin(log.pipeline)
+    log.send(0, 0.5)
+    log.archive()
+    note_commit(in_process, "isp_hits", 0, 0)
+    check_lake(log.pipeline)
+    shutil.move(in_process.lake, in_process.path / "lake-of-before")
+
+    check_refused(in_process, log, ServiceUnreachable, f"the lake {in_process.lake.as_uri()} holds nothing of isp_hits")
+    shutil.rmtree(in_process.lake, ignore_errors=True)
+    shutil.move(in_process.path / "lake-of-before", in_process.lake)
+    begin(log.pipeline)
+    shutil.rmtree(in_process.lake)
+    assert go_on(log) == 1
+
+
+def test_nothing_is_done_when_the_ledger_is_new_and_the_lake_is_not(in_process: Home) -> None:
+    log = Log(load_pipeline("nest_cameras"))
+    note_commit(in_process, "nest_cameras", 0, 7)
+    note_commit(in_process, "nest_cameras", 2, 3)
+    kept = table_file(in_process, "nest_cameras")
+
+    check_refused(in_process, log, UsageError, "generation 2 of the stream, the ledger at .* only no generation")
+    # Its checkpoints are none of the former ledger's.
+    assert go_on(log) == 3
+    log.send(0, 0.5, 1.5)
+    log.archive()
+    assert log.pin(0)[0] == (0, 1)
+    assert kept.exists()
+    keep_house(log.pipeline, dry_run=False, older_than="0s")
+    assert not kept.exists()
+
+
+def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process: Home) -> None:
+    log = Log(load_pipeline("auction_bids"))
+    begin(log.pipeline)
+    log.send(0, 0.5)
+    log.archive()
+    note_commit(in_process, "auction_bids", 0, 0)
+    check_lake(log.pipeline)
+    checkpoint = note_commit(in_process, "auction_bids", 0, 1)
+    kept = table_file(in_process, "auction_bids")
+
+    match = "micro-batch 1 of generation 0, the ledger at .* only micro-batch 0"
+    check_refused(in_process, log, UsageError, match)
+    assert kept.exists()
+    assert go_on(log) == 1
+    # A driver that is killed between both notes has one more in the ledger.
+    log.send(0, 0.6)
+    log.archive()
+    check_lake(log.pipeline)
+    # A checkpoint that was lost is begun again where the ledger is.
+    shutil.rmtree(checkpoint.parents[1])
+    check_lake(log.pipeline)
+    current = ledger_generations.current("auction_bids")
+    assert current is not None
+    assert current.number == 1
