@@ -107,7 +107,8 @@ def test_interval_is_tried_again_and_registered_once_when_its_driver_s_node_is_l
     assert re.search(rf"{application}: (failed|killed), .*: its node was lost", first)
     assert application not in airflow.log(INTERVAL, run, "build_interval", 2)
     registered = ledger(
-        home, "SELECT partition, location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
+        home,
+        "SELECT table_partition, location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'",
     )
     assert max(Counter(partition for partition, _ in registered).values()) == 1
     ranges = home.json("ranges", "nest_cameras", "--from", iso(START), "--json")
