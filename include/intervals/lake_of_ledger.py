@@ -37,19 +37,19 @@ def _other_ledger(pipeline: Pipeline) -> UsageError | None:
     known = current.number if current else -1
     if newest > known:
         of_lake = f"generation {newest} of the stream"
-        of_ledger = f"generation {known}" if current else "no generation"
+        of_ledger = f"has only generation {known}" if current else "has none"
         return _of_other_ledger(pipeline, of_lake, of_ledger)
     committed = newest_commit(pipeline.name, known, ARCHIVE)
     last = _last_batch(pipeline)
     if committed > last:
-        of_ledger = f"micro-batch {last}" if last >= 0 else "no micro-batch"
+        of_ledger = f"has only micro-batch {last}" if last >= 0 else "has none"
         return _of_other_ledger(pipeline, f"micro-batch {committed} of generation {known}", of_ledger)
     return None
 
 
 def _of_other_ledger(pipeline: Pipeline, of_lake: str, of_ledger: str) -> UsageError:
     return UsageError(
-        f"the lake {lake.root()} has {of_lake}, the ledger at {settings().database_host()} only {of_ledger}: it is "
+        f"the lake {lake.root()} has {of_lake}, the ledger at {settings().database_host()} {of_ledger}: it is "
         "another one, or an older copy of its own",
         remedy="set TIDEMARK_DATABASE_URL to this lake's ledger, or restore its last copy; only if that is gone for "
         "good: copy tables/ of the lake elsewhere, for housekeeping removes what no ledger knows; then "

@@ -102,7 +102,7 @@ def test_nothing_is_done_when_the_ledger_is_new_and_the_lake_is_not(in_process: 
     note_commit(in_process, "nest_cameras", 2, 3)
     kept = table_file(in_process, "nest_cameras")
 
-    check_refused(in_process, log, UsageError, "generation 2 of the stream, the ledger at .* only no generation")
+    check_refused(in_process, log, UsageError, "generation 2 of the stream, the ledger at .* has none")
     # Its checkpoints are none of the former ledger's.
     assert go_on(log) == 3
     log.send(0, 0.5, 1.5)
@@ -123,7 +123,7 @@ def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process:
     checkpoint = note_commit(in_process, "auction_bids", 0, 1)
     kept = table_file(in_process, "auction_bids")
 
-    match = "micro-batch 1 of generation 0, the ledger at .* only micro-batch 0"
+    match = "micro-batch 1 of generation 0, the ledger at .* has only micro-batch 0"
     check_refused(in_process, log, UsageError, match)
     assert kept.exists()
     assert go_on(log) == 1
