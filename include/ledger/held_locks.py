@@ -7,12 +7,12 @@ hold back the database's cleaning.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
@@ -56,6 +56,21 @@ def held_lock(
             return
         yield HeldLock(connection)
         connection.execute(select(getattr(func, f"pg_advisory_unlock{mode}")(key)))
+
+
+_HELD = text(
+    "SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE EXISTS (SELECT 1 FROM pg_locks "
+    "WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = "
+    "current_database()) AND (classid::bigint << 32 | objid::bigint) = hashtextextended(name, 0))"
+)
+
+
+def held_names(names: Collection[str]) -> set[str]:
+    """Return those of the locks that some process holds now. Raises ServiceUnreachable."""
+    if not names:
+        return set()
+    with _connection() as connection:
+        return set(connection.scalars(_HELD, {"names": list(names)}))
 
 
 @contextmanager

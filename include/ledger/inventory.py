@@ -11,6 +11,7 @@ from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
+from include.ledger.intervals.locks import with_attempts
 from include.ledger.intervals.revisions import BuiltRevision, move
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
 from include.ledger.models import Approval, Attempt, Build, IntervalRange, IntervalRow, Revision
@@ -109,14 +110,19 @@ def mark_revisions_removed(revisions: Sequence[KnownRevision]) -> None:
 
 
 def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
-    """Return the attempts that began after `since` and have not ended: they may be reading and writing."""
+    """Return the attempts that have not ended and may be reading and writing.
+
+    They began after `since`, and may be between two of their processes, or some process works on their interval now.
+    """
     wanted = (
-        select(Attempt.id, IntervalRow.from_time, IntervalRow.to_time)
+        select(Attempt.id, IntervalRow.from_time, IntervalRow.to_time, Attempt.started_at > since)
         .join(IntervalRow, IntervalRow.id == Attempt.interval_id)
-        .where(IntervalRow.pipeline == pipeline, Attempt.ended_at.is_(None), Attempt.started_at > since)
+        .where(IntervalRow.pipeline == pipeline, Attempt.ended_at.is_(None))
     )
     with session() as ledger:
-        return {key: Interval(begin, end) for key, begin, end in ledger.execute(wanted)}
+        found = [(key, Interval(begin, end), is_new) for key, begin, end, is_new in ledger.execute(wanted)]
+    worked_on = with_attempts(pipeline, {interval for _, interval, is_new in found if not is_new})
+    return {key: interval for key, interval, is_new in found if is_new or interval in worked_on}
 
 
 def intervals_without_revisions(pipeline: str, table: str) -> list[Interval]:

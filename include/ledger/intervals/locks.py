@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from include.errors import AnotherWriter, UsageError
-from include.ledger.held_locks import AT_ONCE, held_lock
+from include.ledger.held_locks import AT_ONCE, held_lock, held_names
 from include.times import Interval
 
-__all__ = ["AT_ONCE", "PATIENCE", "announcing", "attempt_under_way", "no_attempt_under_way", "publishing"]
+__all__ = [
+    "AT_ONCE",
+    "PATIENCE",
+    "announcing",
+    "attempt_under_way",
+    "no_attempt_under_way",
+    "publishing",
+    "with_attempts",
+]
 
 PATIENCE = timedelta(minutes=10)
 """How long a step waits for another that works on the same interval."""
@@ -68,6 +76,12 @@ def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
         if lock is None:
             raise _busy(pipeline, f"somebody else is announcing {interval}", patience)
         yield
+
+
+def with_attempts(pipeline: str, intervals: Iterable[Interval]) -> set[Interval]:
+    """Return those of the intervals that some process works on as an attempt now. Raises ServiceUnreachable."""
+    named = {_name("attempts", pipeline, interval): interval for interval in intervals}
+    return {named[name] for name in held_names(named)}
 
 
 def _busy(pipeline: str, what: str, patience: timedelta) -> AnotherWriter:

@@ -15,13 +15,15 @@ from include.errors import AnotherWriter
 from include.housekeeping.run import alone, keep_house
 from include.ledger import quarantine
 from include.ledger.database import session
+from include.ledger.intervals import locks
 from include.ledger.intervals.states import RETIRED
 from include.ledger.models import Attempt, Revision
 from include.ledger.streams import generations, launches, writers
 from include.pipelines import load_pipeline
 from include.settings import settings
+from include.times import Interval
 from tests.conftest import Home
-from tests.support.committed import register
+from tests.support.committed import DAY, register
 
 pytestmark = pytest.mark.services
 
@@ -137,6 +139,28 @@ def test_leftovers_of_killed_jobs_go_only_when_they_are_old(postgres: Home) -> N
     assert all(path.exists() for path in leftovers)
     assert len(keep_house(pipeline, dry_run=False, progress=quiet)["orphans"]) == 4
     assert not any(path.exists() for path in leftovers)
+
+
+def test_files_of_a_long_attempt_stay_as_long_as_its_process_lives(postgres: Home) -> None:
+    began = datetime.now(UTC) - timedelta(hours=3)
+    with session() as ledger:
+        row = Attempt(interval_id=register("wiki_changes", 5, 0, 10), run_by="test", code_version="1", source="kafka")
+        row.started_at = began
+        ledger.add(row)
+        ledger.flush()
+        name = f"r20261120T000000-{row.id}"
+    root = Path(lake.filesystem(lake.root())[1])
+    built = root / "tables" / "wiki_changes" / "date=2026-11-20" / "interval=x" / name / "p.parquet"
+    built.parent.mkdir(parents=True)
+    built.write_bytes(b"a table that was built before the views")
+    for each in (built, built.parent):
+        os.utime(each, 2 * ((datetime.now(UTC) - timedelta(hours=2)).timestamp(),))
+    pipeline, interval = load_pipeline("wiki_changes"), Interval(DAY + timedelta(hours=5), DAY + timedelta(hours=6))
+    with locks.attempt_under_way("wiki_changes", interval):
+        assert keep_house(pipeline, dry_run=False, progress=quiet)["orphans"] == []
+        assert built.exists()
+    assert keep_house(pipeline, dry_run=False, progress=quiet)["orphans"] == [str(built.parent.relative_to(root))]
+    assert not built.exists()
 
 
 def test_rows_of_a_replay_stay_while_it_is_under_way_and_go_when_it_was_killed(postgres: Home) -> None:
