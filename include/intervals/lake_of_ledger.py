@@ -11,6 +11,7 @@ from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.lake.scan import newest_commit, scan_generations
 from include.ledger.archive.micro_batches import ARCHIVE, last_batch
+from include.ledger.lineage import registered_outside
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -69,9 +70,11 @@ def _other_lake(pipeline: Pipeline) -> ServiceUnreachable | None:
     """A stream that has committed in its current generation has left something in its lake."""
     if _last_batch(pipeline) < 0 or any(lake.exists(lake.uri(folder, pipeline.name)) for folder in _WRITTEN):
         return None
+    elsewhere = registered_outside(lake.root())
+    where = f" (registered rows lie at {elsewhere[0]})" if elsewhere else ""
     return ServiceUnreachable(
         f"the lake {lake.root()} holds nothing of {pipeline.name}, whose stream has written to a lake",
-        remedy="mount its disk, or set TIDEMARK_LAKE to the lake in which the stream wrote; only if all of it is "
-        f'gone for good: ./tidemark new-generation {pipeline.name} --reason "…"',
+        remedy=f"mount its disk, or set TIDEMARK_LAKE to the lake in which the stream wrote{where}; only if all of it "
+        f'is gone for good: ./tidemark new-generation {pipeline.name} --reason "…"',
         pipeline=pipeline.name,
     )

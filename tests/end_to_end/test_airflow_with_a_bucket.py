@@ -339,10 +339,12 @@ def test_doctor_names_the_other_lake_when_the_setting_is_missing(
     home: s3_server.BucketHome, backfilled: tuple[Rows, Rows]
 ) -> None:
     examined = json.loads(home.run("doctor", "--json", expect=None, TIDEMARK_LAKE="").stdout)["findings"]
-    [told] = [each for each in examined if "registered revisions lie outside" in each["what"]]
-    assert " registered revisions lie outside of the lake file://" in told["what"]
-    assert f", such as {LAKE}/tables/" in told["what"]
-    assert "TIDEMARK_LAKE" in told["remedy"]
+    [told] = [each for each in examined if f" holds nothing of {NAME}" in each["what"]]
+    assert told["what"].startswith("the lake file://")
+    assert (
+        f"set TIDEMARK_LAKE to the lake in which the stream wrote (registered rows lie at {LAKE}/tables/"
+        in told["remedy"]
+    )
 
 
 def test_secret_of_the_store_is_in_no_log_database_argument_or_file_of_the_bucket(

@@ -1,0 +1,116 @@
+"""PostgreSQL is lost and made anew, or restored from an older copy, while the lake and Kafka are as they were.
+
+What each step of the way does is in this order; in the end every record has one fate, and tables hold each row once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Home, iso, last_hours
+from tests.support import audit
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+NAME, TOPIC = "nest_cameras", "nest-logs"
+HOURS = [last_hours(4) + timedelta(hours=n) for n in range(2)]
+STREAM = ("stream", NAME, "--until-caught-up")
+NEW_GENERATION = ("new-generation", NAME, "--reason", "the ledger was lost")
+
+
+def produce(home: Home, number: int, events: int) -> None:
+    bounds = ("--start", iso(HOURS[number]), "--span", "1h", "--bad-fraction", "0.02")
+    home.run("produce", NAME, "--events", str(events), "--seed", str(number), *bounds)
+
+
+def registered(home: Home, number: int) -> list[str]:
+    """Run an hour's interval; where its rows are registered."""
+    verdict = home.interval(NAME, HOURS[number])
+    assert verdict["reconciliation"]["unexplained"] == 0
+    return [each["location"] for each in verdict["registered"] if each["table"] == NAME]
+
+
+def files(home: Home) -> set[Path]:
+    return {path for path in home.lake.rglob("*") if path.is_file()}
+
+
+def replace_postgres(home: Home, by: Path | None) -> None:
+    """Start PostgreSQL with a copy of its data, or without any."""
+    home.run("down", "postgres")
+    shutil.rmtree(home.path / "postgres")
+    if by is not None:
+        keep(by, home.path / "postgres")
+    home.run("up", "postgres")
+
+
+def keep(data: Path, copy: Path) -> None:
+    """Copy PostgreSQL's data with their owner, who is not root."""
+    subprocess.run(["cp", "-a", data, copy], check=True)
+
+
+def check_refused(home: Home, match: str) -> None:
+    """Stream, interval, housekeeping and repair change nothing, and say what to do."""
+    before = files(home)
+    interval = ("interval", NAME, "--from", iso(HOURS[0]), "--to", iso(HOURS[1]))
+    for arguments in (STREAM, interval, ("housekeeping", NAME, "--older-than", "0s")):
+        said = home.run(*arguments, expect=64).stderr
+        assert match in said
+        assert "TIDEMARK_DATABASE_URL" in said
+    examined: list[dict[str, Any]] = json.loads(home.run("doctor", "--repair", "--json", expect=1).stdout)["findings"]
+    assert [each for each in examined if not each["ok"] and match in each["what"]]
+    assert files(home) == before
+
+
+def check_all(home: Home) -> None:
+    """Every record has one fate, the tables hold each row once, and nothing else is left."""
+    records = audit.read_topic(home.kafka, TOPIC)
+    assert audit.check_archive(home.kafka, home.database, home.lake) == len(records)
+    locations = [location for number in range(len(HOURS)) for location in registered(home, number)]
+    assert audit.identities(audit.read_parquet(locations)) == Counter(audit.expected(records).rows.keys())
+    assert home.json("sql", f"SELECT count(*) AS n FROM lake.{NAME}", "--json") == [
+        {"n": len(audit.expected(records).rows)}
+    ]
+    home.run("housekeeping", NAME, "--older-than", "0s")
+    examined = json.loads(home.run("doctor", "--deep", "--json", expect=None).stdout)["findings"]
+    assert [each for each in examined if not each["ok"] and each["kind"]] == []
+    assert audit.identities(audit.read_parquet(locations)) == Counter(audit.expected(records).rows.keys())
+
+
+@pytest.fixture(scope="module")
+def copy(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of PostgreSQL of after the first hour; a second one was archived and registered since."""
+    produce(home, 0, 500)
+    home.run(*STREAM)
+    registered(home, 0)
+    made = tmp_path_factory.mktemp("copies") / "postgres"
+    home.run("down", "postgres")
+    keep(home.path / "postgres", made)
+    home.run("up", "postgres")
+    produce(home, 1, 400)
+    home.run(*STREAM)
+    registered(home, 1)
+    return made
+
+
+def test_rest_is_read_again_when_the_ledger_was_restored_from_an_older_copy(home: Home, copy: Path) -> None:
+    replace_postgres(home, copy)
+    check_refused(home, "of generation 0, the ledger at")
+    home.run(*NEW_GENERATION)
+    home.run(*STREAM)
+    check_all(home)
+
+
+def test_all_that_kafka_has_is_read_again_when_the_ledger_was_made_anew(home: Home, copy: Path) -> None:
+    replace_postgres(home, None)
+    check_refused(home, "has generation 1 of the stream, the ledger at")
+    home.run(*NEW_GENERATION)
+    home.run(*STREAM)
+    check_all(home)
