@@ -174,11 +174,13 @@ def check_archive(
     topic: str = "nest-logs",
     fates_of: Callable[[dict[Coordinates, Record]], Fates] = expected,
     store: fs.FileSystem | None = None,
+    queries: str = "%",
 ) -> int:
     """Compare everything that the archive query committed with the topic, record by record; return their number.
 
     Every visible record is landed row by row, empty, or whole in quarantine, once; the commits of every query
-    tile per topic partition and reach the end.
+    (whose name is like `queries`: a view's begin again with a new generation) tile per topic partition and reach the
+    end.
     """
     records = read_topic(bootstrap, topic)
     fates = fates_of(records)
@@ -194,8 +196,8 @@ def check_archive(
         cursor.execute(
             "SELECT b.query, r.topic_partition, r.from_offset, r.until_offset, r.archived, r.empty, r.quarantined "
             "FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id "
-            "WHERE r.topic = %s ORDER BY b.query, r.topic_partition, b.id",
-            (topic,),
+            "WHERE r.topic = %s AND b.query LIKE %s ORDER BY b.query, r.topic_partition, b.id",
+            (topic, queries),
         )
         commits = cursor.fetchall()
     assert identities(read_files(files["archived"], store)) == Counter(fates.rows.keys())
