@@ -47,6 +47,7 @@ _RAISED = "USER_RAISED_EXCEPTION"
 
 _DISK_FULL = "No space left on device"
 _CONNECTOR = "org.apache.spark.sql.kafka010."
+_WORKERS = "org.apache.spark.api.python."
 _UNREACHABLE = {
     "org.apache.kafka.common.errors.TimeoutException",
     "org.apache.kafka.common.errors.DisconnectException",
@@ -226,6 +227,16 @@ def _disk_full(thrown: Thrown) -> TidemarkError | None:
     return _full_disk() if by_system and thrown.message.endswith(_DISK_FULL) else None
 
 
+def _worker_late(thrown: Thrown) -> TidemarkError | None:
+    # Its type is that of a service which does not answer.
+    if not thrown.thrower.startswith(_WORKERS) or thrown.kinds[0] != "java.net.SocketTimeoutException":
+        return None
+    return TidemarkError(
+        "a Python process of Spark did not start in time: the machine is too busy; nothing half written was committed",
+        remedy="start it again, with fewer drivers at a time",
+    )
+
+
 def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
     is_unreachable = not _UNREACHABLE.isdisjoint(thrown.kinds)
     if thrown.kinds[0] == "java.util.concurrent.TimeoutException":
@@ -244,6 +255,7 @@ _MEANINGS = (
     _offsets_lost,
     _checkpoint_shared,
     _disk_full,
+    _worker_late,
     _service_unreachable,
 )
 """In this order, each over the whole chain: a store that does not answer also makes files unreadable."""

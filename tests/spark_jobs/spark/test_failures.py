@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from include.errors import AnotherWriter, OffsetsLost, ReconciliationFailed, ServiceUnreachable
+from include.errors import AnotherWriter, OffsetsLost, ReconciliationFailed, ServiceUnreachable, TidemarkError
 from include.settings import settings
 
 pytestmark = pytest.mark.spark
@@ -239,3 +240,34 @@ def test_exit_code_is_kept_when_one_of_tidemark_s_own_sources_raises(spark: Any,
     query = writer.option("checkpointLocation", tmp_path.as_uri()).start()
     streamed = translate(failure_of(lambda: query.awaitTermination(60)))
     assert (type(streamed), str(streamed)) == (ServiceUnreachable, "the ledger — start it")
+
+
+def test_machine_is_too_busy_when_a_python_process_of_spark_starts_too_late(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+    from spark_jobs.spark.failures import translate
+
+    class Late(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "late"
+
+        def schema(self) -> str:
+            return "text STRING"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+            return DataSourceStreamReader()
+
+    late = tmp_path / "python"
+    late.write_text(f'#!/bin/sh\ncase "$*" in *streaming_source*) exec sleep 15;; esac\nexec {sys.executable} "$@"\n')
+    late.chmod(0o700)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(late))
+    spark.dataSource.register(Late)
+    writer = spark.readStream.format("late").load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", tmp_path.as_uri()).start()
+    meaning = translate(failure_of(lambda: query.awaitTermination(60)))
+    assert type(meaning) is TidemarkError
+    assert "a Python process of Spark did not start in time" in str(meaning)
