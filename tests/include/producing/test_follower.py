@@ -65,8 +65,9 @@ def frame(number: int, data: str, kind: str = "message") -> bytes:
 
 
 def position(home: Home) -> str:
-    found = max((home.path / "streams").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    last: str = json.loads(found.read_text())["last_event_id"]
+    """The last event that the newest follower has noted; empty before its first."""
+    found = max((home.path / "streams").glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
+    last: str = json.loads(found.read_text())["last_event_id"] if found else ""
     return last
 
 
