@@ -53,9 +53,9 @@ class Wish:
 def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     """Erase what is kept of the keys and return the account of it.
 
-    An unfinished erasure of the same keys is finished instead. Raises UsageError for signed proofs that cannot be
-    signed again, for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while
-    a stream runs; the error of an interval that fails.
+    An unfinished erasure of the same keys is finished instead. Raises the error of `check_lake`; UsageError for signed
+    proofs that cannot be signed again, for rows of others in the same messages, and while another erasure is
+    unfinished; AnotherWriter while a stream runs; the error of an interval that fails.
     """
     check_lake(pipeline)
     columns = check.subject_columns(pipeline, wish.columns)
@@ -106,13 +106,16 @@ def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
 
 
 def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
-    """Finish the unfinished erasure of a pipeline and return the account of it. Raises UsageError without one.
+    """Finish the unfinished erasure of a pipeline and return the account of it.
+
+    Raises UsageError without one, and the error of `check_lake`.
 
     A stream may run meanwhile, except for a pipeline with a Delta table: it reads the archive without the records.
     """
     erasure = unfinished.unfinished(pipeline.name)
     if erasure is None:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
+    check_lake(pipeline)
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
     with _files_stay(pipeline):

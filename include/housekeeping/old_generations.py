@@ -9,7 +9,7 @@ from pathlib import Path
 
 from include import lake
 from include.housekeeping.sweep import Done, Times
-from include.lake.scan import scan_generations
+from include.lake.checkpoints import generation_folders
 from include.ledger.streams import generations, launches
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -21,7 +21,7 @@ def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
     A stream never returns to an older generation.
     """
     current = generations.current(pipeline.name)
-    for number, location in scan_generations(pipeline.name).items():
+    for number, location in generation_folders(pipeline.name).items():
         if current is None or number >= current.number:
             continue
         entries = [entry for entry in lake.list_entries(location) if not entry.is_folder]

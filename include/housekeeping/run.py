@@ -34,7 +34,7 @@ def keep_house(
 ) -> dict[str, Any]:
     """Do what is due for a pipeline and return what was done; with `dry_run` only count it.
 
-    Raises AnotherWriter when another run is under way, ServiceUnreachable.
+    Raises the error of `check_lake`, AnotherWriter when another run is under way, ServiceUnreachable.
     """
     check_lake(pipeline)
     times = Times.of(pipeline, older_than)

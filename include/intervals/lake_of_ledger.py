@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.lake.scan import newest_commit, scan_generations
-from include.ledger.archive.micro_batches import ARCHIVE, last_batch
+from include.lake.checkpoints import checkpoint_id, checkpoint_of, generation_folders, newest_commit
+from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id
 from include.ledger.lineage import registered_outside
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
@@ -33,18 +33,21 @@ def lake_error(pipeline: Pipeline) -> TidemarkError | None:
 
 def _other_ledger(pipeline: Pipeline) -> UsageError | None:
     """The ledger notes a generation before its checkpoints, and a micro-batch before Spark notes it as committed."""
-    newest = max(scan_generations(pipeline.name), default=-1)
+    newest = max(generation_folders(pipeline.name), default=-1)
     current = generations.current(pipeline.name)
-    known = current.number if current else -1
-    if newest > known:
-        of_lake = f"generation {newest} of the stream"
-        of_ledger = f"has only generation {known}" if current else "has none"
-        return _of_other_ledger(pipeline, of_lake, of_ledger)
-    committed = newest_commit(pipeline.name, known, ARCHIVE)
-    last = _last_batch(pipeline)
-    if committed > last:
+    if newest > (current.number if current else -1):
+        of_ledger = f"has only generation {current.number}" if current else "has none"
+        return _of_other_ledger(pipeline, f"generation {newest} of the stream", of_ledger)
+    if current is None:
+        return None
+    checkpoint = checkpoint_of(pipeline.name, current.number, ARCHIVE)
+    if (query_id := checkpoint_id(checkpoint)) is None:
+        return None
+    # The lake is read first: a driver that commits meanwhile is ahead in the ledger.
+    committed = newest_commit(checkpoint)
+    if committed > (last := last_batch_id(query_id)):
         of_ledger = f"has only micro-batch {last}" if last >= 0 else "has none"
-        return _of_other_ledger(pipeline, f"micro-batch {committed} of generation {known}", of_ledger)
+        return _of_other_ledger(pipeline, f"micro-batch {committed} of generation {current.number}", of_ledger)
     return None
 
 
@@ -59,16 +62,12 @@ def _of_other_ledger(pipeline: Pipeline, of_lake: str, of_ledger: str) -> UsageE
     )
 
 
-def _last_batch(pipeline: Pipeline) -> int:
-    """Return the archive's last micro-batch of the current generation; -1 before its first."""
-    opened, batch = generations.opened_at(pipeline.name), last_batch(pipeline.name, ARCHIVE)
-    # What was noted when the generation was opened is none of its stream's.
-    return batch.batch_id if opened and batch and batch.committed_at > opened else -1
-
-
 def _other_lake(pipeline: Pipeline) -> ServiceUnreachable | None:
-    """A stream that has committed in its current generation has left something in its lake."""
-    if _last_batch(pipeline) < 0 or any(lake.exists(lake.uri(folder, pipeline.name)) for folder in _WRITTEN):
+    """A stream that has committed, and has started in its current generation, has left something in its lake."""
+    current = generations.current(pipeline.name)
+    if current is None or not current.positions or last_batch(pipeline.name, ARCHIVE) is None:
+        return None
+    if any(lake.exists(lake.uri(folder, pipeline.name)) for folder in _WRITTEN):
         return None
     elsewhere = registered_outside(lake.root())
     where = f" (registered rows lie at {elsewhere[0]})" if elsewhere else ""

@@ -1,8 +1,7 @@
-"""List the lake's folders: revision directories, staging folders, stray files, checkpoints; one listing for each."""
+"""List the lake's folders: revision directories, staging folders and stray files, from one listing each."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,27 +41,6 @@ class TableScan:
     """Staging folders by their location."""
     strays: dict[str, Folder] = field(default_factory=dict)
     """Files outside of any revision directory, by their location."""
-
-
-_GENERATION = re.compile(r"g(\d+)")
-
-
-def checkpoints(pipeline: str) -> str:
-    """Return the folder with the checkpoints of a pipeline's stream."""
-    return lake.uri("checkpoints", pipeline)
-
-
-def scan_generations(pipeline: str) -> dict[int, str]:
-    """Return the folders with checkpoints of a pipeline's stream, by the number of their generation."""
-    below = checkpoints(pipeline)
-    named = [(_GENERATION.fullmatch(entry.name), entry.name) for entry in lake.list_entries(below, recursive=False)]
-    return {int(match[1]): f"{below}/{name}" for match, name in named if match}
-
-
-def newest_commit(pipeline: str, generation: int, query: str) -> int:
-    """Return the last micro-batch that a query's checkpoint has as committed; -1 without one."""
-    commits = lake.list_entries(f"{checkpoints(pipeline)}/g{generation}/{query}/commits", recursive=False)
-    return max((int(entry.name) for entry in commits if entry.name.isdecimal()), default=-1)
 
 
 def scan_table(table: str) -> TableScan:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from include import lake
+from include.lake.checkpoints import checkpoint_of
 from include.ledger.streams.generations import StreamGeneration
 
 
 def checkpoint_uri(generation: StreamGeneration, query: str) -> str:
     """Return the URI of a query's checkpoint."""
-    return lake.uri("checkpoints", generation.pipeline, f"g{generation.number}", query)
+    return checkpoint_of(generation.pipeline, generation.number, query)
 
 
 def has_started(generation: StreamGeneration, query: str) -> bool:

@@ -15,7 +15,7 @@ from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
 from include.intervals.lake_of_ledger import check_lake
 from include.kafka.sources import describe_source, reads, source_topic_partitions
-from include.lake.scan import scan_generations
+from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
@@ -55,7 +55,7 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
     """
     reason = _check_reason(reason)
     with no_stream(pipeline.name) as lease:
-        beyond = max(scan_generations(pipeline.name), default=-1)
+        beyond = max(generation_folders(pipeline.name), default=-1)
         return generations.open_generation(lease, started_by=started_by, reason=reason, beyond=beyond)
 
 
@@ -63,7 +63,7 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
     """Go on without the offsets that Kafka removed before they were archived, and return them.
 
     They are noted for ever, the archive's position moves over them, and a new generation opens.
-    Raises UsageError when nothing is lost, TopicRecreated, AnotherWriter.
+    Raises UsageError when nothing is lost, the error of `check_lake`, TopicRecreated, AnotherWriter.
     """
     reason = _check_reason(reason)
     check_lake(pipeline)
@@ -92,7 +92,8 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
 
     Archived offsets of the old incarnation that belong to no interval yet are pinned as one interval; the
     positions restart at the new topic's earliest offsets, and a new generation opens.
-    Raises UsageError when there is nothing to adopt, TopicRecreated while the topic does not exist, AnotherWriter.
+    Raises UsageError when there is nothing to adopt, the error of `check_lake`, TopicRecreated while the topic does not
+    exist, AnotherWriter.
     """
     reason = _check_reason(reason)
     check_lake(pipeline)

@@ -202,7 +202,7 @@ def _check_options(pipeline: Pipeline, output: str, to: KafkaTopic) -> None:
 def begin(pipeline: Pipeline) -> StreamStart:
     """Check everything that must hold before a query starts, and return the generation to run.
 
-    Raises TopicRecreated, OffsetsLost, UsageError (a query or checkpoint that does not fit), ServiceUnreachable.
+    Raises TopicRecreated, OffsetsLost, UsageError (query, checkpoint or ledger do not fit), ServiceUnreachable.
     """
     check_lake(pipeline)
     check_references(pipeline)

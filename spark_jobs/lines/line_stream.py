@@ -11,6 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from include.errors import UsageError
 from include.intervals.lake_of_ledger import check_lake
 from include.intervals.references import contents_of_generation
+from include.lake.checkpoints import checkpoint_id
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
 from include.ledger.streams.generations import StreamGeneration
@@ -28,7 +29,6 @@ from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.lines.line_source import decode_lines, read_lines
 from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.speed_view import targets_of
-from spark_jobs.spark.checkpoint import checkpoint_id
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of

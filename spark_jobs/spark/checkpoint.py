@@ -46,13 +46,6 @@ def read_line_batch(checkpoint: str, batch_id: int, since: int) -> PlannedLines:
     return PlannedLines(before, int(json.loads(until)["file"]), _watermark(metadata))
 
 
-def checkpoint_id(checkpoint: str) -> str | None:
-    """Return Spark's id of the query that the checkpoint belongs to; None when there is no checkpoint yet."""
-    if not lake.exists(f"{checkpoint}/metadata"):
-        return None
-    return str(json.loads(lake.read_text(f"{checkpoint}/metadata"))["id"])
-
-
 def _entry(checkpoint: str, batch_id: int) -> tuple[dict[str, Any], str]:
     """Return the metadata of a micro-batch, and its end offsets in the form of its source."""
     try:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include import kafka, lake
 from include.crash_points import crash_point
 from include.kafka.sources import describe_source, source_topic_partitions
+from include.lake.checkpoints import checkpoint_id
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.erasures.coordinates import erased_within
@@ -39,7 +40,7 @@ from include.times import in_words, parse_duration
 from include.versions import decoder_version, rules_version
 from spark_jobs.archive.files import read_files
 from spark_jobs.decoding.records import archive_rows, decode
-from spark_jobs.spark.checkpoint import checkpoint_id, read_batch
+from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
 from spark_jobs.spark.kafka_source import read_stream, write_stream
 from spark_jobs.spark.log import log_of

@@ -88,6 +88,13 @@ def token_of(query_id: str, batch_id: int) -> int | None:
         return ledger.scalar(wanted)
 
 
+def last_batch_id(query_id: str) -> int:
+    """Return the last micro-batch that was committed for Spark's query of this id; -1 without one."""
+    with session() as ledger:
+        last = ledger.scalar(select(func.max(MicroBatch.batch_id)).where(MicroBatch.query_id == query_id))
+        return -1 if last is None else last
+
+
 def last_batch(pipeline: str, query: str) -> CommittedBatch | None:
     """Return the query's last committed micro-batch."""
     with session() as ledger:

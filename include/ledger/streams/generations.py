@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
@@ -228,12 +227,6 @@ def has_committed(generation: StreamGeneration, view: str) -> bool:
             MicroBatch.batch_id >= generation.version(0),
         )
         return ledger.scalar(wanted.limit(1)) is not None
-
-
-def opened_at(pipeline: str) -> datetime | None:
-    """Return when the pipeline's current generation was opened; None before its stream's first start."""
-    with session() as ledger:
-        return ledger.scalar(select(func.max(Generation.started_at)).where(Generation.pipeline == pipeline))
 
 
 def _lock(ledger: Session, pipeline: str) -> None:

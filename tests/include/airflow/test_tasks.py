@@ -11,6 +11,7 @@ import pytest
 
 from include.airflow.tasks import pin_unless_behind
 from include.errors import ServiceUnreachable
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.streams import generations
 from include.pipelines import load_pipeline
@@ -43,7 +44,7 @@ def test_task_waits_as_long_as_the_archive_may_when_the_lake_is_away(
     log = Log(load_pipeline(PIPELINE))
     log.create(1)
     log.send(0, 0.1, 1.1)
-    generations.current_or_first(PIPELINE, "tests")
+    generations.note_start(generations.current_or_first(PIPELINE, "tests"), ARCHIVE, {}, {})
     log.archive()
     shutil.rmtree(in_process.lake)
 

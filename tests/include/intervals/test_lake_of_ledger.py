@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ import pytest
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.housekeeping.run import keep_house
 from include.intervals.lake_of_ledger import check_lake
+from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.database import session
+from include.ledger.models import Generation
 from include.ledger.streams import generations as ledger_generations
 from include.pipelines import load_pipeline
 from include.streams import generations
@@ -25,13 +29,28 @@ from tests.support.topic_log import Log
 pytestmark = pytest.mark.services
 
 
+def begun(log: Log) -> None:
+    """Begin a stream whose archive query has started."""
+    start = begin(log.pipeline)
+    ledger_generations.note_start(start.generation, ARCHIVE, start.fingerprints[ARCHIVE], {})
+
+
 def note_commit(home: Home, name: str, generation: int, batch: int) -> Path:
     """Note a micro-batch in the archive's checkpoint, as Spark does once the ledger has it."""
     checkpoint = home.lake / "checkpoints" / name / f"g{generation}" / "archive"
     noted = checkpoint / "commits" / str(batch)
     noted.parent.mkdir(parents=True, exist_ok=True)
     noted.write_text("v1\n{}")
+    (checkpoint / "metadata").write_text(json.dumps({"id": f"query-{name}"}))
     return checkpoint
+
+
+def set_clock_back(name: str) -> None:
+    """Make the current generation younger than its micro-batches, as a clock of PostgreSQL that was ahead does."""
+    with session() as ledger:
+        last = ledger.query(Generation).filter_by(pipeline=name).order_by(Generation.number.desc()).first()
+        assert last is not None
+        last.started_at += timedelta(days=1)
 
 
 def table_file(home: Home, name: str) -> Path:
@@ -81,10 +100,11 @@ def go_on(log: Log) -> int:
 
 def test_nothing_is_done_when_the_lake_holds_nothing_of_what_was_committed(in_process: Home) -> None:
     log = Log(load_pipeline("isp_hits"))
-    begin(log.pipeline)
+    begun(log)
     log.send(0, 0.5)
     log.archive()
     note_commit(in_process, "isp_hits", 0, 0)
+    set_clock_back("isp_hits")
     check_lake(log.pipeline)
     shutil.move(in_process.lake, in_process.path / "lake-of-before")
 
@@ -119,6 +139,7 @@ def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process:
     log.send(0, 0.5)
     log.archive()
     note_commit(in_process, "auction_bids", 0, 0)
+    set_clock_back("auction_bids")
     check_lake(log.pipeline)
     checkpoint = note_commit(in_process, "auction_bids", 0, 1)
     kept = table_file(in_process, "auction_bids")
