@@ -19,7 +19,7 @@ from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.errors import TidemarkError
 from include.housekeeping.renaming import left_to_rename
-from include.intervals.lake_of_ledger import lake_error
+from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, checkpoints_of_other_ledger, lake_error
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
@@ -204,6 +204,8 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
         for pipeline in all_pipelines():
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
+            for checkpoint in checkpoints_of_other_ledger(pipeline):
+                yield Finding(True, f"{pipeline.name}: {lake.below_lake(checkpoint)}", OF_OTHER_LEDGER, notice=True)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             yield from _missing(pipeline)

@@ -132,7 +132,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """
     now = datetime.now(UTC)
     _check_nobody_builds(pipeline, now)
-    done, times = Done(pipeline.name, dry_run=False), Times(now, now, now, now)
+    done, times = Done(pipeline.name, dry_run=False), Times(*(now,) * 5)
     with alone(pipeline.name):
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
@@ -151,7 +151,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
             lake.delete(location)
         sweep_landing(pipeline, times, done)
         sweep_tables(pipeline, times, pointed_at, done)
-        sweep_checkpoints(pipeline, times, done)
+        sweep_checkpoints(pipeline, times, done, kept=())
     for line in done.kept:
         tell(f"{pipeline.name}: left: {line}")
     crash_point("erased_files_swept")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,14 +16,14 @@ from include.pipelines.spec import Pipeline
 from include.settings import settings
 
 
-def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done) -> None:
+def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done, kept: Collection[str]) -> None:
     """Delete the checkpoints and bases of generations before the current one, if nothing changed there recently.
 
-    A stream never returns to an older generation.
+    A stream never returns to an older generation. Those in `kept` stay: they tell that another ledger knew this lake.
     """
     current = generations.current(pipeline.name)
     for number, location in generation_folders(pipeline.name).items():
-        if current is None or number >= current.number:
+        if current is None or number >= current.number or location in kept:
             continue
         entries = [entry for entry in lake.list_entries(location) if not entry.is_folder]
         if any(entry.modified is not None and entry.modified >= times.revisions for entry in entries):

@@ -16,7 +16,7 @@ from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
-from include.intervals.lake_of_ledger import check_lake
+from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, check_lake, checkpoints_of_other_ledger
 from include.lake.revision_files import damage_of
 from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal
@@ -37,8 +37,10 @@ def keep_house(
     Raises the error of `check_lake`, AnotherWriter when another run is under way, ServiceUnreachable.
     """
     check_lake(pipeline)
-    times = Times.of(pipeline, older_than)
     done = Done(pipeline.name, dry_run)
+    of_others = checkpoints_of_other_ledger(pipeline)
+    done.kept += [f"{lake.below_lake(each)}: {OF_OTHER_LEDGER}" for each in of_others]
+    times = Times.of(pipeline, older_than, unknown_stay=bool(of_others))
     with alone(pipeline.name):
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
@@ -50,7 +52,7 @@ def keep_house(
         sweep_landing(pipeline, times, done)
         sweep_tables(pipeline, times, pointed_at, done)
         _sweep_open_tables(pipeline, times, done)
-        sweep_checkpoints(pipeline, times, done)
+        sweep_checkpoints(pipeline, times, done, of_others)
         sweep_logs(pipeline, times, done)
     if not dry_run and (folders := driver_folders.sweep()):
         progress(f"removed the temporary folders of {len(folders)} Spark drivers that were killed")
@@ -124,7 +126,7 @@ def _sweep_open_tables(pipeline: Pipeline, times: Times, done: Done) -> None:
         return
     from include.iceberg.metadata_sweep import sweep_metadata
 
-    unneeded = sweep_metadata(pipeline, min(times.revisions, times.orphans), dry_run=done.dry_run)
+    unneeded = sweep_metadata(pipeline, min(times.revisions, times.unknown), dry_run=done.dry_run)
     done.kept += unneeded.left
     done.metadata += [lake.below_lake(each.location) for each in unneeded.files]
     done.deleted["files"] += len(unneeded.files)

@@ -62,9 +62,11 @@ class Times:
     landing: datetime
     revisions: datetime
     orphans: datetime
+    unknown: datetime
+    """For files that the ledger does not know: as for orphans, or never while another ledger may have known them."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, older_than: str | None) -> Times:
+    def of(cls, pipeline: Pipeline, older_than: str | None, *, unknown_stay: bool = False) -> Times:
         """Return the times from the pipeline's declared retention; `older_than` replaces all of its durations."""
         now = datetime.now(UTC)
         override = parse_duration(older_than) if older_than is not None else None
@@ -73,7 +75,8 @@ class Times:
             parse_duration(pipeline.retention.revisions) if override is None else override,
             ORPHAN_AGE if override is None else override,
         ]
-        return cls(now, *(now - age for age in ages))
+        landing, revisions, orphans = (now - age for age in ages)
+        return cls(now, landing, revisions, orphans, datetime.min.replace(tzinfo=UTC) if unknown_stay else orphans)
 
 
 def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -86,7 +89,7 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         return
     in_flight = InFlight.of(pipeline.name)
     # What was written since the live driver took its lease may belong to its micro-batch.
-    due = min(times.orphans, in_flight.since)
+    due = min(times.unknown, in_flight.since)
     folders = scan_landing(pipeline.name).values()
     files = landing_files.files_at(
         pipeline.name, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
@@ -145,7 +148,7 @@ def sweep_tables(pipeline: Pipeline, times: Times, pointed_at: set[str], done: D
         states = states_at(table, scan.revisions)
         for location, folder in {**scan.revisions, **scan.unfinished}.items():
             state = states.get(location)
-            orphan = state is None and folder.newest < times.orphans and attempt_of(location) not in running
+            orphan = state is None and folder.newest < times.unknown and attempt_of(location) not in running
             if comparable_location(location) in pointed_at or not (state == RevisionState.REMOVED or orphan):
                 continue
             if orphan:

@@ -16,6 +16,12 @@ from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 
+OF_OTHER_LEDGER = (
+    "it has micro-batches that this ledger does not know, so files that it does not know stay; take from landing/ and "
+    "tables/ what is needed, remove this folder, then ./tidemark housekeeping deletes them"
+)
+"""Of a generation's checkpoints: why what looks like a leftover is kept, and until when."""
+
 _WRITTEN = ("checkpoints", "landing", "quarantine", "received")
 """Folders of the lake, in one of which a stream that has committed has left something."""
 
@@ -56,10 +62,39 @@ def _of_other_ledger(pipeline: Pipeline, of_lake: str, of_ledger: str) -> UsageE
         f"the lake {lake.root()} has {of_lake}, the ledger at {settings().database_host()} {of_ledger}: it is "
         "another one, or an older copy of its own",
         remedy="set TIDEMARK_DATABASE_URL to this lake's ledger, or restore its last copy; only if that is gone for "
-        "good: copy tables/ of the lake elsewhere, for housekeeping removes what no ledger knows; then "
-        f'./tidemark new-generation {pipeline.name} --reason "…" reads again what Kafka still has',
+        f'good: ./tidemark new-generation {pipeline.name} --reason "…" reads again what Kafka still has, and what '
+        "this ledger does not know stays in the lake",
         pipeline=pipeline.name,
     )
+
+
+def check_no_other_ledger(pipeline: Pipeline) -> None:
+    """Raise UsageError while the lake keeps files that another ledger knew, in which anything may be."""
+    for each in checkpoints_of_other_ledger(pipeline)[:1]:
+        raise UsageError(
+            f"{lake.below_lake(each)} has micro-batches that this ledger does not know: their files may hold the key, "
+            "and nothing was changed",
+            remedy=f"take from landing/ and tables/ what is needed and remove {each}, then the command again: it "
+            "deletes them",
+            pipeline=pipeline.name,
+        )
+
+
+def checkpoints_of_other_ledger(pipeline: Pipeline) -> list[str]:
+    """Return the URIs of the generations whose checkpoint has micro-batches that the ledger does not have.
+
+    Another ledger knew more of this lake than this one does, perhaps the only copy of records that Kafka has lost.
+    """
+    return [
+        folder
+        for number, folder in sorted(generation_folders(pipeline.name).items())
+        if _is_ahead(checkpoint_of(pipeline.name, number, ARCHIVE))
+    ]
+
+
+def _is_ahead(checkpoint: str) -> bool:
+    query_id = checkpoint_id(checkpoint)
+    return query_id is not None and newest_commit(checkpoint) > last_batch_id(query_id)
 
 
 def _other_lake(pipeline: Pipeline) -> ServiceUnreachable | None:

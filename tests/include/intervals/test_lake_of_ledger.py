@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from include.erasure.run import Wish, dry_run, erase
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.housekeeping.run import keep_house
 from include.intervals.lake_of_ledger import check_lake
@@ -98,6 +99,38 @@ def go_on(log: Log) -> int:
     return number
 
 
+def landing_files(home: Home, name: str) -> list[Path]:
+    """A file of archived and one of quarantined records that the ledger does not know."""
+    places = ["landing/{}/0a1b2c3d-000000007/part-0.parquet", "quarantine/{}/0a1b2c3d-000000007.parquet"]
+    files = [home.lake / place.format(name) for place in places]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"rows")
+    return files
+
+
+def check_kept(home: Home, log: Log, table_file: Path, generations_: list[str]) -> None:
+    """Housekeeping keeps what the ledger does not know until the checkpoints of the other ledger are removed."""
+    name = log.pipeline.name
+    unknown = [table_file, *landing_files(home, name)]
+    checkpoints = [f"checkpoints/{name}/{each}" for each in generations_]
+    done = keep_house(log.pipeline, dry_run=False, older_than="0s")
+    assert [line.split(":")[0] for line in done["kept"]] == checkpoints
+    assert done["orphans"] == []
+    assert all(file.exists() for file in unknown)
+    wish = Wish(("somebody",), ("camera",), "asked", "test@host")
+    match = f"{checkpoints[0]} has micro-batches that this ledger does not know"
+    with pytest.raises(UsageError, match=match):
+        erase(log.pipeline, wish, print)
+    with pytest.raises(UsageError, match=match):
+        dry_run(log.pipeline, wish)
+    for each in checkpoints:
+        assert all(file.exists() for file in unknown)
+        shutil.rmtree(home.lake / each)
+    assert keep_house(log.pipeline, dry_run=False, older_than="0s")["kept"] == []
+    assert not any(file.exists() for file in unknown)
+
+
 def test_nothing_is_done_when_the_lake_holds_nothing_of_what_was_committed(in_process: Home) -> None:
     log = Log(load_pipeline("isp_hits"))
     begun(log)
@@ -128,9 +161,7 @@ def test_nothing_is_done_when_the_ledger_is_new_and_the_lake_is_not(in_process: 
     log.send(0, 0.5, 1.5)
     log.archive()
     assert log.pin(0)[0] == (0, 1)
-    assert kept.exists()
-    keep_house(log.pipeline, dry_run=False, older_than="0s")
-    assert not kept.exists()
+    check_kept(in_process, log, kept, ["g0", "g2"])
 
 
 def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process: Home) -> None:
@@ -141,19 +172,22 @@ def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process:
     note_commit(in_process, "auction_bids", 0, 0)
     set_clock_back("auction_bids")
     check_lake(log.pipeline)
-    checkpoint = note_commit(in_process, "auction_bids", 0, 1)
+    note_commit(in_process, "auction_bids", 0, 1)
     kept = table_file(in_process, "auction_bids")
 
     match = "micro-batch 1 of generation 0, the ledger at .* has only micro-batch 0"
     check_refused(in_process, log, UsageError, match)
     assert kept.exists()
     assert go_on(log) == 1
+    # Records that the former ledger knew stay, until the checkpoint is removed that tells of them.
+    check_kept(in_process, log, kept, ["g0"])
     # A driver that is killed between both notes has one more in the ledger.
+    checkpoint = note_commit(in_process, "auction_bids", 1, 0)
     log.send(0, 0.6)
     log.archive()
     check_lake(log.pipeline)
     # A checkpoint that was lost is begun again where the ledger is.
-    shutil.rmtree(checkpoint.parents[1])
+    shutil.rmtree(checkpoint.parent)
     check_lake(log.pipeline)
     current = ledger_generations.current("auction_bids")
     assert current is not None
