@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from sqlalchemy import TextClause, create_engine, text
-from sqlalchemy.exc import OperationalError, ProgrammingError
+import psycopg2
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, one_line
 from include.settings import settings
 
 DATABASE = "lake"
 
-_PARTITIONS = text(
-    """
+_PARTITIONS = """
     SELECT t."TBL_NAME", p."PART_NAME", s."LOCATION"
     FROM "DBS" d
     JOIN "TBLS" t ON t."DB_ID" = d."DB_ID"
     JOIN "PARTITIONS" p ON p."TBL_ID" = t."TBL_ID"
     LEFT JOIN "SDS" s ON s."SD_ID" = p."SD_ID"
-    WHERE d."NAME" = :database AND t."TBL_NAME" = ANY(:tables)
+    WHERE d."NAME" = %(database)s AND t."TBL_NAME" = ANY(%(tables)s)
     ORDER BY 1, 2
-    """
-)
+"""
 
 
-_STORAGE = text(
-    """
+_STORAGE = """
     SELECT p."PARAM_KEY", p."PARAM_VALUE"
     FROM "DBS" d
     JOIN "TBLS" t ON t."DB_ID" = d."DB_ID"
     JOIN "TABLE_PARAMS" p ON p."TBL_ID" = t."TBL_ID"
-    WHERE d."NAME" = :database AND t."TBL_NAME" = :table AND p."PARAM_KEY" LIKE 'spark.sql.sources.%'
-    """
-)
+    WHERE d."NAME" = %(database)s AND t."TBL_NAME" = %(table)s AND p."PARAM_KEY" LIKE 'spark.sql.sources.%%'
+"""
 
 
 @dataclass(frozen=True)
@@ -77,19 +73,18 @@ def storage(table: str) -> Storage | None:
     return Storage(properties["provider"].lower(), "".join(parts) or properties.get("schema", ""), tuple(names))
 
 
-def _read(query: TextClause, values: Mapping[str, object]) -> Sequence[Any]:
-    url = settings().database("catalog")
-    engine = create_engine(url, connect_args={"connect_timeout": 10})
+def _read(query: str, values: Mapping[str, object]) -> Sequence[Any]:
     try:
-        with engine.connect().execution_options(postgresql_readonly=True) as connection:
-            return connection.execute(query, dict(values)).all()
-    except (OperationalError, ProgrammingError) as error:
-        reason = str(error.orig).strip().splitlines()[0]
+        with closing(psycopg2.connect(settings().database_uri("catalog"), connect_timeout=10)) as connection:
+            connection.set_session(readonly=True)
+            with connection.cursor() as asked:
+                asked.execute(query, values)
+                return asked.fetchall()
+    except (psycopg2.OperationalError, psycopg2.ProgrammingError) as error:
         raise ServiceUnreachable(
-            f"the catalog in PostgreSQL at {url.host}:{url.port}: {reason}", remedy="./tidemark up postgres"
+            f"the catalog in PostgreSQL at {settings().database_host()}: {one_line(str(error))}",
+            remedy="./tidemark up postgres",
         ) from None
-    finally:
-        engine.dispose()
 
 
 def _unescaped(name: str) -> str:

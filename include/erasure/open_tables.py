@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from include import lake
 from include.erasure.names import NONE, Names
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
 

@@ -33,7 +33,7 @@ from include.iceberg.schema import create, follow_declaration
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
 from include.iceberg.statement import BUILD, INTERVAL, Statement, completeness_of, is_own, put_completeness
 from include.ledger.intervals.findings import IcebergSnapshot
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
 TRIES = 5

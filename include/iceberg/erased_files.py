@@ -25,7 +25,7 @@ from include.iceberg.catalog import find, metadata_gone, opened, unescaped, writ
 from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
 _OWN_FILES = (".avro", ".metadata.json")

@@ -18,7 +18,7 @@ from include.iceberg.catalog import find, opened, unescaped, writing
 from include.iceberg.commit import live_files
 from include.iceberg.snapshot_retention import Expire, delete_lists, protected
 from include.iceberg.statement import is_own
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
 

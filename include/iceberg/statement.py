@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from include.ledger.completeness.properties import KEYS
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import range_as_json
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.times import format_time
 
 if TYPE_CHECKING:

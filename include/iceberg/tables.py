@@ -17,7 +17,7 @@ from include.ledger.completeness.properties import Properties
 from include.ledger.intervals import attempts, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import IcebergSnapshot
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
 

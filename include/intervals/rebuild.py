@@ -13,8 +13,9 @@ from include.lake.revision_files import DamagedFile, damaged_files
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision, RegisteredRevision
+from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
+from include.ledger.lineage import BuiltRevision
 from include.spark.submission import SparkSubmission
 from include.versions import code_version
 

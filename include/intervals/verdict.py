@@ -10,7 +10,7 @@ from include.errors import ReconciliationFailed, ValidationFailed
 from include.ledger.intervals import odd_timestamps
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import BuildFindings, FateCounts, Findings, range_as_json
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.monitor.text import quantity
 from include.offsets import OffsetRange, TopicPartition
 from include.times import format_time

@@ -12,8 +12,9 @@ from sqlalchemy.orm import aliased
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.locks import with_attempts
-from include.ledger.intervals.revisions import BuiltRevision, move
+from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Approval, Attempt, Build, IntervalRange, IntervalRow, Revision
 from include.times import Interval
 

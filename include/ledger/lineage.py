@@ -1,4 +1,7 @@
-"""Lineage of a table partition: its revisions, the attempts that built them, the interval and its offsets."""
+"""Lineage of a table partition: its revisions, the attempts that built them, the interval and its offsets.
+
+In plain SQL (`include/ledger/connection.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
-from include.ledger.database import session
-from include.ledger.intervals.revisions import BuiltRevision, as_built
-from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Revision
+from include.ledger.connection import reading
 from include.times import Interval
+
+
+@dataclass(frozen=True)
+class BuiltRevision:
+    """A revision as it lies in the lake."""
+
+    table: str
+    partition: str
+    revision: str
+    location: str
+    rows: int
+    content_hash: str
+    files: dict[str, Any]
+
+    def as_registered(self) -> dict[str, Any]:
+        """Return the form of the verdict's `registered`."""
+        return {
+            "table": self.table,
+            "partition": self.partition,
+            "location": self.location,
+            "revision": self.revision,
+            "rows": self.rows,
+            "content_hash": self.content_hash,
+        }
 
 
 @dataclass(frozen=True)
@@ -72,98 +94,94 @@ class IntervalHistory:
     """Location of its last report; empty before the first."""
 
 
+_REVISIONS = """
+    SELECT r.table_name, r.table_partition, r.id, r.location, r.rows, r.content_hash, r.files,
+        r.state, r.code_version, r.built_at, r.registered_at, r.retired_at,
+        a.id, a.run_by, a.source, a.started_at, a.ended_at, a.exit_code,
+        coalesce(b.findings, nullif(a.verdict, 'null'), '{}')
+    FROM revisions r JOIN attempts a ON a.id = r.attempt_id LEFT JOIN builds b ON b.id = r.build_id
+    WHERE r.table_name = %s AND r.table_partition = %s
+    ORDER BY r.built_at DESC
+"""
+
+_INTERVAL = """
+    SELECT i.id, i.from_time, i.to_time, i.state, i.pinned_by, i.pinned_at, i.verdict
+    FROM intervals i JOIN attempts a ON a.interval_id = i.id
+    WHERE a.id = %s
+"""
+
+_RANGES = """
+    SELECT topic, topic_id, topic_partition, from_offset, until_offset, archived, empty, quarantined, gaps, erased
+    FROM interval_ranges
+    WHERE interval_id = %s
+    ORDER BY topic, topic_partition
+"""
+
+_VERDICT = """
+    SELECT i.verdict
+    FROM intervals i JOIN attempts a ON a.interval_id = i.id
+    WHERE a.run_by = %s
+    ORDER BY a.id DESC
+    LIMIT 1
+"""
+
+
 def registered_partitions(table: str) -> list[str]:
     """Return the registered partitions of a table, in order."""
-    wanted = select(Revision.table_partition).where(Revision.table_name == table, Revision.state == "registered")
-    with session() as ledger:
-        return list(ledger.scalars(wanted.order_by(Revision.table_partition)))
+    wanted = "SELECT table_partition FROM revisions WHERE table_name = %s AND state = 'registered' ORDER BY 1"
+    with reading() as ledger:
+        ledger.execute(wanted, [table])
+        return [partition for (partition,) in ledger.fetchall()]
 
 
 def registered_outside(lake: str) -> list[str]:
     """Return the locations of registered revisions that do not lie below a lake's URI, in order."""
-    wanted = select(Revision.location).where(Revision.state == "registered")
-    wanted = wanted.where(~Revision.location.startswith(f"{lake}/", autoescape=True))
-    with session() as ledger:
-        return list(ledger.scalars(wanted.order_by(Revision.location)))
+    wanted = "SELECT location FROM revisions WHERE state = 'registered' AND NOT starts_with(location, %s) ORDER BY 1"
+    with reading() as ledger:
+        ledger.execute(wanted, [f"{lake}/"])
+        return [location for (location,) in ledger.fetchall()]
 
 
 def revisions_of_partition(table: str, partition: str) -> list[History]:
     """Return all revisions that a table partition ever had, newest first."""
-    wanted = (
-        select(Revision, Attempt)
-        .join(Attempt, Attempt.id == Revision.attempt_id)
-        .where(Revision.table_name == table, Revision.table_partition == partition)
-        .order_by(Revision.built_at.desc())
-    )
-    with session() as ledger:
-        return [_history(ledger, revision, attempt) for revision, attempt in ledger.execute(wanted).tuples()]
+    with reading() as ledger:
+        ledger.execute(_REVISIONS, [table, partition])
+        return [_history(*row) for row in ledger.fetchall()]
 
 
-def _history(ledger: Session, revision: Revision, attempt: Attempt) -> History:
-    build = ledger.get(Build, revision.build_id) if revision.build_id is not None else None
-    run = Run(
-        attempt.id,
-        attempt.run_by,
-        attempt.source,
-        attempt.started_at,
-        attempt.ended_at,
-        attempt.exit_code,
-        build.findings if build else attempt.verdict or {},
-    )
-    return History(
-        as_built(revision),
-        revision.state,
-        revision.code_version,
-        revision.built_at,
-        revision.registered_at,
-        revision.retired_at,
-        run,
-    )
+def _history(
+    table: str,
+    partition: str,
+    revision: str,
+    location: str,
+    rows: int,
+    content_hash: str,
+    files: dict[str, Any],
+    state: str,
+    code_version: str,
+    built_at: datetime,
+    registered_at: datetime | None,
+    retired_at: datetime | None,
+    *run: Any,
+) -> History:
+    built = BuiltRevision(table, partition, revision, location, rows, content_hash, files)
+    return History(built, state, code_version, built_at, registered_at, retired_at, Run(*run))
 
 
 def interval_of_attempt(attempt: int) -> IntervalHistory:
     """Return the interval of an attempt with the fate of every offset."""
-    with session() as ledger:
-        row = ledger.get_one(IntervalRow, ledger.get_one(Attempt, attempt).interval_id)
-        ranges = ledger.scalars(
-            select(IntervalRange)
-            .where(IntervalRange.interval_id == row.id)
-            .order_by(IntervalRange.topic, IntervalRange.topic_partition)
-        )
-        return IntervalHistory(
-            Interval(row.from_time, row.to_time),
-            row.state,
-            row.pinned_by,
-            row.pinned_at,
-            tuple(fates_of(each) for each in ranges),
-            (row.verdict or {}).get("report", ""),
-        )
-
-
-def fates_of(row: IntervalRange) -> RangeFates:
-    """Return the range of a ledger row with its fates."""
-    return RangeFates(
-        row.topic,
-        row.topic_id,
-        row.topic_partition,
-        row.from_offset,
-        row.until_offset,
-        row.archived,
-        row.empty,
-        row.quarantined,
-        row.gaps,
-        row.erased,
-    )
+    with reading() as ledger:
+        ledger.execute(_INTERVAL, [attempt])
+        ((interval_id, from_time, to_time, state, pinned_by, pinned_at, verdict),) = ledger.fetchall()
+        ledger.execute(_RANGES, [interval_id])
+        ranges = tuple(RangeFates(*row) for row in ledger.fetchall())
+    report = (verdict or {}).get("report", "")
+    return IntervalHistory(Interval(from_time, to_time), state, pinned_by, pinned_at, ranges, report)
 
 
 def verdict_of_run(run_by: str) -> dict[str, Any]:
     """Return the verdict of the interval that `run_by` ran last, e.g. `airflow <run id>`; empty without a run."""
-    wanted = (
-        select(IntervalRow.verdict)
-        .join(Attempt, Attempt.interval_id == IntervalRow.id)
-        .where(Attempt.run_by == run_by)
-        .order_by(Attempt.id.desc())
-        .limit(1)
-    )
-    with session() as ledger:
-        return ledger.scalar(wanted) or {}
+    with reading() as ledger:
+        ledger.execute(_VERDICT, [run_by])
+        row = ledger.fetchone()
+        return (row[0] if row else None) or {}

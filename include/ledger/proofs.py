@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from include.ledger.database import lock, session
 from include.ledger.intervals.findings import Findings, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
-from include.ledger.intervals.revisions import BuiltRevision, as_built
+from include.ledger.intervals.revisions import as_built
 from include.ledger.intervals.states import IntervalState, RevisionState
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Attempt, Build, IntervalRow, ProofRow, Repin, Revision
 
 

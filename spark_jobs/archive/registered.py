@@ -19,7 +19,7 @@ from include import kafka, lake
 from include.errors import OffsetsLost, TidemarkError
 from include.lake.revision_files import damage_of, damaged_files, described
 from include.ledger.archive.snapshots import RowsOfRanges, RowsOfTime
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline

@@ -18,7 +18,7 @@ from include.intervals.references import references_of
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import Fate, Fates, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references

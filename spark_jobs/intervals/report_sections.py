@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from include.intervals.telling import notifications
 from include.ledger import listings
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, Top
 from include.times import utc
 from spark_jobs.decoding.records import transform

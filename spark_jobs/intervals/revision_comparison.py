@@ -13,7 +13,7 @@ from include import lake
 from include.erasure.names import names_being_erased
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.findings import RevisionDifference
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of

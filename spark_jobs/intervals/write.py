@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import Fates, TopicPartition
 from include.pipelines.spec import IDENTITY, AdditiveView, Pipeline
 from include.pipelines.spec.file_formats import FileFormat

@@ -13,7 +13,7 @@ from include import lake
 from include.catalog import DATABASE, as_lake_uri
 from include.catalog.columns import check_columns, column_changes, columns_of_json
 from include.catalog.renames import shown_names, stored_columns
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
 from spark_jobs.archive.formats import using

@@ -11,7 +11,7 @@ from include.lake import delta_tables
 from include.ledger.columns.renames import lacking_in_build
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command

@@ -18,7 +18,7 @@ from include.ledger.intervals import builds, locks, revisions
 from include.ledger.intervals.builds import Changes, Registration
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.serving import follow
 from spark_jobs.publication.catalog import Catalog

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from expectations.checkpoint import expectations_of, run_checkpoint
 from expectations.usual import UsualBounds, usual_of
 from include.ledger.intervals.findings import ExpectationResult, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.validation.approvals import Question
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.times import Stopwatch

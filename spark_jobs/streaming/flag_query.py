@@ -28,7 +28,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.erasures.unfinished import unfinished
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS

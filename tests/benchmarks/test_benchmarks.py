@@ -30,13 +30,15 @@ def test_figure_meets_its_target_when_it_is_at_the_bound_and_misses_it_when_beyo
 
 
 def test_baseline_is_measured_too_when_a_command_is_measured() -> None:
-    found = commands.run(rounds=1, names=["--help", "status"])
-    assert set(found["seconds"]) == {"python", "query", "--help", "status"}
-    for name, baseline in (("--help", "python"), ("status", "query")):
+    found = commands.run(rounds=1, names=["--help", "status", "explain"])
+    assert set(found["seconds"]) == {"python", "query", "--help", "status", "explain"}
+    for name, baseline in (("--help", "python"), ("status", "query"), ("explain", "query")):
         cpu = found["seconds"][name]["cpu"]
         assert cpu > found["seconds"][baseline]["cpu"] > 0
         assert found["cpu_ratio"][name] > 1
-    assert {target.figure for target in commands.targets(found)} == {"seconds.--help.wall", "seconds.status.wall"}
+    assert {target.figure for target in commands.targets(found)} == {
+        f"seconds.{name}.wall" for name in ("--help", "status", "explain")
+    }
 
 
 @pytest.mark.slow

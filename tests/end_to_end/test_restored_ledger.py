@@ -88,9 +88,9 @@ def check_all(home: Home, former: int) -> None:
         {"n": len(audit.expected(records).rows)}
     ]
     checkpoints = home.lake / "checkpoints" / NAME / f"g{former}"
-    parquet = {path for path in files(home) if path.suffix == ".parquet"}
-    assert checkpoints.name in home.run("housekeeping", NAME, "--older-than", "0s").stdout
-    assert {path for path in files(home) if path.suffix == ".parquet"} == parquet
+    (done,) = home.json("housekeeping", NAME, "--older-than", "0s", "--json")
+    assert [line.split(":")[0] for line in done["kept"]] == [f"checkpoints/{NAME}/{checkpoints.name}"]
+    assert done["orphans"] == []
     assert disagreements(home) == {"landing unknown to the ledger", "revision unknown to the ledger"}
     shutil.rmtree(checkpoints)
     home.run("housekeeping", NAME, "--older-than", "0s")

@@ -18,7 +18,7 @@ from include.iceberg import tables
 from include.iceberg.examine import deviations, restore
 from include.ledger.completeness.properties import BY_PARTITION, KEYS, UNTIL, properties_after
 from include.ledger.intervals import attempts, builds, pins
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from tests.conftest import Home
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of

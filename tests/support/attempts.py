@@ -8,7 +8,7 @@ from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, ReconciliationCounts
 from include.times import Interval

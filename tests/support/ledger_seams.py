@@ -20,7 +20,7 @@ import spark_jobs.repair_catalog
 from include.doctor.disagreement import Disagreement
 from include.ledger import held_locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.validation.approvals import Question
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.support.ledger_world import MemoryCatalog, World

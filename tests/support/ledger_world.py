@@ -21,7 +21,7 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline

@@ -23,7 +23,7 @@ from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, IcebergSnapshot, RecordCounts, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Attempt
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline

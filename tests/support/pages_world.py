@@ -18,7 +18,7 @@ from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes, TableColumns
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import writers
 from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline

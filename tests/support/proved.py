@@ -14,7 +14,7 @@ from include import lake
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, FateCounts, RecordCounts, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from include.reconciliation import ReconciliationCounts
 from tests.support.attempts import START, begin_attempt, hour

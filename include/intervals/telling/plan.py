@@ -9,8 +9,8 @@ from include.ledger import lineage
 from include.ledger.archive.positions import positions
 from include.ledger.intervals import pins, revisions
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.intervals.states import Source
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.times import Interval
 from include.versions import code_version

@@ -16,7 +16,7 @@ from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts, revisions
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, RevisionDifference, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.monitor.history.remedies import approve_command
 from include.monitor.text import quantity
 from include.offsets import OffsetRange

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.holdings import Holding
 from include.ledger.database import session
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.offsets import Fate, OffsetRange
 
 

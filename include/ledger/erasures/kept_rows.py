@@ -15,8 +15,9 @@ from include.ledger.archive.landing_files import topic_ids_of_files
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.archive.positions import stored_topics
 from include.ledger.database import session
-from include.ledger.intervals.revisions import BuiltRevision, as_built
+from include.ledger.intervals.revisions import as_built
 from include.ledger.intervals.states import RevisionState
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, Replay, Revision
 from include.ledger.quarantine import REPLAY
 from include.ledger.quarantine.decisions import key_of

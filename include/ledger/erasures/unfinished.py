@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
-from include.ledger.intervals.revisions import BuiltRevision, as_built, move
+from include.ledger.intervals.revisions import as_built, move
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import (
     Attempt,
     Build,

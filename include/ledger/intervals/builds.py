@@ -1,7 +1,7 @@
 """Builds in the ledger: what an attempt built in one go, and how it was published.
 
-An attempt that is run again builds again. Its latest build counts, and among an interval's builds that passed, the
-latest is the one registered, in whatever order they are published.
+An attempt that is run again builds again. The latest build counts, and among those of an interval that passed, the
+latest is registered, in whatever order they are published.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from include.ledger.erasures.coordinates import check_noted, check_registered
 from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
-from include.ledger.intervals.revisions import BuiltRevision, as_built, move, rows_of_build
+from include.ledger.intervals.revisions import as_built, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Attempt, Build, Erasure, ExpectationRow, IntervalRow, Repin, Revision
 
 
@@ -265,12 +266,8 @@ def _locked(ledger: Session, revision: BuiltRevision) -> Revision:
 
 
 def _registered_at(ledger: Session, built: BuiltRevision) -> Sequence[Revision]:
-    wanted = select(Revision).where(
-        Revision.table_name == built.table,
-        Revision.table_partition == built.partition,
-        Revision.state == RevisionState.REGISTERED,
-        Revision.id != built.revision,
-    )
+    wanted = select(Revision).where(Revision.state == RevisionState.REGISTERED, Revision.id != built.revision)
+    wanted = wanted.where(Revision.table_name == built.table, Revision.table_partition == built.partition)
     return ledger.scalars(wanted.with_for_update()).all()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -12,31 +11,8 @@ from sqlalchemy.orm import Session
 from include.ledger.database import session
 from include.ledger.intervals.findings import findings_of
 from include.ledger.intervals.states import RETIRED, RevisionState, check_transition
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build, Revision
-
-
-@dataclass(frozen=True)
-class BuiltRevision:
-    """A revision as it lies in the lake."""
-
-    table: str
-    partition: str
-    revision: str
-    location: str
-    rows: int
-    content_hash: str
-    files: dict[str, Any]
-
-    def as_registered(self) -> dict[str, Any]:
-        """Return the form of the verdict's `registered`."""
-        return {
-            "table": self.table,
-            "partition": self.partition,
-            "location": self.location,
-            "revision": self.revision,
-            "rows": self.rows,
-            "content_hash": self.content_hash,
-        }
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
 from include.ledger.database import session
-from include.ledger.lineage import RangeFates, fates_of
+from include.ledger.lineage import RangeFates
 from include.ledger.models import (
     Attempt,
     IntervalRange,
@@ -118,9 +118,24 @@ def _whole(ledger: Session, row: IntervalRow) -> WholeInterval:
             for a in attempts
         ),
         tuple(_revision(each) for each in revisions),
-        tuple(fates_of(each) for each in ranges),
+        tuple(_fates(each) for each in ranges),
         _neighbour(ledger, row, later=False),
         _neighbour(ledger, row, later=True),
+    )
+
+
+def _fates(row: IntervalRange) -> RangeFates:
+    return RangeFates(
+        row.topic,
+        row.topic_id,
+        row.topic_partition,
+        row.from_offset,
+        row.until_offset,
+        row.archived,
+        row.empty,
+        row.quarantined,
+        row.gaps,
+        row.erased,
     )
 
 

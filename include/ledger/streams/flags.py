@@ -13,7 +13,8 @@ from sqlalchemy import func, select
 
 from include.ledger.archive.committed import FLAGS as FLAGS
 from include.ledger.database import session
-from include.ledger.intervals.revisions import BuiltRevision, as_built
+from include.ledger.intervals.revisions import as_built
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVersion, Revision
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition

@@ -14,7 +14,9 @@ import typer
 
 from include.cli import VERBS
 from include.cli.__main__ import app
+from include.ledger.intervals.revisions import registered_of_interval
 from tests.conftest import REPOSITORY, Home
+from tests.support.proved import PIPELINE, register_hour
 
 HEAVY = {
     "airflow", "alembic", "fastapi", "great_expectations", "httpx", "jinja2", "pandas", "pydantic", "pyspark",
@@ -82,6 +84,14 @@ def test_no_heavy_library_is_imported_when_a_verb_only_reads(
     modules, chains = imported(home, *arguments)
     heavy = {name.split(".")[0] for name in modules} & (HEAVY | also_not)
     assert {name: " > ".join(chains[name]) for name in heavy} == {}, f"./tidemark {' '.join(arguments)} imports them"
+
+
+@pytest.mark.services
+def test_no_heavy_library_is_imported_when_a_partition_is_explained(in_process: Home) -> None:
+    (registered,) = registered_of_interval(register_hour(0))
+    modules, chains = imported(in_process, "explain", PIPELINE, registered.partition)
+    heavy = {name.split(".")[0] for name in modules} & (HEAVY | {"confluent_kafka", "prometheus_client", "pyarrow"})
+    assert {name: " > ".join(chains[name]) for name in heavy} == {}
 
 
 @pytest.mark.services

@@ -18,7 +18,8 @@ from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import erased_files
 from include.iceberg.examine import deviations
 from include.ledger.database import session
-from include.ledger.intervals.revisions import BuiltRevision, as_built
+from include.ledger.intervals.revisions import as_built
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Revision
 from tests.support import duckdb_iceberg, remnants
 from tests.support.open_tables import OpenTable, comparable, pipeline_named, rows_of

@@ -27,7 +27,7 @@ from include.iceberg.schema import partition_spec, schema_of
 from include.ledger import field_numbers
 from include.ledger.database import session
 from include.ledger.intervals.attempts import AttemptSpec
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import FieldNumber
 from tests.conftest import Home
 from tests.support import duckdb_iceberg

@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 
 from include.ledger.intervals import revisions
 from include.ledger.intervals.findings import IcebergSnapshot
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from tests.conftest import Home
 from tests.support import duckdb_iceberg
 from tests.support.open_tables import OpenTable, comparable, pipeline_named, rows_in, rows_of

@@ -21,7 +21,7 @@ from include.iceberg.numbers import numbers_of
 from include.ledger.columns.renames import intervals_lacking, lacking, retired_names
 from include.ledger.database import session
 from include.ledger.intervals.attempts import AttemptSpec
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build
 from tests.support import duckdb_iceberg
 from tests.support.committed import DAY

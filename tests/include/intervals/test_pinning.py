@@ -44,8 +44,9 @@ from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision, registered_of_interval
+from include.ledger.intervals.revisions import registered_of_interval
 from include.ledger.intervals.states import Source
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
 from include.ledger.streams import generations as ledger_generations
 from include.ledger.streams import losses, writers

@@ -19,7 +19,7 @@ from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import reference_lines

@@ -7,7 +7,7 @@ from typing import Any
 
 from include import lake
 from include.lake.revision_files import damage_of
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 
 
 def revision(folder: Path, **counted: int) -> BuiltRevision:

@@ -21,7 +21,7 @@ from include.ledger.database import engine
 from include.ledger.intervals import attempts, builds, evidence, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import losses, writers
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from include import lake
 from include.errors import TidemarkError, UsageError
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Pipeline, Text
 from include.pipelines.spec.file_formats import FILE_FORMATS, FileFormat

@@ -12,8 +12,8 @@ import pytest
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import Findings
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.intervals.states import Source
+from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Top
 from include.times import Interval

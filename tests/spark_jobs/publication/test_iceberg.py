@@ -8,7 +8,7 @@ import pytest
 
 from include.iceberg import tables
 from include.ledger.intervals import attempts, builds, revisions
-from include.ledger.intervals.revisions import BuiltRevision
+from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import follow_in_iceberg

@@ -14,8 +14,8 @@ from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.days import day_totals
 from include.ledger.intervals.evidence import recorded_fates
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
-from include.ledger.intervals.revisions import BuiltRevision
 from include.ledger.intervals.states import RevisionState
+from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Erasure
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
