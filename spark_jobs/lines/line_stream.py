@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -109,6 +110,17 @@ def _run(queries: _LineQueries, feed: Feed, stop: Stop, heartbeat: Heartbeat) ->
     return stopped
 
 
+def with_source(query: StreamingQuery) -> StreamingQuery:
+    """Wait until a query that was just started has its source, or has failed; return it.
+
+    Spark gives the Python process of a source ten seconds to connect, and no setting changes that. On a busy machine
+    they are too few for the processes of six queries at once.
+    """
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(0.02)
+    return query
+
+
 class _LineQueries(StreamQueries):
     """The running queries of a pipeline over lines."""
 
@@ -123,7 +135,8 @@ class _LineQueries(StreamQueries):
     ) -> None:
         super().__init__(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
         self._targets = {view.name: targets_of(pipeline, view, lease) for view in pipeline.views}
-        self._queries = [self._start_archive(), *(self._start_view(view) for view in pipeline.views)]
+        self._queries = [with_source(self._start_archive())]
+        self._queries += [with_source(self._start_view(view)) for view in pipeline.views]
 
     def running(self) -> bool:
         """Return whether any query still runs. Raises what a query failed with."""
