@@ -16,7 +16,7 @@ import pytest
 from include.erasure.run import Wish, dry_run, erase
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.housekeeping.run import keep_house
-from include.intervals.lake_of_ledger import check_lake
+from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, check_lake
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import Generation
@@ -118,6 +118,10 @@ def check_kept(home: Home, log: Log, table_file: Path, generations_: list[str]) 
     assert [line.split(":")[0] for line in done["kept"]] == checkpoints
     assert done["orphans"] == []
     assert all(file.exists() for file in unknown)
+    examined = json.loads(home.run("doctor", "--json", expect=None).stdout)["findings"]
+    assert [each["what"] for each in examined if each["remedy"] == OF_OTHER_LEDGER] == [
+        f"{name}: {each}" for each in checkpoints
+    ]
     wish = Wish(("somebody",), ("camera",), "asked", "test@host")
     match = f"{checkpoints[0]} has micro-batches that this ledger does not know"
     with pytest.raises(UsageError, match=match):
