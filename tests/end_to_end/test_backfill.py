@@ -150,7 +150,7 @@ def test_day_is_summed_up_once_when_its_last_interval_is_registered(home: Home, 
         "pipeline": "nest_cameras",
         "day": day,
         "intervals": HOURS,
-        "records": {"in_ranges": EVENTS, **fates},
+        "records": {"in_ranges": EVENTS, **fates, "erased": 0},
         "tables": {
             table: {
                 "partitions": sum(row[0] == table for row in registered_day["registered"]),
