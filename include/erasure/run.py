@@ -92,6 +92,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
     """Return how much an erasure would erase; nothing is changed. Raises what `erase` raises before it begins."""
+    check_lake(pipeline)
     check_no_other_ledger(pipeline)
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
