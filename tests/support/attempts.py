@@ -50,8 +50,9 @@ def note_build(
     ranges = spec.pinned.ranges
     offsets = sum(map(len, ranges))
     label = f"date={spec.pinned.interval.from_time:%Y-%m-%d}/interval={spec.pinned.interval.label}"
+    revision = f"r-{attempt}" if spec.build is None else f"r-{attempt}-{spec.build}"
     built = BuiltRevision(
-        spec.pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", rows, "0123456789abcdef" * 4, {"a.parquet": {}}
+        spec.pinned.pipeline, label, revision, "file:///nowhere", rows, "0123456789abcdef" * 4, {"a.parquet": {}}
     )
     findings = BuildFindings(
         ranges,

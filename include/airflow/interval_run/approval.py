@@ -37,7 +37,7 @@ class PublishOperator(JobOperator):
     def execute(self, context: Context) -> None:
         """Publish, unless the driver of `build_interval` has; wait for a person when only warnings were not met."""
         push_links(context, self)
-        code = code_of_build(context, int(self.attempt))
+        code = code_of_build(int(self.attempt))
         if code is None:
             code = self.run_job(context)
         question = take_step(self._open_question) if code == ValidationFailed.exit_code else None

@@ -1,7 +1,7 @@
 """The task `build_interval`: one driver builds, reconciles, validates and registers.
 
 The tasks behind it judge what the driver left in the ledger. `publish` starts a driver of its own only when it is
-retried or cleared, or was approved.
+cleared or retried alone, or was approved.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class BuildOperator(JobOperator):
         return submit_both(self.pipeline, int(self.attempt), mode=mode)
 
 
-def code_of_build(context: Context, attempt: int) -> int | None:
+def code_of_build(attempt: int) -> int | None:
     """Return the exit code of publishing the attempt's latest build, where the driver of `build_interval` did that.
 
-    None when it did not, and when the task that asks is retried or was cleared: it publishes anew then, for example
-    after a change of the suite or with a catalog that needs mending.
+    None when it did not, and when the attempt has ended since: `publish` was cleared or is retried, and publishes
+    anew, for example after a change of the suite or with a catalog that needs mending.
     """
-    return take_step(validated_code, attempt) if context["ti"].try_number == 1 else None
+    return None if take_step(load_attempt, attempt).ended else take_step(validated_code, attempt)
 
 
 def validated_code(attempt: int) -> int | None:

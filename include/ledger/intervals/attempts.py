@@ -36,6 +36,8 @@ class AttemptSpec:
     """Findings of its latest build."""
     build: int | None
     """The latest build; None before the first."""
+    ended: bool
+    """Whether it has ended, and no build or publication of it began since."""
 
 
 @contextmanager
@@ -84,7 +86,8 @@ def load_attempt(attempt: int) -> AttemptSpec:
         pinned = pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id))
         build = latest_build(ledger, attempt)
         findings = findings_of(build.findings) if build else Findings()
-        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, build.id if build else None)
+        number, ended = build.id if build else None, row.ended_at is not None
+        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, number, ended)
 
 
 def of_build(build: int) -> AttemptSpec:
@@ -93,9 +96,8 @@ def of_build(build: int) -> AttemptSpec:
         row = ledger.get_one(Build, build)
         attempt = ledger.get_one(Attempt, row.attempt_id)
         pinned = pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id))
-        return AttemptSpec(
-            attempt.id, pinned, Source(attempt.source), attempt.code_version, findings_of(row.findings), row.id
-        )
+        source, findings, ended = Source(attempt.source), findings_of(row.findings), attempt.ended_at is not None
+        return AttemptSpec(attempt.id, pinned, source, attempt.code_version, findings, row.id, ended)
 
 
 def note_iceberg(build: int, snapshots: Iterable[IcebergSnapshot]) -> None:

@@ -32,15 +32,13 @@ SUBMITTED = "tidemark: isp_hits: validating"
 """What the driver prints."""
 
 
-def run(operator: Any, *, tries: int = 1) -> list[str]:
+def run(operator: Any) -> list[str]:
     """Execute a task, and return what its log says."""
     of_run = {
         "params": {},
         "dag_run": SimpleNamespace(data_interval_start=hour().from_time, data_interval_end=hour().to_time),
     }
-    instance = SimpleNamespace(
-        id="ti", try_number=tries, xcom_push=lambda **_: None, get_template_context=lambda: of_run
-    )
+    instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     with structlog.testing.capture_logs() as logged:
         operator.execute({"ti": instance})
     return [each["event"] for each in logged]
@@ -83,10 +81,20 @@ def test_no_second_driver_is_started_when_the_first_one_has_published(driver: Pa
     assert SUBMITTED not in run(publish(attempt))
 
 
-def test_interval_is_published_anew_when_the_task_is_retried_or_cleared(driver: Path) -> None:
+def test_interval_is_published_anew_when_publish_is_cleared_after_the_attempt_has_ended(driver: Path) -> None:
     attempt = published()
+    attempts.close_attempt(attempt, 0)
     driver.write_text("0")
-    assert SUBMITTED in run(publish(attempt), tries=2)
+    assert SUBMITTED in run(publish(attempt))
+
+
+def test_no_second_driver_is_started_when_the_whole_run_was_cleared_and_is_built_again(driver: Path) -> None:
+    attempt = published()
+    attempts.close_attempt(attempt, 0)
+    attempts.resume_attempt(attempt)
+    register(attempt, note_build(attempt))
+    driver.write_text("1")
+    assert SUBMITTED not in run(publish(attempt))
 
 
 def test_publish_starts_a_driver_when_the_build_is_neither_published_nor_rejected(driver: Path) -> None:

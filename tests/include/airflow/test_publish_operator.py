@@ -42,8 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def context() -> dict[str, Any]:
     run = SimpleNamespace(data_interval_start=hour().from_time, data_interval_end=hour().to_time)
     of_run = {"params": {}, "dag_run": run}
-    # A second try: it publishes itself, whatever the driver of `build_interval` did.
-    instance = SimpleNamespace(id="ti", try_number=2, xcom_push=lambda **_: None, get_template_context=lambda: of_run)
+    instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     return {"ti": instance}
 
 
@@ -71,6 +70,8 @@ def answer(option: str, reason: str) -> dict[str, Any]:
 def test_log_says_what_is_registered_and_nothing_foreign_when_it_passed(driver: Path, context: dict[str, Any]) -> None:
     attempt = begin_attempt(NAME)
     register(attempt, note_build(attempt))
+    # It has ended: `publish` was cleared, and publishes itself.
+    attempts.close_attempt(attempt, 0)
     driver.write_text("0")
     with structlog.testing.capture_logs() as logged:
         publish(attempt).execute(context)  # type: ignore[arg-type]
