@@ -253,9 +253,9 @@ def last_hours(count: int) -> datetime:
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=count)
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240) -> Any:
-    """Return the condition's first true value, checking five times a second."""
-    asking = Retrying(stop=stop_after_delay(seconds), wait=wait_fixed(0.2), retry=retry_if_not_result(bool))
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240, *, every: float = 0.2) -> Any:
+    """Return the condition's first true value, checking it again after as many seconds."""
+    asking = Retrying(stop=stop_after_delay(seconds), wait=wait_fixed(every), retry=retry_if_not_result(bool))
     try:
         return asking(condition)
     except RetryError:
@@ -276,12 +276,13 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def browser(chromium: Any) -> Any:
-    """The Chromium at an empty page: an earlier test's page would go on asking a server that is gone, and log it."""
+def browser(chromium: Any) -> Iterator[Any]:
+    """The Chromium at an empty page, before and after: a page goes on asking its server, and logs when that is gone."""
     chromium.get("about:blank")
     for log in ("browser", "performance"):
         chromium.get_log(log)
-    return chromium
+    yield chromium
+    chromium.get("about:blank")
 
 
 @pytest.fixture

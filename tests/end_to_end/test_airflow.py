@@ -23,7 +23,7 @@ from include.airflow.api import AirflowApi
 from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
-from tests.support.airflow_runs import state_once_ended, wait_for_success
+from tests.support.airflow_runs import POLL, state_once_ended, wait_for_success
 from tests.support.airflow_ui import PAGES, api_of, ui_of
 from tests.support.busier import busier_before
 
@@ -117,13 +117,13 @@ def launched(airflow: AirflowApi) -> dict[str, Any]:
     runs = {dag: airflow.trigger(dag, **bounds) for dag in (of_isp, INTERVAL)}
     for dag in runs:
         airflow.set_paused(dag, False)
-        wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d))
+        wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d), every=POLL)
     for run in (each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["run_type"] == "scheduled"):
         # The last hour's run, which has no records: it would only occupy task slots.
         airflow.fail_run(INTERVAL, run)
     airflow.set_paused(STREAM, False)
     run = runs[INTERVAL]
-    state = wait_for("the run", lambda: state_once_ended(airflow, INTERVAL, run), 480)
+    state = wait_for("the run", lambda: state_once_ended(airflow, INTERVAL, run), 480, every=POLL)
     ended = {"run": run, "state": state, "tasks": airflow.tasks(INTERVAL, run)}
     # The stream that these wait for is not launched, and Airflow would wait for them when it ends.
     airflow.set_paused(of_isp, True)
@@ -291,6 +291,8 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
         "dry_run": True,
         "build_missing": None,
     }
+    # The page would go on drawing meanwhile; what it complained of so far stays in the browser's log.
+    browser.get("about:blank")
     wait_for_success(airflow, INTERVAL, run["dag_run_id"], 240)
     assert "would read from kafka: nest-logs-" in airflow.log(INTERVAL, run["dag_run_id"], "pin_ranges")
     assert registered(home) == before

@@ -88,7 +88,7 @@ def read_parquet(locations: Iterable[str], store: fs.FileSystem | None = None) -
             paths = sorted(each.path for each in below if each.path.endswith(".parquet"))
             tables += [pq.ParquetFile(path, filesystem=store).read() for path in paths]
             continue
-        folder = Path(unquote(urlsplit(location).path)) if "://" in location else Path(location)
+        folder = Path(unquote(urlsplit(location).path)) if location.startswith("file:") else Path(location)
         tables += [pq.ParquetFile(path).read() for path in sorted(folder.rglob("*.parquet"))]
     return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
 
