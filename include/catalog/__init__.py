@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import psycopg2
 
 from include.errors import ServiceUnreachable, one_line
+from include.ledger.connection import driver_options
 from include.settings import settings
 
 DATABASE = "lake"
@@ -75,7 +76,7 @@ def storage(table: str) -> Storage | None:
 
 def _read(query: str, values: Mapping[str, object]) -> Sequence[Any]:
     try:
-        with closing(psycopg2.connect(settings().database_uri("catalog"), connect_timeout=10)) as connection:
+        with closing(psycopg2.connect(settings().database_uri("catalog"), **driver_options())) as connection:
             connection.set_session(readonly=True)
             with connection.cursor() as asked:
                 asked.execute(query, values)

@@ -6,7 +6,7 @@ runs for longer than a command, goes through `include.ledger.database`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -33,11 +33,11 @@ SILENT_SECONDS = 30
 
 def driver_options() -> dict[str, Any]:
     """Return the options that every connection is opened with; see the constants above."""
-    return {"connect_timeout": 10, "options": _server_options(), **_client_options()}
+    return {"connect_timeout": 10, "options": server_options(), **_client_options()}
 
 
-def _server_options() -> str:
-    """Return the options that PostgreSQL applies; by their timeouts no process or host blocks others for long."""
+def server_options(*, but: Collection[str] = ()) -> str:
+    """Return the options that PostgreSQL applies, except some; by their timeouts nobody blocks others for long."""
     silent = SILENT_SECONDS * 1000
     options = {
         "timezone": "UTC",
@@ -54,7 +54,7 @@ def _server_options() -> str:
         # A statement that waits for a lock also ends when its client is gone.
         "client_connection_check_interval": f"{SILENT_SECONDS // 3}s",
     }
-    return " ".join(f"-c {name}={value}" for name, value in options.items())
+    return " ".join(f"-c {name}={value}" for name, value in options.items() if name not in but)
 
 
 def _client_options() -> dict[str, int]:

@@ -12,6 +12,7 @@ import zipfile
 from sqlalchemy import create_engine, inspect
 
 from include.errors import ServiceUnreachable
+from include.services.jdbc import jdbc_url
 from include.settings import settings, write_private
 from include.spark.jars import classpath, java, pyspark_home
 
@@ -32,7 +33,7 @@ def create_metastore_schema() -> None:
     catalog = settings().database("catalog")
     properties = {
         "javax.jdo.PersistenceManagerFactoryClass": "org.datanucleus.api.jdo.JDOPersistenceManagerFactory",
-        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",
+        "javax.jdo.option.ConnectionURL": jdbc_url(settings(), "catalog"),
         "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
         "javax.jdo.option.ConnectionUserName": catalog.username or "",
         "javax.jdo.option.ConnectionPassword": str(catalog.password or ""),

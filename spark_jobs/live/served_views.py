@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from include.services.jdbc import jdbc_url
 from include.serving import DATABASE
 from include.settings import settings
 
@@ -18,7 +19,7 @@ def name_served_views(spark: SparkSession) -> None:
     url = settings().database(DATABASE)
     options = {
         "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
-        ".url": f"jdbc:postgresql://{url.host}:{url.port or 5432}/{DATABASE}?currentSchema={CATALOG}",
+        ".url": jdbc_url(settings(), DATABASE, currentSchema=CATALOG),
         ".driver": "org.postgresql.Driver",
         ".user": url.username or "",
         # Spark redacts values of keys like this one wherever it shows its configuration.

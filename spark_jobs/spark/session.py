@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from include import lake
 from include.lake import object_store
+from include.services.jdbc import jdbc_url
 from include.settings import Settings, settings
 from include.spark.submission import SHUFFLE_PARTITIONS
 
@@ -58,7 +59,7 @@ def catalog_properties(current: Settings) -> dict[str, str]:
     """Return the options of Hive's client for the metastore. Raises ServiceUnreachable before `up postgres`."""
     catalog = current.database("catalog")
     return {
-        "javax.jdo.option.ConnectionURL": f"jdbc:postgresql://{catalog.host}:{catalog.port or 5432}/catalog",
+        "javax.jdo.option.ConnectionURL": jdbc_url(current, "catalog"),
         "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
         "javax.jdo.option.ConnectionUserName": catalog.username or "",
         # Spark redacts values of keys like this one wherever it shows its configuration.
