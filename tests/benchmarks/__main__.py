@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from include.pipelines import pipeline_names
-from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pages, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pages, pipelines, reads, scale
 from tests.benchmarks.targets import Target
 
 BENCHMARKS = {
@@ -22,6 +22,7 @@ BENCHMARKS = {
     "pages": pages,
     "reads": reads,
     "pipelines": pipelines,
+    "scale": scale,
 }
 """Modules with `run`, whose parameters are a benchmark's options, and `targets` for its results."""
 

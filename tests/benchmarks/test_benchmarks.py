@@ -8,7 +8,7 @@ import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
 from include.spark.submission import FIRST_COMPILER
-from tests.benchmarks import archive, batches, commands, flags, interval, pages, pipelines, reads
+from tests.benchmarks import archive, batches, commands, flags, interval, pages, pipelines, reads, scale
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -27,6 +27,13 @@ def test_figure_meets_its_target_when_it_is_at_the_bound_and_misses_it_when_beyo
     flagged = {"50": {"p50": 4.0, "p99": 9.0, "missing": 1}}
     latencies = {"milliseconds": {"real_time": flagged}, "p50_to_echo": {"real_time": {"50": 3.0}}}
     assert [target.met for target in flags.targets(latencies)] == [True, False]
+
+
+def test_cores_are_rounded_up_when_records_a_second_are_turned_into_them() -> None:
+    found = scale.per_core(stream=60.0, interval=40.0)
+    assert (found["stream"], found["interval"], found["both"]) == (16_667, 25_000, 10_000)
+    assert found["cores"] == {"1000": 1, "10000": 1, "100000": 10}
+    assert found["executors"] == {"1000": 1, "10000": 1, "100000": 3}
 
 
 def test_baseline_is_measured_too_when_a_command_is_measured() -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from tenacity import retry, stop_after_delay, wait_fixed
 
-from include.services.process import free_port
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.conftest import Home, iso, last_hours
 from tests.support import audit
+from tests.support.standalone import Cluster, standalone_cluster
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -29,56 +21,11 @@ EVENTS = 2000
 HOUR = timedelta(hours=1)
 
 
-@dataclass
-class Cluster:
-    """A running cluster and what its workers said."""
-
-    master: str
-    work: Path
-
-    def executors(self) -> Counter[str]:
-        """How many executors each worker has run so far."""
-        return Counter(path.parts[len(self.work.parts)] for path in self.work.glob("worker-*/app-*/*/stderr"))
-
-
-def spark_class(name: str, *arguments: str, log: Path, **environment: str) -> subprocess.Popen[str]:
-    binary = Path(sys.executable).parent / "spark-class"
-    with log.open("w") as file:
-        return subprocess.Popen(
-            [str(binary), f"org.apache.spark.deploy.{name}", *arguments],
-            env={**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", **environment},
-            stdout=file, stderr=subprocess.STDOUT, text=True, cwd=REPOSITORY,
-        )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    port, page = free_port(), free_port()
-    master = f"spark://127.0.0.1:{port}"
     # An application takes two cores of the four, so that a stream and an interval run side by side.
-    options = {"SPARK_MASTER_OPTS": "-Dspark.deploy.defaultCores=2"}
-    bind = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
-    started = [spark_class("master.Master", *bind, log=folder / "master.log", **options)]
-    for number in (1, 2):
-        started.append(
-            spark_class(
-                "worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "2g", "--work-dir",
-                str(folder / f"worker-{number}"), "--webui-port", "0", master, log=folder / f"worker-{number}.log",
-            )
-        )  # fmt: skip
-
-    @retry(stop=stop_after_delay(60), wait=wait_fixed(0.5))
-    def wait_for_workers() -> None:
-        state = httpx.get(f"http://127.0.0.1:{page}/json/", timeout=5).json()
-        assert [worker["state"] for worker in state["workers"]] == ["ALIVE", "ALIVE"]
-
-    try:
-        wait_for_workers()
-        yield Cluster(master, folder)
-    finally:
-        for process in started:
-            end_of(process)
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2, cores=2, cores_of_application=2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

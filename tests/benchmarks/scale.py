@@ -1,0 +1,127 @@
+"""`bench scale`: how many records a second one core carries, by pipeline, and what a second executor adds."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines.spec import Avro
+from include.times import format_time
+from tests.benchmarks.home import BenchHome, bench_home
+from tests.benchmarks.targets import Target
+from tests.support.standalone import standalone_cluster
+
+HOUR = timedelta(hours=1)
+SMALLER = 4
+"""How many times fewer messages the smaller of two runs has: their difference is without what a start costs."""
+RATES = (1_000, 10_000, 100_000)
+"""Records a second."""
+EXECUTOR_CORES = 4
+"""Cores of an executor, as the table counts them."""
+SLOPE = "gps_positions"
+"""The pipeline that runs on clusters: of all, most records a second."""
+
+
+def run(
+    pipelines: Sequence[str] = (), events: int = 200_000, rounds: int = 1, bad_fraction: float = 0.01
+) -> dict[str, Any]:
+    """Records a second of one core, by pipeline, for the stream, the interval, and both; and the clusters' slope."""
+    found: dict[str, Any] = {"pipelines": {}}
+    for name in pipelines or pipeline_names():
+        found["pipelines"][name] = _of(name, events, bad_fraction)
+        # Each takes minutes, so results so far are printed even if the run is ended early.
+        print(f"{name}: {json.dumps(found['pipelines'][name])}", file=sys.stderr, flush=True)
+    found["executors"] = _slope(events, rounds)
+    return found
+
+
+def targets(found: dict[str, Any]) -> list[Target]:
+    """Return no target: these figures say what a machine needs, and not whether the code is good."""
+    return []
+
+
+def per_core(stream: float, interval: float) -> dict[str, Any]:
+    """Return what one core carries, from CPU seconds per million records of a stream and of its intervals.
+
+    Records a second, and the cores that each of RATES takes for both, with the executors that have so many.
+    """
+    both = 1_000_000 / (stream + interval)
+    cores = {str(rate): math.ceil(rate / both) for rate in RATES}
+    return {
+        "stream": round(1_000_000 / stream),
+        "interval": round(1_000_000 / interval),
+        "both": round(both),
+        "cores": cores,
+        "executors": {rate: math.ceil(count / EXECUTOR_CORES) for rate, count in cores.items()},
+    }
+
+
+def _of(name: str, events: int, bad_fraction: float) -> dict[str, Any]:
+    """CPU seconds per million records, of all processes but the services, and what one core carries by them."""
+    stream, interval, counts = [], [], (events // SMALLER, events)
+    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
+        if isinstance(load_pipeline(name).decoder, Avro):
+            home.run("up", "registry")
+        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
+        hours = (start, start + HOUR)
+        for hour, count in zip(hours, counts, strict=True):
+            what = ("--events", str(count), "--bad-fraction", str(bad_fraction))
+            home.run("produce", name, *what, "--start", format_time(hour), "--span", "1h")
+            stream.append(_cpu_seconds(home, "stream", name, "--until-caught-up"))
+        for hour in hours:
+            interval.append(
+                _cpu_seconds(home, "interval", name, "--from", format_time(hour), "--to", format_time(hour + HOUR))
+            )
+    millions = (counts[1] - counts[0]) / 1e6
+    marginal = {part: (many - few) / millions for part, (few, many) in {"stream": stream, "interval": interval}.items()}
+    return {
+        "cpu_seconds_per_million": {part: round(used, 1) for part, used in marginal.items()},
+        "records_a_second_of_one_core": per_core(**marginal),
+    }
+
+
+def _cpu_seconds(home: BenchHome, *command: str) -> float:
+    """CPU seconds of a command, all its processes together."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    home.run(*command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _slope(events: int, rounds: int) -> dict[str, Any]:
+    """Records a second of a stream by the executors that it has, each with one core, and how they compare.
+
+    Between the wall time of many and of few records, so that no start counts. Driver and services run on the same
+    machine: with as many executors as the machine has cores, they all share these.
+    """
+    rates: dict[int, float] = {}
+    for executors in (1, 2):
+        with tempfile.TemporaryDirectory(prefix="tidemark-cluster-", ignore_cleanup_errors=True) as folder:
+            of_it = {"workers": executors, "cores": 1, "cores_of_application": executors}
+            with standalone_cluster(Path(folder), **of_it) as cluster, bench_home() as home:
+                home.run("up", "registry")
+                best = max(_records_a_second(home, cluster.master, events) for _ in range(rounds))
+                if sum(cluster.executors().values()) < executors:
+                    raise SystemExit(f"the stream did not run on {executors} executors: its figures do not count")
+                rates[executors] = best
+    shown = {str(executors): round(rate) for executors, rate in rates.items()}
+    return {"pipeline": SLOPE, "records_a_second": shown, "ratio": round(rates[2] / rates[1], 2)}
+
+
+def _records_a_second(home: BenchHome, master: str, events: int) -> float:
+    seconds = []
+    for count in (events // SMALLER, events):
+        home.run("produce", SLOPE, "--events", str(count))
+        begun = time.monotonic()
+        home.run("stream", SLOPE, "--until-caught-up", TIDEMARK_SPARK_MASTER=master)
+        seconds.append(time.monotonic() - begun)
+    return (events - events // SMALLER) / (seconds[1] - seconds[0])
