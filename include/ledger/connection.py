@@ -18,14 +18,14 @@ from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ, cursor
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.settings import settings
 
-LOCK_SECONDS = 60
-"""How long a statement waits for a lock that another transaction holds."""
-
 STATEMENT_SECONDS = 300
 """How long a statement may take."""
 
 IDLE_SECONDS = 120
 """How long a transaction may be open without a statement; then it is ended, and its locks are free."""
+
+LOCK_SECONDS = IDLE_SECONDS + 30
+"""How long a statement waits for a lock that another transaction holds: longer than a stopped process can hold one."""
 
 SILENT_SECONDS = 30
 """How long the other side of a connection may leave probes unanswered; then its host counts as vanished."""

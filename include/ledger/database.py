@@ -44,6 +44,16 @@ def session() -> Iterator[Session]:
 
 
 @contextmanager
+def statements() -> Iterator[Connection]:
+    """Open a connection on which each statement is a transaction of its own.
+
+    A process that is stopped there holds no lock, as it would between the statements of a `session`. Raises as that.
+    """
+    with _named_errors(), engine().connect() as opened:
+        yield opened.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@contextmanager
 def _named_errors() -> Iterator[None]:
     try:
         yield

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.errors import AnotherWriter
-from include.ledger.database import lock, session
+from include.ledger.database import lock, session, statements
 from include.ledger.models import Writer
 from include.processes import ProcessIdentity
 from include.settings import settings
@@ -134,23 +134,36 @@ def check(ledger: Session, lease: Lease) -> None:
     row = ledger.get(Writer, lease.pipeline, with_for_update=True)
     now = ledger.scalar(select(func.clock_timestamp()))
     if row is None or now is None or row.token != lease.token or row.expires_at <= now:
-        current = row.token if row else None
-        raise AnotherWriter(
-            f"this driver's lease is over (its fencing token {lease.token}, current {current}): nothing was committed",
-            remedy="nothing to do if another driver took over; else start the stream again",
-            pipeline=lease.pipeline,
-        )
+        raise _is_over(lease, row.token if row else None)
     row.renewed_at, row.expires_at = now, now + _expiry()
 
 
+def _is_over(lease: Lease, current: int | None) -> AnotherWriter:
+    return AnotherWriter(
+        f"this driver's lease is over (its fencing token {lease.token}, current {current}): nothing was committed",
+        remedy="nothing to do if another driver took over; else start the stream again",
+        pipeline=lease.pipeline,
+    )
+
+
 def renew(lease: Lease, application_id: str = "", ui_address: str = "") -> bool:
-    """Renew the lease and return whether a stop was requested. Raises AnotherWriter when the lease is lost."""
-    with session() as ledger:
-        check(ledger, lease)
-        row = ledger.get_one(Writer, lease.pipeline)
-        row.application_id = application_id or row.application_id
-        row.ui_address = ui_address or row.ui_address
-        return row.stop_requested
+    """Renew the lease and return whether a stop was requested. Raises AnotherWriter when the lease is lost.
+
+    One statement: a driver that is frozen while it renews must not keep its successor from the lease.
+    """
+    now = func.clock_timestamp()
+    told = {"application_id": application_id, "ui_address": ui_address}
+    renewed = (
+        update(Writer)
+        .where(Writer.pipeline == lease.pipeline, Writer.token == lease.token, Writer.expires_at > now)
+        .values(renewed_at=now, expires_at=now + _expiry(), **{name: text for name, text in told.items() if text})
+        .returning(Writer.stop_requested)
+    )
+    with statements() as ledger:
+        stop_requested = ledger.scalar(renewed)
+        if stop_requested is None:
+            raise _is_over(lease, ledger.scalar(select(Writer.token).where(Writer.pipeline == lease.pipeline)))
+    return bool(stop_requested)
 
 
 def note_code(lease: Lease, code: Mapping[str, str]) -> None:

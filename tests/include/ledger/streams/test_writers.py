@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import socket
 import subprocess
 import sys
@@ -12,14 +14,17 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
+from sqlalchemy import text
 
 from include.errors import AnotherWriter
+from include.ledger.connection import IDLE_SECONDS, LOCK_SECONDS
 from include.ledger.database import session
 from include.ledger.models import Writer
 from include.ledger.streams import writers
 from include.ledger.streams.overview import overview
 from include.processes import ProcessIdentity
-from include.settings import settings
+from include.settings import REPOSITORY, settings
+from tests.conftest import Home, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -136,3 +141,55 @@ def test_lease_stays_with_a_driver_that_renews_it_when_the_clock_of_the_ledger_w
     finally:
         ended.set()
         renewing.join()
+
+
+RENEWING = """
+from include.ledger.streams import writers
+lease = writers.acquire("{pipeline}")
+print("held", flush=True)
+while True:
+    writers.renew(lease)
+"""
+
+
+@pytest.fixture
+def renewing(pipeline: str) -> Iterator[psutil.Popen]:
+    """A process that does nothing but renew its lease."""
+    process = psutil.Popen(
+        [sys.executable, "-c", RENEWING.format(pipeline=pipeline)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_no_lock_is_left_behind_when_a_driver_is_frozen_while_it_renews(
+    postgres: Home, pipeline: str, renewing: psutil.Popen
+) -> None:
+    rng = random.Random(7)
+    # `active`: PostgreSQL still works on what the frozen process has sent.
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND (state LIKE 'idle in transaction%' OR state = 'active') AND backend_type = 'client backend'"
+    )
+
+    def in_transaction() -> int:
+        with session() as ledger:
+            return int(ledger.scalar(text(others)) or 0)
+
+    def renewed_at() -> datetime | None:
+        found = writers.live_writer(pipeline)
+        return found.renewed_at if found else None
+
+    for _ in range(20):
+        # Renewals follow each other, so that any moment is within one.
+        renewing.send_signal(signal.SIGCONT)
+        before = renewed_at()
+        wait_for("a renewal", lambda at=before: renewed_at() != at, 30, every=rng.uniform(0.001, 0.03))
+        renewing.send_signal(signal.SIGSTOP)
+        wait_for("its locks to go", lambda: in_transaction() == 0, 5)
+
+
+def test_wait_for_a_lock_outlasts_a_stopped_process_that_holds_it() -> None:
+    assert LOCK_SECONDS > IDLE_SECONDS
