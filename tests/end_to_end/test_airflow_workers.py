@@ -260,7 +260,7 @@ def test_task_logs_of_all_hosts_are_read_at_one_place_when_their_disks_cannot_be
     api: AirflowApi, interval: str
 ) -> None:
     for task, line in {"pin_ranges": "pinned", "build_interval": "built", "publish": "registered"}.items():
-        wait_for(f"the log of {task}", lambda t=task, said=line: said in api.log(INTERVAL, interval, t), 60)
+        assert wait_for(f"the log of {task}", lambda t=task, said=line: said in api.log(INTERVAL, interval, t), 60)
 
 
 def test_stream_comes_back_on_the_other_host_within_a_minute_when_its_own_vanishes(

@@ -182,6 +182,7 @@ def test_no_lock_is_left_behind_when_a_driver_is_frozen_while_it_renews(
         found = writers.live_writer(pipeline)
         return found.renewed_at if found else None
 
+    frozen_at = set()
     for _ in range(20):
         # Renewals follow each other, so that any moment is within one.
         renewing.send_signal(signal.SIGCONT)
@@ -189,6 +190,9 @@ def test_no_lock_is_left_behind_when_a_driver_is_frozen_while_it_renews(
         wait_for("a renewal", lambda at=before: renewed_at() != at, 30, every=rng.uniform(0.001, 0.03))
         renewing.send_signal(signal.SIGSTOP)
         wait_for("its locks to go", lambda: in_transaction() == 0, 5)
+        frozen_at.add(renewed_at())
+    # It went on each time, so it was frozen at as many moments.
+    assert len(frozen_at) == 20
 
 
 def test_wait_for_a_lock_outlasts_a_stopped_process_that_holds_it() -> None:
