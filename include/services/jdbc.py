@@ -18,13 +18,18 @@ def jdbc_url(current: Settings, database: str, **parameters: str) -> str:
     blocks others for long, on either side. Raises ServiceUnreachable before `up postgres`.
     """
     address = urlsplit(current.database_uri(database))
+    tls = {name: value for name, value in parse_qsl(address.query) if name in _TLS}
+    if tls.get("sslrootcert") == "system":
+        # The C driver's word for the machine's own authorities, whose certificates it then always verifies.
+        del tls["sslrootcert"]
+        tls |= {"sslmode": "verify-full", "sslfactory": "org.postgresql.ssl.DefaultJavaSSLFactory"}
     asked = {
         # A pool keeps its connections, also between the calls of a transaction.
         "options": server_options(but=("timezone", "idle_in_transaction_session_timeout")),
         "connectTimeout": "10",
         # An answer comes later only if the server is gone: it ends a statement before that.
         "socketTimeout": str(STATEMENT_SECONDS + 30),
-        **{name: value for name, value in parse_qsl(address.query) if name in _TLS},
+        **tls,
         **parameters,
     }
     host = f"[{address.hostname}]" if ":" in str(address.hostname) else address.hostname

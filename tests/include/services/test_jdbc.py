@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from pyspark.errors import PySparkException
@@ -57,3 +58,10 @@ def test_address_is_in_brackets_when_it_is_of_ip_version_6(monkeypatch: pytest.M
     assert "currentSchema=live" in url
     assert "secret" not in url
     assert "options=x" not in url
+
+
+def test_javas_authorities_are_trusted_when_the_url_says_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://someone:secret@db:5432/ledger?sslrootcert=system")
+    asked = dict(parse_qsl(urlsplit(jdbc_url(settings.__wrapped__(), "catalog").removeprefix("jdbc:")).query))
+    assert "sslrootcert" not in asked
+    assert (asked["sslmode"], asked["sslfactory"]) == ("verify-full", "org.postgresql.ssl.DefaultJavaSSLFactory")
