@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import sys
 import tempfile
 import time
@@ -16,13 +15,15 @@ from typing import Any
 from include.pipelines import load_pipeline, pipeline_names
 from include.pipelines.spec import Avro
 from include.times import format_time
+from tests.benchmarks.archive import run_queries
 from tests.benchmarks.home import BenchHome, bench_home
+from tests.benchmarks.interval import run_parts
 from tests.benchmarks.targets import Target
 from tests.support.standalone import standalone_cluster
 
 HOUR = timedelta(hours=1)
 SMALLER = 4
-"""How many times fewer messages the smaller of two runs has: their difference is without what a start costs."""
+"""How many times fewer messages the smaller of two runs has: their difference does not include what a start costs."""
 RATES = (1_000, 10_000, 100_000)
 """Records a second."""
 EXECUTOR_CORES = 4
@@ -37,7 +38,7 @@ def run(
     """Records a second of one core, by pipeline, for the stream, the interval, and both; and the clusters' slope."""
     found: dict[str, Any] = {"pipelines": {}}
     for name in pipelines or pipeline_names():
-        found["pipelines"][name] = _of(name, events, bad_fraction)
+        found["pipelines"][name] = _of(name, events, rounds, bad_fraction)
         # Each takes minutes, so results so far are printed even if the run is ended early.
         print(f"{name}: {json.dumps(found['pipelines'][name])}", file=sys.stderr, flush=True)
     found["executors"] = _slope(events, rounds)
@@ -65,36 +66,25 @@ def per_core(stream: float, interval: float) -> dict[str, Any]:
     }
 
 
-def _of(name: str, events: int, bad_fraction: float) -> dict[str, Any]:
-    """CPU seconds per million records, of all processes but the services, and what one core carries by them."""
-    stream, interval, counts = [], [], (events // SMALLER, events)
+def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, Any]:
+    """CPU seconds per million records in warm drivers, and what one core carries by them. Flags are not included."""
     with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
         if isinstance(load_pipeline(name).decoder, Avro):
             home.run("up", "registry")
         start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
-        hours = (start, start + HOUR)
-        for hour, count in zip(hours, counts, strict=True):
+        hours = [start, start + HOUR]
+        for hour, count in zip(hours, (events // SMALLER, events), strict=True):
             what = ("--events", str(count), "--bad-fraction", str(bad_fraction))
             home.run("produce", name, *what, "--start", format_time(hour), "--span", "1h")
-            stream.append(_cpu_seconds(home, "stream", name, "--until-caught-up"))
-        for hour in hours:
-            interval.append(
-                _cpu_seconds(home, "interval", name, "--from", format_time(hour), "--to", format_time(hour + HOUR))
-            )
-    millions = (counts[1] - counts[0]) / 1e6
-    marginal = {part: (many - few) / millions for part, (few, many) in {"stream": stream, "interval": interval}.items()}
+        queries = run_queries(home, name, rounds, "--speed")
+        home.run("stream", name, "--until-caught-up")
+        interval = run_parts(home, name, hours, rounds)["cpu_per_million"]
+    rates = {"archive": queries["events_per_cpu_second"], **queries["speed_events_per_cpu_second"]}
+    parts = {query: 1_000_000 / rate for query, rate in rates.items()}
     return {
-        "cpu_seconds_per_million": {part: round(used, 1) for part, used in marginal.items()},
-        "records_a_second_of_one_core": per_core(**marginal),
+        "cpu_seconds_per_million": {part: round(used, 1) for part, used in {**parts, "interval": interval}.items()},
+        "records_a_second_of_one_core": per_core(sum(parts.values()), interval),
     }
-
-
-def _cpu_seconds(home: BenchHome, *command: str) -> float:
-    """CPU seconds of a command, all its processes together."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    home.run(*command)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _slope(events: int, rounds: int) -> dict[str, Any]:
