@@ -34,7 +34,7 @@ SLOPE = "nest_cameras"
 
 
 def run(
-    pipelines: Sequence[str] = (), events: int = 200_000, rounds: int = 1, bad_fraction: float = 0.01
+    pipelines: Sequence[str] = (), events: int = 200_000, rounds: int = 3, bad_fraction: float = 0.01
 ) -> dict[str, Any]:
     """Records a second of one core, by pipeline, for the stream, the interval, and both; and the clusters' slope."""
     found: dict[str, Any] = {"pipelines": {}}
@@ -77,6 +77,8 @@ def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, A
     with _produced(name, hours, events, bad_fraction) as home:
         home.run("stream", name, "--until-caught-up")
         interval = run_parts(home, name, hours, rounds)["cpu_per_million"]
+    if interval <= 0:
+        raise SystemExit(f"{name}: {events} messages in {rounds} rounds are too few for an interval to show their cost")
     rates = {"archive": queries["events_per_cpu_second"], **queries["speed_events_per_cpu_second"]}
     parts = {query: 1_000_000 / rate for query, rate in rates.items()}
     return {

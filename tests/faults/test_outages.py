@@ -70,6 +70,23 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
 
 
 @pytest.mark.slow
+def test_successor_commits_when_a_driver_is_frozen_inside_its_commit(rig: Rig, ending: Ending) -> None:
+    rig.produce(300)
+    zombie = ending(rig.started(TIDEMARK_PAUSE_AT="commit_written"))
+    driver = rig.driver_of(zombie)
+    wait_for("the driver to sleep inside its commit", lambda: driver.status() == psutil.STATUS_STOPPED)
+    at = committed(rig)
+    # It waits until PostgreSQL ends the frozen transaction.
+    rig.catch_up()
+    rig.audit()
+    assert committed(rig) == rig.produced > at
+    os.kill(driver.pid, signal.SIGCONT)
+    _, errors = zombie.communicate(timeout=120)
+    assert zombie.returncode == 6, errors
+    rig.audit()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["speed_counted", "topic_written", "topic_checked"])
 def test_zombie_overwrites_no_value_of_its_successor_when_it_wakes_inside_emit(
     rig: Rig, ending: Ending, moment: str

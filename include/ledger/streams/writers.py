@@ -80,8 +80,9 @@ def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease |
     with session() as ledger:
         # Serialises concurrent drivers, even when the pipeline has no row yet.
         lock(ledger, f"writer:{pipeline}")
-        now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
         row = ledger.get(Writer, pipeline, with_for_update=True)
+        # After the row: a driver that is frozen in its commit locks it for longer than a lease lasts.
+        now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
         has_holder = row and row.holder and row.expires_at > now and not holder_is_dead(row.holder)
         if row and has_holder and (_is_held(row, now) or row.renewed_at != silent_since):
             return None

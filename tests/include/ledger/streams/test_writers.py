@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from include.errors import AnotherWriter
 from include.ledger.connection import IDLE_SECONDS, LOCK_SECONDS
-from include.ledger.database import session
+from include.ledger.database import clock, session
 from include.ledger.models import Writer
 from include.ledger.streams import writers
 from include.ledger.streams.overview import overview
@@ -193,6 +193,31 @@ def test_no_lock_is_left_behind_when_a_driver_is_frozen_while_it_renews(
         frozen_at.add(renewed_at())
     # It went on each time, so it was frozen at as many moments.
     assert len(frozen_at) == 20
+
+
+def test_lease_lasts_from_when_it_is_got_when_another_transaction_kept_it_waiting(
+    pipeline: str, driver: subprocess.Popen[bytes], impatient: None
+) -> None:
+    held_by(pipeline, ProcessIdentity.of(driver.pid))
+    driver.kill()
+    driver.wait()
+    got: list[writers.Lease] = []
+    waiting = threading.Thread(target=lambda: got.append(writers.acquire(pipeline)))
+    waits = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with session() as frozen:
+        frozen.get_one(Writer, pipeline, with_for_update=True)
+        waiting.start()
+        longer_than_a_lease = clock() + timedelta(seconds=3)
+
+        def has_waited() -> bool:
+            with session() as other:
+                return bool(other.scalar(text(waits))) and clock() > longer_than_a_lease
+
+        wait_for("the wait to last", has_waited, 30)
+    waiting.join(30)
+    assert not writers.renew(got[0])
 
 
 def test_wait_for_a_lock_outlasts_a_stopped_process_that_holds_it() -> None:
