@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from tenacity import retry, stop_after_delay, wait_fixed
 
 from include.services.process import free_port
 from include.settings import REPOSITORY
+from include.spark.jars import pyspark_home
 
 
 @dataclass
@@ -58,11 +58,12 @@ def standalone_cluster(folder: Path, *, workers: int, cores: int, cores_of_appli
 
 
 def _spark_class(name: str, *arguments: str, log: Path, **environment: str) -> subprocess.Popen[str]:
-    binary = Path(sys.executable).parent / "spark-class"
+    binary = pyspark_home() / "bin" / "spark-class"
+    fixed = {"SPARK_HOME": str(pyspark_home()), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
     with log.open("w") as file:
         return subprocess.Popen(
             [str(binary), f"org.apache.spark.deploy.{name}", *arguments],
-            env={**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+            env={**os.environ, **fixed, **environment},
             stdout=file,
             stderr=subprocess.STDOUT,
             text=True,
