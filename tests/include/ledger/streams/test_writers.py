@@ -203,9 +203,7 @@ def test_lease_lasts_from_when_it_is_got_when_another_transaction_kept_it_waitin
     driver.wait()
     got: list[writers.Lease] = []
     waiting = threading.Thread(target=lambda: got.append(writers.acquire(pipeline)))
-    waits = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with session() as frozen:
         frozen.get_one(Writer, pipeline, with_for_update=True)
         waiting.start()
