@@ -37,7 +37,7 @@ def driver_options() -> dict[str, Any]:
 
 
 def server_options(*, but: Collection[str] = ()) -> str:
-    """Return the options that PostgreSQL applies, except some; by their timeouts nobody blocks others for long."""
+    """Return the options that PostgreSQL applies, without those named; their timeouts end what blocks others."""
     silent = SILENT_SECONDS * 1000
     options = {
         "timezone": "UTC",

@@ -47,7 +47,8 @@ def session() -> Iterator[Session]:
 def statements() -> Iterator[Connection]:
     """Open a connection on which each statement is a transaction of its own.
 
-    A process that is stopped there holds no lock, as it would between the statements of a `session`. Raises as that.
+    A process that is stopped between two statements holds no lock; inside a `session` it would. Raises what
+    `session` raises.
     """
     with _named_errors(), engine().connect() as opened:
         yield opened.execution_options(isolation_level="AUTOCOMMIT")
