@@ -262,6 +262,11 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240, *, e
         raise AssertionError(f"waited {seconds:.0f} s for {what}") from None
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs; one that has ended may stay in the table of processes until its parent asks for it."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def end_of(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)

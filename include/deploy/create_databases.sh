@@ -12,6 +12,8 @@ CREATE ROLE registry LOGIN PASSWORD :'registry_password';
 CREATE DATABASE ledger OWNER tidemark;
 CREATE DATABASE catalog OWNER tidemark;
 CREATE DATABASE airflow OWNER tidemark;
+-- A frozen scheduler holds the runs that it had locked, and every other one passes over them without a word.
+ALTER DATABASE airflow SET idle_in_transaction_session_timeout = '10min';
 CREATE DATABASE serving OWNER tidemark;
 CREATE DATABASE registry OWNER registry;
 REVOKE CONNECT ON DATABASE ledger, catalog, airflow, serving, registry FROM PUBLIC;

@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -82,6 +84,9 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         # A file that changed is read at once. Reading all of them every 30 s took most of an idle Airflow's CPU time.
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "180",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        # A task that a killed scheduler or worker left is tried again after minutes; by default five, for each of both.
+        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "60",
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__BASE_LOG_FOLDER": str(current.home / "logs" / "airflow"),
@@ -109,6 +114,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
 
 def up() -> None:
     """Start Airflow and wait until all its parts are healthy. Raise ServiceUnreachable when they are not in 180 s."""
+    process.end_left_over("airflow")
     preferred = process.read_state("airflow").get("port") or 8080
     for start in range(1, _STARTS + 1):
         port = process.free_port(preferred)
@@ -191,6 +197,7 @@ def down() -> None:
     running = process.running(process.read_state("airflow"))
     if running is not None:
         process.stop(running, 30)
+    process.end_left_over("airflow")
 
 
 def _executable() -> str:
@@ -211,11 +218,19 @@ def serve() -> int:
         print(f"airflow {name} ended (status {code}): ending the others", flush=True)
         return 1
     finally:
-        for part in parts:
-            if part.is_running():
-                part.terminate()
-        _, alive = psutil.wait_procs(parts, timeout=20)
-        for survivor in alive:
+        _end(parts, 20)
+        # A scheduler that was killed leaves its workers, which hold its connection and thereby rows that it had locked:
+        # every later scheduler would pass over their runs.
+        _end([each for each in process.session_of(os.getpid()) if each.pid != os.getpid()], 5)
+
+
+def _end(processes: Sequence[psutil.Process], seconds: float) -> None:
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    for survivor in alive:
+        with suppress(psutil.NoSuchProcess):
             survivor.kill()
 
 

@@ -23,6 +23,10 @@ from include.settings import settings, write_private
 USER = "tidemark"
 DATABASES = ("ledger", "catalog", "airflow", "serving")
 
+_SILENT = "ALTER DATABASE airflow SET idle_in_transaction_session_timeout = '10min'"
+"""What was killed or frozen in a transaction of Airflow's holds the runs that it had locked: each scheduler passes over
+them, without a word. The ledger's connections have limits of their own."""
+
 
 def up() -> None:
     """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable when it does not start."""
@@ -160,6 +164,8 @@ def prepare_databases() -> None:
             for name in DATABASES:
                 if name not in known:
                     cursor.execute(f"CREATE DATABASE {name}")
+                    if name == "airflow":
+                        cursor.execute(_SILENT)
     migrate()
     create_metastore_schema()
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,20 +163,50 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
 
 def _session_id(process: psutil.Process) -> int | None:
     try:
-        return os.getsid(process.pid)
-    except ProcessLookupError:
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (ProcessLookupError, psutil.NoSuchProcess):
         return None
 
 
-def stop(process: psutil.Process, seconds: float = 20, number: signal.Signals = signal.SIGTERM) -> None:
-    """Stop an embedded service and its children: send a signal, then SIGKILL after `seconds`.
+def session_of(leader: int) -> list[psutil.Process]:
+    """Return the running processes of a session: all that its leader started, also those whose parent was killed.
 
-    Children in a session of their own, such as streams that Airflow launched, are left running.
+    Those in a session of their own, such as streams that Airflow launched, do not belong to it.
     """
-    family = [process, *(child for child in process.children(recursive=True) if _session_id(child) == process.pid)]
+    return [each for each in psutil.process_iter() if _session_id(each) == leader]
+
+
+def stop(process: psutil.Process, seconds: float = 20, number: signal.Signals = signal.SIGTERM) -> None:
+    """Stop an embedded service and its session: send a signal, then SIGKILL after `seconds`."""
+    family = [process, *(each for each in session_of(process.pid) if each != process)]
     process.send_signal(number)
     psutil.wait_procs(family[:1], timeout=seconds)
     _, alive = psutil.wait_procs(family, timeout=2)
-    for survivor in alive:
-        survivor.kill()
-    psutil.wait_procs(alive, timeout=5)
+    _kill(alive)
+
+
+def end_left_over(name: str) -> None:
+    """Kill what a service left running that was killed itself.
+
+    A child that outlives its parent keeps the parent's connections open, and with them what these hold in a database.
+    """
+    state = read_state(name)
+    if not state.get("pid") or running(state) is not None:
+        return
+    log = str(log_path(name))
+    # The pid may be another session's by now, whose processes write elsewhere.
+    _kill([each for each in session_of(state["pid"]) if _has_open(each, log)])
+
+
+def _has_open(process: psutil.Process, file: str) -> bool:
+    try:
+        return any(each.path == file for each in process.open_files())
+    except psutil.Error:
+        return False
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(processes, timeout=5)

@@ -1,4 +1,4 @@
-"""Processes of embedded services: whose port it is that answers."""
+"""Processes of embedded services: whose port it is that answers, and what one leaves that was killed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
+import pytest
 
-from include.services.process import free_port, listens
+from include.services.process import end_left_over, free_port, listens, log_path, start_detached, stop, write_started
+from include.settings import settings
+from tests.conftest import lives, wait_for
 
 LISTEN_BELOW = """
 import subprocess, sys
@@ -39,3 +45,59 @@ def test_port_belongs_to_a_process_when_it_or_its_child_listens() -> None:
     finally:
         started.communicate("")
     assert not listens(here, port)
+
+
+START_TWO = """
+import subprocess, sys
+wait = [sys.executable, "-c", "import time; time.sleep(600)"]
+own = subprocess.Popen(wait)
+apart = subprocess.Popen(wait, start_new_session=True)
+print(own.pid, apart.pid, flush=True)
+own.wait()
+"""
+
+
+@pytest.fixture
+def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psutil.Process]]:
+    """A service, a process that it started, and one that it started in a session of its own."""
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    service = start_detached("airflow", [sys.executable, "-c", START_TWO])
+    write_started("airflow", service)
+    pids = wait_for("what it starts", lambda: log_path("airflow").read_text().split())
+    every = [service, *(psutil.Process(int(pid)) for pid in pids)]
+    yield every
+    for process in every:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(every, timeout=10)
+    settings.cache_clear()
+
+
+def test_only_its_own_session_ends_when_what_a_killed_service_left_is_ended(family: list[psutil.Process]) -> None:
+    service, own, apart = family
+    end_left_over("airflow")
+    assert [lives(each) for each in family] == [True, True, True]
+    service.kill()
+    service.wait(10)
+    assert lives(own)
+    end_left_over("airflow")
+    assert [lives(own), lives(apart)] == [False, True]
+
+
+def test_process_of_another_service_stays_when_it_has_the_session_of_a_killed_one(
+    family: list[psutil.Process],
+) -> None:
+    service, own, _ = family
+    service.kill()
+    service.wait(10)
+    # As if the pid had been given again: whoever has the session writes elsewhere.
+    log_path("airflow").rename(log_path("other"))
+    end_left_over("airflow")
+    assert lives(own)
+
+
+def test_child_of_a_killed_child_ends_when_its_service_is_stopped(family: list[psutil.Process]) -> None:
+    service, own, apart = family
+    stop(service, 10)
+    assert [lives(each) for each in (service, own, apart)] == [False, False, True]

@@ -125,6 +125,13 @@ def test_password_is_not_printed_when_the_database_s_address_is(home: Home) -> N
     assert password not in external
 
 
+def test_session_of_airflow_that_says_nothing_in_a_transaction_is_ended_after_minutes(home: Home) -> None:
+    """Else a frozen scheduler would hold for ever the runs that it had locked."""
+    with psycopg2.connect(home.database.replace("/ledger", "/airflow")) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        assert cursor.fetchall() == [("10min",)]
+
+
 def test_database_is_found_dead_and_returns_with_its_rows_when_killed(home: Home) -> None:
     query(home, "CREATE TABLE kept AS SELECT 42 AS answer")
     kill(home, "postgres")
