@@ -63,7 +63,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="end with 1 if a figure misses what is wanted of it")
     parser.add_argument("--events", type=int, help=of("events", "messages in the topics"))
     parser.add_argument("--rounds", type=int, help=of("rounds", "rounds that count"))
-    parser.add_argument("--seconds", type=float, help=of("seconds", "how long each round of an idle stack takes"))
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help=of("seconds", "how long a round of an idle stack, or the flags' steady state, takes"),
+    )
     parser.add_argument("--bad-fraction", type=float, help=of("bad_fraction", "share of bad messages, 0 to 1"))
     parser.add_argument(
         "--pipeline",

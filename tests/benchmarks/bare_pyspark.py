@@ -1,11 +1,13 @@
-"""What the archive query is measured against: the same rows by PySpark alone.
+"""What the archive query and the speed queries are measured against: the same rows by PySpark alone.
 
 `readStream` with the same options, plain `from_json` (or `from_avro` with the schema that the record's id names),
-`explode`, the built-in Parquet file sink partitioned by date. It neither quarantines nor counts nor commits anything;
-that is the work the ratio charges us for.
+`explode`, then the built-in Parquet file sink partitioned by date, or the view's aggregation with Spark's state and the
+built-in Kafka sink. It neither quarantines nor counts nor commits nor fences anything; that is the work the ratio
+charges us for.
 
-Run as a script, it is a driver of its own with the configuration that PySpark comes with, but for the jars, the heap
-and the time zone: what somebody has who writes the query by hand. It runs its query once for each line that it reads.
+Run as a script, it is the archive query in a driver of its own with the configuration that PySpark comes with, but for
+the jars, the heap and the time zone: what somebody has who writes the query by hand. It runs its query once for each
+line that it reads.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from include import kafka, lake
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Avro, Pipeline
+from include.pipelines.spec import AdditiveView, Avro, Pipeline
 from include.schemas.writer_schemas import writer_schemas
 from include.settings import REPOSITORY, settings
 from include.spark.jars import classpath
@@ -61,8 +63,8 @@ def cost_of(query: DataStreamWriter) -> Cost:
     return Cost(time.monotonic() - begun, used() - before)
 
 
-class BareArchive:
-    """The archive query in bare PySpark, over what the pipeline's topics hold.
+class BareQueries:
+    """The pipeline's queries in bare PySpark, over what its topics hold.
 
     A stream's frames are built once, when it starts, so that is not measured.
     """
@@ -85,14 +87,37 @@ class BareArchive:
 
         return read_stream(self._spark, self._pipeline.source, self._begins)
 
-    def query(self, name: str) -> DataStreamWriter:
-        """The query, ready to be run, into files of that name."""
+    def archive(self, name: str) -> DataStreamWriter:
+        """The archive query, ready to be run, into files of that name."""
+        from pyspark.sql import functions as F
+
+        dated = self._rows().withColumn("date", F.date_format(self._pipeline.archive.event_time, "yyyy-MM-dd"))
+        return to_files(dated, name, "date")
+
+    def speed(self, view: AdditiveView, name: str) -> DataStreamWriter:
+        """The speed query of a view, ready to be run, into a topic of that name: keys and values as JSON."""
+        from pyspark.sql import functions as F
+
+        from spark_jobs.decoding.records import archive_columns
+        from spark_jobs.spark.kafka_source import write_stream
+        from spark_jobs.views.aggregate import aggregate_stream
+        from spark_jobs.views.values import key_json
+
+        columns = [*archive_columns(self._pipeline), F.col(self._pipeline.archive.event_time).alias("event_time")]
+        counted = aggregate_stream(self._spark, self._pipeline, view, self._rows().select(*columns))
+        value = F.to_json(F.struct(*view.measures), {"ignoreNullFields": "false"})
+        messages = counted.select(key_json(view).alias("key"), value.alias("value"))
+        kafka.create_topic(name, view.speed.topic_partitions)
+        checkpoint = lake.uri("bench", f"{name}-checkpoint")
+        query = write_stream(messages, name).outputMode(view.mode).option("checkpointLocation", checkpoint)
+        return query.trigger(availableNow=True)
+
+    def _rows(self) -> DataFrame:
         from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType
 
         from spark_jobs.decoding.records import COORDINATES, transform
 
-        event_time = self._pipeline.archive.event_time
         # Named like the archive's: a row may have a `timestamp` of its own.
         message = self.records().select(
             *(F.col(name.removeprefix("kafka_")).alias(name) for name in COORDINATES),
@@ -106,8 +131,7 @@ class BareArchive:
             found = found.withColumn("row", F.explode_outer("row"))
         elif made.nullable:
             found = found.withColumn("row", F.explode(F.array("row")))
-        flat = found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
-        return to_files(flat.withColumn("date", F.date_format(event_time, "yyyy-MM-dd")), name, "date")
+        return found.where("row IS NOT NULL").select(*COORDINATES, "row.*")
 
     def rows(self, name: str) -> int:
         """Return the number of rows with an event time that a run wrote, to check that it does the same work."""
@@ -196,9 +220,9 @@ def main() -> None:
     builder = builder.config("spark.jars", ",".join(map(str, classpath("spark"))))
     builder = builder.config("spark.driver.memory", settings().driver_memory)
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    archive = BareArchive(spark, without_delta(arguments.pipeline))
+    queries = BareQueries(spark, without_delta(arguments.pipeline))
     for line in sys.stdin:
-        print(json.dumps(asdict(cost_of(archive.query(line.strip())))), file=answers, flush=True)
+        print(json.dumps(asdict(cost_of(queries.archive(line.strip())))), file=answers, flush=True)
     spark.stop()
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import confluent_kafka
@@ -30,6 +31,12 @@ processes = multiprocessing.get_context("spawn")
 PATIENCE = 20.0
 """Seconds without a flag after which the rest counts as lost."""
 
+SLOW = 20.0
+"""Milliseconds: what the steady state's p99 may take."""
+
+NEAR = 2.0
+"""Seconds around the start of a batch in which a slow bid waited for it."""
+
 
 def reader(topic: str) -> confluent_kafka.Consumer:
     """A consumer of all of a topic from its end, made for latency."""
@@ -40,7 +47,7 @@ def reader(topic: str) -> confluent_kafka.Consumer:
 
 
 def collect(topic: str, count: int, ready: Any, found: Any) -> None:
-    """Put the latencies of the next `count` flags into `found`, ms."""
+    """Put the next `count` flags into `found`, as they were sent: when the bid was sent, s, and its latency, ms."""
     consumer = reader(topic)
     consumer.poll(1)
     ready.set()
@@ -53,8 +60,13 @@ def collect(topic: str, count: int, ready: Any, found: Any) -> None:
         now, last = time.time_ns(), time.monotonic()
         sent = json.loads(message.value())["bid_id"]
         # A flag that is raised twice counts by its first arrival.
-        latencies.setdefault(sent, (now - int(sent.split("-")[0])) / 1e6)
-    found.put(sorted(latencies.values()))
+        latencies.setdefault(sent, (now - sent_at(sent)) / 1e6)
+    found.put(sorted((sent_at(sent) / 1e9, latency) for sent, latency in latencies.items()))
+
+
+def sent_at(bid_id: str) -> int:
+    """When a bid was sent, nanoseconds since 1970."""
+    return int(bid_id.split("-")[0])
 
 
 def echo(source: str, target: str, ready: Any, stop: Any) -> None:
@@ -93,41 +105,77 @@ def send(topic: str, rate: int, count: int) -> None:
     producer.flush(30)
 
 
-def measure(source: str, target: str, rate: int, count: int) -> dict[str, float]:
-    """p50 and p99 of `count` bids at a rate, ms, and how many flags never came."""
+def latencies(source: str, target: str, rate: int, count: int) -> list[tuple[float, float]]:
+    """Send `count` bids at a rate; return when each flagged one was sent, seconds since 1970, and its latency, ms."""
     ready, found = processes.Event(), processes.Queue()
     collector = processes.Process(target=collect, args=(target, count, ready, found))
     collector.start()
     ready.wait(60)
     sender = processes.Process(target=send, args=(source, rate, count))
     sender.start()
-    latencies = found.get(timeout=count / rate + 120)
+    flagged: list[tuple[float, float]] = found.get(timeout=count / rate + 120)
     sender.join()
     collector.join()
-    if not latencies:
+    if not flagged:
         raise SystemExit(f"no flag of {count} bids arrived in {target}")
+    return flagged
+
+
+def summary(flagged: list[tuple[float, float]], count: int, *shares: float) -> dict[str, float]:
+    """The median of `count` bids, these further shares of them, ms, and how many flags never came."""
+    ordered = sorted(latency for _, latency in flagged)
     return {
-        "p50": round(latencies[len(latencies) // 2], 2),
-        "p99": round(latencies[int(len(latencies) * 0.99)], 2),
-        "missing": count - len(latencies),
+        **{f"p{100 * share:g}": round(ordered[int(len(ordered) * share)], 2) for share in (0.5, *shares)},
+        "missing": count - len(flagged),
+    }
+
+
+def measure(source: str, target: str, rate: int, count: int) -> dict[str, float]:
+    """p50 and p99 of `count` bids at a rate, ms, and how many flags never came."""
+    return summary(latencies(source, target, rate, count), count, 0.99)
+
+
+def measure_steady(source: str, target: str, rate: int, seconds: float, query: Any) -> dict[str, Any]:
+    """The same over a longer time, with the slowest; of a query in real time also what its batches cost."""
+    count = int(rate * seconds)
+    flagged = latencies(source, target, rate, count)
+    found: dict[str, Any] = {
+        **summary(flagged, count, 0.99, 0.999),
+        "max": round(max(latency for _, latency in flagged), 2),
+        "slow": sum(latency > SLOW for _, latency in flagged),
+    }
+    if query is None:
+        return found
+    first, last = flagged[0][0], flagged[-1][0]
+    progress = [json.loads(each.json) for each in query.recentProgress]
+    starts = [datetime.fromisoformat(each["timestamp"]).timestamp() for each in progress]
+    begun = [(start, each) for start, each in zip(starts, progress, strict=True) if first < start < last]
+    waits = [max((ms for at, ms in flagged if abs(at - start) < NEAR), default=0.0) for start, _ in begun]
+    near = sum(ms > SLOW and any(abs(at - start) < NEAR for start in starts) for at, ms in flagged)
+    phases = sorted({phase for _, each in begun for phase in each["durationMs"]} - {"addBatch", "triggerExecution"})
+    return found | {
+        "batches": len(begun),
+        "slow_at_a_new_batch": near,
+        "longest_wait_for_a_new_batch": round(median(waits), 1) if waits else None,
+        "phases": {phase: median(each["durationMs"].get(phase, 0) for _, each in begun) for phase in phases},
     }
 
 
 @contextmanager
-def echoing(source: str, target: str) -> Iterator[None]:
-    """The echo in a process of its own."""
+def echoing(source: str, target: str) -> Iterator[Any]:
+    """The echo in a process of its own, which has no query."""
     ready, stop = processes.Event(), processes.Event()
     process = processes.Process(target=echo, args=(source, target, ready, stop))
     process.start()
     ready.wait(60)
     try:
-        yield
+        yield None
     finally:
         stop.set()
         process.join(30)
 
 
-def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]]:
+def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[Any]]]:
     """The query that raises flags, by its trigger: real time as declared, and micro-batches as fast as they go."""
     from dataclasses import replace
 
@@ -146,7 +194,7 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
     limits += [Limit("shill_pair", json.dumps([bidder, seller])) for seller, bidder in SHILL_PAIRS.items()]
 
     @contextmanager
-    def raising(name: str, trigger: dict[str, Any], source: str, target: str) -> Iterator[None]:
+    def raising(name: str, trigger: dict[str, Any], source: str, target: str) -> Iterator[Any]:
         topics = kafka.describe_topics([source]).values()
         begins = {tp: end for tp, (_, end) in kafka.offset_bounds(kafka.topic_partitions_of(topics)).items()}
         topic = replace(pipeline.source, subscribe=(source,))
@@ -160,7 +208,7 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
             .start()
         )
         try:
-            yield
+            yield query
         finally:
             query.stop()
 
@@ -172,22 +220,29 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[None]]
     }
 
 
-def compare(rates: dict[int, int], warm_up: float) -> dict[str, Any]:
-    """All ways at all rates, one after the other."""
+def compare(rates: dict[int, int], warm_up: float, steady: tuple[int, float]) -> dict[str, Any]:
+    """All ways at all rates, one after the other; the echo and real time also at `steady`: bids per second, seconds."""
     found: dict[str, dict[int, dict[str, float]]] = {}
+    lasting: dict[str, dict[str, Any]] = {}
     for way, open_way in {"echo": echoing, **spark_ways()}.items():
         source, target = f"bench-bids-{way}", f"bench-flags-{way}"
         for topic in (source, target):
             kafka.create_topic(topic, 4)
-        with open_way(source, target):
+        with open_way(source, target) as query:
             measure(source, target, 200, int(200 * warm_up))
             found[way] = {rate: measure(source, target, rate, count) for rate, count in rates.items()}
+            if way != "micro_batch":
+                lasting[way] = measure_steady(source, target, *steady, query)
     ratios = {
         way: {rate: round(found[way][rate]["p50"] / found["echo"][rate]["p50"], 2) for rate in rates}
         for way in found
         if way != "echo"
     }
-    return {"milliseconds": found, "p50_to_echo": ratios}
+    return {
+        "milliseconds": found,
+        "p50_to_echo": ratios,
+        "steady": {"rate": steady[0], "seconds": steady[1], **lasting},
+    }
 
 
 def main() -> int:
@@ -195,10 +250,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rates", type=json.loads, required=True)
     parser.add_argument("--warm-up", type=float, required=True)
+    parser.add_argument("--steady", type=json.loads, required=True)
     parser.add_argument("--result", type=Path, required=True)
     arguments = parser.parse_args()
     rates = {int(rate): int(count) for rate, count in arguments.rates.items()}
-    arguments.result.write_text(json.dumps(compare(rates, arguments.warm_up)))
+    arguments.result.write_text(json.dumps(compare(rates, arguments.warm_up, arguments.steady)))
     return 0
 
 

@@ -79,7 +79,8 @@ def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, A
         interval = run_parts(home, name, hours, rounds)["cpu_per_million"]
     if interval <= 0:
         raise SystemExit(f"{name}: {events} messages in {rounds} rounds are too few for an interval to show their cost")
-    rates = {"archive": queries["events_per_cpu_second"], **queries["speed_events_per_cpu_second"]}
+    views = {view: of["events_per_cpu_second"] for view, of in queries["speed"].items()}
+    rates = {"archive": queries["events_per_cpu_second"], **views}
     parts = {query: 1_000_000 / rate for query, rate in rates.items()}
     return {
         "cpu_seconds_per_million": {part: round(used, 1) for part, used in {**parts, "interval": interval}.items()},
