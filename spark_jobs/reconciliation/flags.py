@@ -21,16 +21,19 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include import kafka
 from include.ledger.archive import micro_batches
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import flags as ledger
+from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, InForce
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
+from include.times import parse_duration
 from include.versions import rules_version
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -42,6 +45,9 @@ from spark_jobs.views.flags import VALUE, declared, flags
 _CLOCKS_APART = timedelta(hours=1)
 """How far the clocks of PostgreSQL and of the Spark drivers may be apart."""
 
+_COMMITTING = timedelta(seconds=30)
+"""How long a commit of the flags' query may take at most, beyond its period, on a busy machine."""
+
 _PLACE = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
 _COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
@@ -50,8 +56,35 @@ _COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     """Compare the flags of an interval's archive rows with the topic's.
 
-    Rows that the flags' query has not passed yet are `pending`.
+    Missing flags of rows that the query has not committed yet are `pending`. No later interval has these rows: while
+    the stream runs, its commit is waited for, and they are compared again.
     """
+    found = _compare(run, rows)
+    if found.counts.pending and _await_commit(run):
+        found = _compare(run, rows)
+    return found
+
+
+def _await_commit(run: IntervalRun) -> bool:
+    """Wait until the flags' query has committed the interval's ranges; return False when it does not in time."""
+
+    def progress() -> str:
+        passed = micro_batches.positions(run.pipeline.name, FLAGS)
+        if all(passed.get(r.topic_partition, 0) >= r.until_offset for r in run.pinned.ranges):
+            return "committed"
+        return "waiting" if writers.live_writer(run.pipeline.name) else "nobody streams"
+
+    period = parse_duration(declared(run.pipeline).commit_every)
+    waiting = retry(
+        retry=retry_if_result(lambda stage: stage == "waiting"),
+        stop=stop_after_delay((period + _COMMITTING).total_seconds()),
+        wait=wait_fixed(1),
+        retry_error_callback=lambda _: "not in time",
+    )(progress)
+    return waiting() == "committed"
+
+
+def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     pipeline, pinned = run.pipeline, run.pinned
     forces = ledger.in_force(pipeline.name, pinned.ranges)
     since = min((force.since for force in forces), default=None)

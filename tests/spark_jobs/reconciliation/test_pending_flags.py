@@ -1,0 +1,74 @@
+"""Flags that are missing when an interval is compared, and whose rows the flags' query has not committed yet."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from threading import Timer
+from typing import Any
+
+import pytest
+
+from include.ledger.streams import writers
+from include.offsets import TopicPartition
+from include.times import parse_duration
+from spark_jobs.reconciliation import flags
+from tests.conftest import Home
+from tests.support.raised_flags import NAME, TP, Raised, raising
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+
+@pytest.fixture(scope="module")
+def raised(home: Home, spark: Any) -> Iterator[Raised]:
+    """All flags but the last are in the topic, and nothing is committed."""
+    with raising(home, spark) as found:
+        found.produce(*found.flags()[:-1])
+        yield found
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why the query's position was asked for, each time."""
+    found: list[str] = []
+    positions = flags.micro_batches.positions
+
+    def noting(*of: str) -> Mapping[TopicPartition, int]:
+        found.append("awaited" if inspect.stack()[1].function == "progress" else "compared")
+        return positions(*of)
+
+    monkeypatch.setattr(flags.micro_batches, "positions", noting)
+    return found
+
+
+def test_missing_flag_is_pending_at_once_when_nobody_streams(raised: Raised, asked: list[str]) -> None:
+    writers.release(raised.lease)
+    found = raised.reconcile(raised.frame())
+    raised.lease = writers.acquire(NAME)
+    assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 1, 0)
+    assert asked == ["compared", "awaited"]
+
+
+def test_missing_flag_is_pending_when_the_stream_does_not_commit_in_time(
+    raised: Raised, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        flags, "_COMMITTING", timedelta(seconds=2) - parse_duration(raised.run.pipeline.flags.commit_every)
+    )
+    found = raised.reconcile(raised.frame())
+    assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 1, 0)
+    assert asked[:3] == ["compared", "awaited", "awaited"]
+    assert asked.count("compared") == 1
+
+
+def test_missing_flag_is_unexplained_when_its_row_is_committed_while_the_interval_waits(
+    raised: Raised, asked: list[str]
+) -> None:
+    committing = Timer(2, lambda: raised.commit(0, 0, 100))
+    committing.start()
+    found = raised.reconcile(raised.frame())
+    committing.join()
+    assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 0, 1)
+    assert [each.where for each in found.differences] == [f"{TP} offset 4"]
+    assert asked[-1] == "compared"

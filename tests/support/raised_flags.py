@@ -1,0 +1,116 @@
+"""An interval of bids, and their flags as the rules give them: what `reconcile_flags` compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from include import kafka
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.intervals import attempts
+from include.ledger.streams import flags as flag_ledger
+from include.ledger.streams import writers
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Limit
+from include.reconciliation import Reconciliation
+from include.topics import TopicIdentity
+from include.versions import rules_version
+from tests.conftest import Home, settings_of
+from tests.support import attempts as made
+
+NAME = "auction_bids"
+PERSON = "Zq7 O'Neil é"
+TP = TopicPartition(made.TOPIC, 0)
+COLUMNS = (
+    "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, bid_id STRING, auction_id STRING, category STRING, "
+    "seller STRING, bidder STRING, amount DECIMAL(9, 2), currency STRING"
+)
+LIMITS = [
+    Limit("burst", PERSON),
+    Limit("far_above", '["toys","EUR"]', "50.00"),
+    Limit("shill_pair", json.dumps(["Bert", PERSON], ensure_ascii=False, separators=(",", ":"))),
+]
+BIDS = [
+    # bidder, seller, whether the amount is far above the usual
+    (PERSON, "Sam", False),
+    ("Bert", PERSON, False),
+    ("Carl", "Carl", False),
+    ("Dora", "Sam", False),
+    ("Bert", PERSON, True),
+]
+
+
+@dataclass
+class Raised:
+    """An interval of bids, and the stream that raises their flags."""
+
+    run: Any
+    lease: writers.Lease
+    version: int
+
+    def frame(self, bids: Sequence[tuple[str, str, bool]] = tuple(BIDS), first: int = 0) -> Any:
+        """These bids as archive rows from an offset on."""
+        from spark_jobs.spark.frames import frame_of
+
+        rows = [
+            (
+                made.TOPIC,
+                0,
+                first + n,
+                f"b{first + n}",
+                "a",
+                "toys",
+                seller,
+                bidder,
+                "70.00" if is_far else "20.00",
+                "EUR",
+            )
+            for n, (bidder, seller, is_far) in enumerate(bids)
+        ]
+        texts = frame_of(self.run.spark, rows, COLUMNS.replace("DECIMAL(9, 2)", "STRING"))
+        return texts.withColumn("amount", texts["amount"].cast("DECIMAL(9, 2)"))
+
+    def reconcile(self, rows: Any) -> Reconciliation:
+        from spark_jobs.reconciliation.flags import reconcile_flags
+
+        return reconcile_flags(self.run, rows)
+
+    def flags(self) -> list[tuple[str, str]]:
+        """Keys and values of the flags that the rules give the bids of `frame`."""
+        from spark_jobs.views.flags import flags
+
+        rows = flags(self.run.pipeline, self.frame(), LIMITS, self.version).collect()
+        return sorted((each["key"], each["value"]) for each in rows)
+
+    def commit(self, batch: int, start: int, end: int) -> None:
+        """Commit offsets of the flags' query."""
+        topics = {made.TOPIC: TopicIdentity(made.TOPIC, "id", 1)}
+        ranges = [OffsetRange(TP, start, end, "id")]
+        micro_batches.commit(self.lease, BatchCommit(NAME, "flags", "q", batch, ranges, topics))
+
+    def produce(self, *messages: tuple[str, str]) -> None:
+        producer = kafka.producer()
+        for key, value in messages:
+            producer.produce("auction-flags", value.encode(), key.encode())
+        assert producer.flush(30) == 0
+
+
+@contextmanager
+def raising(home: Home, spark: Any) -> Iterator[Raised]:
+    """The interval, pinned, and a stream that holds the lease and has read nothing; its flags' topic is empty."""
+    from spark_jobs.reconciliation.interval_run import IntervalRun
+
+    # Nothing renews the lease here.
+    with settings_of(home, TIDEMARK_LEASE_SECONDS="1200"):
+        lease = writers.acquire(NAME)
+        attempt = made.begin_attempt(NAME, topic_partitions=1)
+        version = flag_ledger.note_limits(lease, [], LIMITS)
+        flag_ledger.note_run(lease, version, rules_version(NAME), {TP: 0}, {made.TOPIC: "id"})
+        kafka.create_topic("auction-flags", 1)
+        yield Raised(IntervalRun(spark, load_pipeline(NAME), attempts.load_attempt(attempt)), lease, version)
+        writers.release(lease)
