@@ -136,7 +136,7 @@ def measure(source: str, target: str, rate: int, count: int) -> dict[str, float]
 
 
 def measure_steady(source: str, target: str, rate: int, seconds: float, query: Any) -> dict[str, Any]:
-    """The same over a longer time, with the slowest; of a query in real time also what its batches cost."""
+    """The same over a longer time, with the slowest, and what the query's batches have to do with these."""
     count = int(rate * seconds)
     flagged = latencies(source, target, rate, count)
     found: dict[str, Any] = {
@@ -144,8 +144,6 @@ def measure_steady(source: str, target: str, rate: int, seconds: float, query: A
         "max": round(max(latency for _, latency in flagged), 2),
         "slow": sum(latency > SLOW for _, latency in flagged),
     }
-    if query is None:
-        return found
     first, last = flagged[0][0], flagged[-1][0]
     progress = [json.loads(each.json) for each in query.recentProgress]
     starts = [datetime.fromisoformat(each["timestamp"]).timestamp() for each in progress]
@@ -162,14 +160,14 @@ def measure_steady(source: str, target: str, rate: int, seconds: float, query: A
 
 
 @contextmanager
-def echoing(source: str, target: str) -> Iterator[Any]:
-    """The echo in a process of its own, which has no query."""
+def echoing(source: str, target: str) -> Iterator[None]:
+    """The echo in a process of its own, which is no query."""
     ready, stop = processes.Event(), processes.Event()
     process = processes.Process(target=echo, args=(source, target, ready, stop))
     process.start()
     ready.wait(60)
     try:
-        yield None
+        yield
     finally:
         stop.set()
         process.join(30)
@@ -221,9 +219,9 @@ def spark_ways() -> dict[str, Callable[[str, str], AbstractContextManager[Any]]]
 
 
 def compare(rates: dict[int, int], warm_up: float, steady: tuple[int, float]) -> dict[str, Any]:
-    """All ways at all rates, one after the other; the echo and real time also at `steady`: bids per second, seconds."""
+    """All ways at all rates, one after the other; real time also at `steady`: bids per second, seconds."""
     found: dict[str, dict[int, dict[str, float]]] = {}
-    lasting: dict[str, dict[str, Any]] = {}
+    lasting: dict[str, Any] = {}
     for way, open_way in {"echo": echoing, **spark_ways()}.items():
         source, target = f"bench-bids-{way}", f"bench-flags-{way}"
         for topic in (source, target):
@@ -231,8 +229,8 @@ def compare(rates: dict[int, int], warm_up: float, steady: tuple[int, float]) ->
         with open_way(source, target) as query:
             measure(source, target, 200, int(200 * warm_up))
             found[way] = {rate: measure(source, target, rate, count) for rate, count in rates.items()}
-            if way != "micro_batch":
-                lasting[way] = measure_steady(source, target, *steady, query)
+            if way == "real_time":
+                lasting = measure_steady(source, target, *steady, query)
     ratios = {
         way: {rate: round(found[way][rate]["p50"] / found["echo"][rate]["p50"], 2) for rate in rates}
         for way in found

@@ -170,6 +170,8 @@ def test_stream_waits_and_quarantines_nothing_when_the_registry_is_away(
         gate.answer = None
         wait_for("the record", lambda: log.read_text().count("1 records, 0 quarantined") == 1)
         assert "starts again with newly resolved schemas" in log.read_text()
+        told = log.read_text().splitlines()
+        assert [line for line in told if not line.startswith("tidemark: ")] == []
         stream.terminate()
         assert stream.wait(60) == 0
     finally:

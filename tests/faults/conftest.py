@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import shutil
 import subprocess
 from collections import Counter
@@ -51,6 +52,8 @@ class Rig:
         """A running stream, once it says so."""
         process = self.home.start("stream", self.pipeline, *arguments, **extra)
         assert process.stderr is not None
+        # Nobody reads it before the end, and a driver that cannot write its log stands still.
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 1 << 20)
         while "streaming from" not in (line := process.stderr.readline()):
             assert line, "the stream ended before it began"
         return process

@@ -37,8 +37,9 @@ class Flags:
     """Columns of the archive row that a flag carries."""
     learned_over: str = "7d"
     """How much of the registered intervals the limits are learned from, counted back from the last one."""
-    commit_every: str = "30s"
-    """How often the real-time query commits its position; no flag waits for it."""
+    commit_every: str = "60s"
+    """How often the real-time query commits its position. The flags of records that come meanwhile wait some tenths of a
+    second, and a driver that died is followed by one that reads again at most what came in such a period."""
     topic_partitions: int = 4
 
     def __post_init__(self) -> None:
