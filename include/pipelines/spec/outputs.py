@@ -38,8 +38,8 @@ class Flags:
     learned_over: str = "7d"
     """How much of the registered intervals the limits are learned from, counted back from the last one."""
     commit_every: str = "60s"
-    """How often the real-time query commits its position. The flags of records that come meanwhile wait some tenths of a
-    second, and a driver that died is followed by one that reads again at most what came in such a period."""
+    """How often the real-time query commits its position. The flags of records that come meanwhile wait some tenths of
+    a second, and a driver that died is followed by one that reads again at most what came in such a period."""
     topic_partitions: int = 4
 
     def __post_init__(self) -> None:
