@@ -87,6 +87,8 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         # A task that a killed scheduler or worker left is tried again after minutes; by default five, for each of both.
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "60",
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
+        # Otherwise a task's try is lost when the API server needs more than five seconds, as on a busy small machine.
+        "WORKERS__EXECUTION_API_TIMEOUT": "30",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__BASE_LOG_FOLDER": str(current.home / "logs" / "airflow"),

@@ -94,6 +94,18 @@ class Scheduled:
         state: str = wait_for(run, lambda: self.states([run]).get(run), PATIENCE)
         return state
 
+    def succeeds(self, run: str) -> int:
+        """Wait until a run has succeeded; return how often it was cleared until then.
+
+        Each kill may cost a task one of its tries. A run whose tries are used up is cleared, as by a person on call.
+        """
+        for cleared in range(3):
+            if self.ended(run) == "success":
+                return cleared
+            self.api.clear(INTERVAL, run, TASKS[0])
+            wait_for("the run to begin again", lambda: run not in self.states([run]), 60)
+        raise AssertionError(f"{run} has failed, although it was cleared: {self.api.tasks(INTERVAL, run)}")
+
     def states(self, runs: list[str]) -> dict[str, str]:
         """The states of those runs that have ended."""
         found = {each["dag_run_id"]: each["state"] for each in self.api.runs(INTERVAL)}
@@ -166,7 +178,7 @@ def check_hours(scheduled: Scheduled, hours: range) -> None:
 def test_each_interval_is_registered_once_and_whole_when_parts_of_airflow_are_killed_while_it_runs(
     scheduled: Scheduled,
 ) -> None:
-    rng, killed, runs = scheduled.rng, Counter[str](), []
+    rng, killed, runs, cleared = scheduled.rng, Counter[str](), [], 0
     for hour in range(KILLS):
         # The stream has something to do, too, while Airflow's parts die.
         scheduled.produce()
@@ -178,15 +190,16 @@ def test_each_interval_is_registered_once_and_whole_when_parts_of_airflow_are_ki
         killed[part] += 1
         # It does not wait for the run's end, as on an ordinary day.
         if rng.random() < 0.5:
-            assert scheduled.ended(runs[-1]) == "success", scheduled.api.tasks(INTERVAL, runs[-1])
-    for run in runs:
-        assert scheduled.ended(run) == "success", scheduled.api.tasks(INTERVAL, run)
+            cleared += scheduled.succeeds(runs[-1])
+    cleared += sum(map(scheduled.succeeds, runs))
     scheduled.settle()
     home = scheduled.home
     assert audit.check_archive(home.kafka, home.database, home.lake) == scheduled.produced
     check_hours(scheduled, range(KILLS))
     check_agreement(scheduled)
-    print(f"{KILLS} kills over {scheduled.produced} records, seed {SEED}: {dict(killed)}; lost 0, doubled 0")
+    print(
+        f"{KILLS} kills over {scheduled.produced} records, seed {SEED}: {dict(killed)}, {cleared} runs cleared; lost 0, doubled 0"
+    )
 
 
 Operation = Callable[[Scheduled, random.Random, range], None]
