@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView
-from spark_jobs.spark.kafka_source import messages_of
+from spark_jobs.spark.kafka_source import held_messages_of, messages_of
 from spark_jobs.views.speed_topic import VERSION, speed_values
 from spark_jobs.views.values import value_json
 
@@ -29,8 +29,9 @@ class CompactedTopicTarget:
 
     def write(self, values: DataFrame, version: int) -> None:
         """Write the values. Raises AnotherWriter when a newer driver writes the topic."""
-        # One task: a job per Spark partition takes longer than writing the few keys of a micro-batch.
-        self._send(values.select("key", value_json(self.view, version).alias("value")).coalesce(1))
+        # In one task: a micro-batch changes few keys.
+        changed = values.select("key", value_json(self.view, version).alias("value")).coalesce(1)
+        self.producer.write(held_messages_of(self._addressed(changed)))
 
     def replace(self, values: DataFrame, version: int) -> None:
         """Write all values of the view, and a deletion for each key of the topic that is not among them."""
@@ -41,4 +42,7 @@ class CompactedTopicTarget:
         self._send(deletions, {VERSION: str(version).encode()})
 
     def _send(self, messages: DataFrame, headers: Mapping[str, bytes] | None = None) -> None:
-        self.producer.write(messages_of(messages.withColumn("topic", F.lit(self.view.speed.topic))), headers)
+        self.producer.write(messages_of(self._addressed(messages)), headers)
+
+    def _addressed(self, messages: DataFrame) -> DataFrame:
+        return messages.withColumn("topic", F.lit(self.view.speed.topic))

@@ -53,4 +53,4 @@ class KeyCountTarget:
 
 
 def _hashes(values: DataFrame) -> set[int]:
-    return {row[0] for row in values.select(F.xxhash64("key")).collect()}
+    return set(values.select(F.xxhash64("key").alias("hash")).toArrow()["hash"].to_pylist())
