@@ -35,7 +35,7 @@ SLOW = 20.0
 """Milliseconds: what the steady state's p99 may take."""
 
 NEAR = 2.0
-"""Seconds around the start of a batch in which a slow bid waited for it."""
+"""Seconds around the end of a batch in which a slow bid waited for the next one."""
 
 
 def reader(topic: str) -> confluent_kafka.Consumer:
@@ -145,11 +145,13 @@ def measure_steady(source: str, target: str, rate: int, seconds: float, query: A
         "slow": sum(latency > SLOW for _, latency in flagged),
     }
     first, last = flagged[0][0], flagged[-1][0]
-    progress = [json.loads(each.json) for each in query.recentProgress]
-    starts = [datetime.fromisoformat(each["timestamp"]).timestamp() for each in progress]
-    begun = [(start, each) for start, each in zip(starts, progress, strict=True) if first < start < last]
-    waits = [max((ms for at, ms in flagged if abs(at - start) < NEAR), default=0.0) for start, _ in begun]
-    near = sum(ms > SLOW and any(abs(at - start) < NEAR for start in starts) for at, ms in flagged)
+    # Only batches that have ended are told; at the end of one the next begins.
+    told = [json.loads(each.json) for each in query.recentProgress]
+    begins = [datetime.fromisoformat(each["timestamp"]).timestamp() for each in told]
+    ends = [at + each["durationMs"]["triggerExecution"] / 1000 for at, each in zip(begins, told, strict=True)]
+    begun = [(end, each) for end, each in zip(ends, told, strict=True) if first < end < last]
+    waits = [max((ms for at, ms in flagged if abs(at - end) < NEAR), default=0.0) for end, _ in begun]
+    near = sum(ms > SLOW and any(abs(at - end) < NEAR for end, _ in begun) for at, ms in flagged)
     phases = sorted({phase for _, each in begun for phase in each["durationMs"]} - {"addBatch", "triggerExecution"})
     return found | {
         "batches": len(begun),
