@@ -105,7 +105,7 @@ def send(topic: str, rate: int, count: int) -> None:
     producer.flush(30)
 
 
-def latencies(source: str, target: str, rate: int, count: int) -> list[tuple[float, float]]:
+def latencies_of(source: str, target: str, rate: int, count: int) -> list[tuple[float, float]]:
     """Send `count` bids at a rate; return when each flagged one was sent, seconds since 1970, and its latency, ms."""
     ready, found = processes.Event(), processes.Queue()
     collector = processes.Process(target=collect, args=(target, count, ready, found))
@@ -132,13 +132,13 @@ def summary(flagged: list[tuple[float, float]], count: int, *shares: float) -> d
 
 def measure(source: str, target: str, rate: int, count: int) -> dict[str, float]:
     """p50 and p99 of `count` bids at a rate, ms, and how many flags never came."""
-    return summary(latencies(source, target, rate, count), count, 0.99)
+    return summary(latencies_of(source, target, rate, count), count, 0.99)
 
 
 def measure_steady(source: str, target: str, rate: int, seconds: float, query: Any) -> dict[str, Any]:
     """The same over a longer time, with the slowest, and what the query's batches have to do with these."""
     count = int(rate * seconds)
-    flagged = latencies(source, target, rate, count)
+    flagged = latencies_of(source, target, rate, count)
     found: dict[str, Any] = {
         **summary(flagged, count, 0.99, 0.999),
         "max": round(max(latency for _, latency in flagged), 2),

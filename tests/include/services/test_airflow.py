@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import httpx
 import psutil
@@ -39,42 +40,46 @@ def test_airflow_starts_at_another_port_when_its_own_is_taken_before_it_listens(
         httpx.get(status.address)
 
 
-def test_nobody_holds_a_connection_when_the_scheduler_was_killed(new_home: Callable[..., Home]) -> None:
+@dataclass
+class Served:
+    """An embedded Airflow that runs."""
+
+    home: Home
+    leader: psutil.Process
+    scheduler: psutil.Process
+    workers: list[psutil.Process]
+
+
+@pytest.fixture
+def served(new_home: Callable[..., Home]) -> Iterator[Served]:
     home = new_home()
     home.run("up", "postgres")
     home.run("up", "airflow")
-    try:
-        served = psutil.Process(home._state("airflow")["pid"])
-        [scheduler] = [each for each in served.children() if "scheduler" in each.cmdline()]
-        workers = scheduler.children(recursive=True)
-        assert workers
-        scheduler.kill()
-        served.wait(60)
-        # Otherwise PostgreSQL keeps what the scheduler had locked, and each later one passes over these runs.
-        assert [each for each in workers if lives(each)] == []
-        assert process.session_of(served.pid) == []
-        with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT pid, query FROM pg_stat_activity WHERE datname = 'airflow'")
-            assert cursor.fetchall() == []
-    finally:
-        home.end()
+    leader = psutil.Process(home._state("airflow")["pid"])
+    [scheduler] = [each for each in leader.children() if "scheduler" in each.cmdline()]
+    workers = scheduler.children(recursive=True)
+    assert workers
+    yield Served(home, leader, scheduler, workers)
+    home.end()
 
 
-def test_airflow_starts_alone_when_everything_but_its_workers_was_killed(new_home: Callable[..., Home]) -> None:
-    home = new_home()
-    home.run("up", "postgres")
-    home.run("up", "airflow")
-    try:
-        served = psutil.Process(home._state("airflow")["pid"])
-        parts = served.children()
-        [scheduler] = [each for each in parts if "scheduler" in each.cmdline()]
-        workers = scheduler.children(recursive=True)
-        for each in (served, *parts):
-            each.kill()
-        psutil.wait_procs([served, *parts], timeout=30)
-        assert any(lives(each) for each in workers)
-        home.run("up", "airflow")
-        assert [each for each in workers if lives(each)] == []
-        assert process.session_of(served.pid) == []
-    finally:
-        home.end()
+def test_nobody_holds_a_connection_when_the_scheduler_was_killed(served: Served) -> None:
+    served.scheduler.kill()
+    served.leader.wait(60)
+    # Otherwise PostgreSQL keeps what the scheduler had locked, and each later one passes over these runs.
+    assert [each for each in served.workers if lives(each)] == []
+    assert process.session_of(served.leader.pid) == []
+    with psycopg2.connect(served.home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pid, query FROM pg_stat_activity WHERE datname = 'airflow'")
+        assert cursor.fetchall() == []
+
+
+def test_airflow_starts_alone_when_everything_but_its_workers_was_killed(served: Served) -> None:
+    every = [served.leader, *served.leader.children()]
+    for each in every:
+        each.kill()
+    psutil.wait_procs(every, timeout=30)
+    assert any(lives(each) for each in served.workers)
+    served.home.run("up", "airflow")
+    assert [each for each in served.workers if lives(each)] == []
+    assert process.session_of(served.leader.pid) == []

@@ -50,16 +50,19 @@ def test_port_belongs_to_a_process_when_it_or_its_child_listens() -> None:
 START_TWO = """
 import subprocess, sys
 wait = [sys.executable, "-c", "import time; time.sleep(600)"]
-own = subprocess.Popen(wait)
-apart = subprocess.Popen(wait, start_new_session=True)
-print(own.pid, apart.pid, flush=True)
-own.wait()
+between = '''
+import subprocess, sys
+print(*(subprocess.Popen(sys.argv[1:], start_new_session=apart).pid for apart in (False, True)), flush=True)
+'''
+# The process between has ended when the service goes on: both have lost their parent.
+subprocess.run([sys.executable, "-c", between, *wait])
+subprocess.run(wait)
 """
 
 
 @pytest.fixture
 def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psutil.Process]]:
-    """A service, a process that it started, and one that it started in a session of its own."""
+    """A service, an orphan in its session, and one in a session of its own."""
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     settings.cache_clear()
     service = start_detached("airflow", [sys.executable, "-c", START_TWO])
@@ -97,7 +100,8 @@ def test_process_of_another_service_stays_when_it_has_the_session_of_a_killed_on
     assert lives(own)
 
 
-def test_child_of_a_killed_child_ends_when_its_service_is_stopped(family: list[psutil.Process]) -> None:
+def test_orphan_ends_when_the_service_of_its_session_is_stopped(family: list[psutil.Process]) -> None:
     service, own, apart = family
+    assert own not in service.children(recursive=True)
     stop(service, 10)
     assert [lives(each) for each in (service, own, apart)] == [False, False, True]
