@@ -11,7 +11,9 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,6 +185,20 @@ def measure(pipeline: Pipeline, plain: BareDriver, rounds: int, *, speed: bool) 
     return found
 
 
+def measure_alone(pipeline: Pipeline, rounds: int) -> dict[str, object]:
+    """Return the events per CPU second of the archive query and of each speed query, after as many warm-up rounds."""
+    queries = Queries(pipeline)
+
+    def rate(run: Callable[[int], DataStreamWriter]) -> int:
+        used = [cost_of(run(number)).cpu_seconds for number in range(2 * rounds)]
+        return round(queries.records / statistics.median(used[rounds:]))
+
+    archive = rate(queries.archive)
+    speed = {view.name: rate(partial(queries.speed, view)) for view in pipeline.views}
+    queries.end()
+    return {"records": queries.records, "archive": archive, "speed": speed}
+
+
 def measure_speed(queries: Queries, view: AdditiveView, rounds: int) -> dict[str, object]:
     """Return the costs of a view's speed query against bare PySpark in the session of our own, in turns likewise.
 
@@ -233,14 +249,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--pipeline", default="nest_cameras")
-    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--speed", action="store_true", help="speed queries, too")
+    parser.add_argument("--alone", action="store_true", help="Tidemark's archive and speed queries, without PySpark's")
     arguments = parser.parse_args()
     if "TIDEMARK_BENCH" not in os.environ:
         os.environ["TIDEMARK_LEASE_SECONDS"] = "120"
         return resubmit(sys.argv[1:])
     driver_folders.hold()
-    with bare_driver(arguments.pipeline) as plain:
-        found = measure(without_delta(arguments.pipeline), plain, arguments.rounds, speed=arguments.speed)
+    pipeline = without_delta(arguments.pipeline)
+    if arguments.alone:
+        found = measure_alone(pipeline, arguments.rounds)
+    else:
+        with bare_driver(arguments.pipeline) as plain:
+            found = measure(pipeline, plain, arguments.rounds, speed=arguments.speed)
     arguments.result.write_text(json.dumps(found))
     return 0
 
