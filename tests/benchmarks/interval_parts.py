@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from include.lake.delta_tables import has_delta_table
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
@@ -200,14 +201,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--result", type=Path, required=True)
     arguments = parser.parse_args()
+    pipeline = load_pipeline(arguments.pipeline)
     if "TIDEMARK_BENCH" not in os.environ:
-        job = submission("build_interval", *sys.argv[1:], name="bench interval")
+        delta = has_delta_table(pipeline)
+        job = submission("build_interval", *sys.argv[1:], name="bench interval", delta=delta)
         command = [Path(__file__).as_posix() if part == job.application else part for part in job.command()]
         environment = {**os.environ, **job.env, "TIDEMARK_BENCH": "1", "TIDEMARK_LEASE_SECONDS": "120"}
         return subprocess.run(command, env=environment, check=False).returncode
     driver_folders.hold()
     hours = [Interval(begin, begin + timedelta(hours=1)) for begin in map(parse_time, arguments.hour)]
-    found = measure(load_pipeline(arguments.pipeline), hours, arguments.rounds)
+    found = measure(pipeline, hours, arguments.rounds)
     arguments.result.write_text(json.dumps(found))
     return 0
 
