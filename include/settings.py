@@ -87,7 +87,11 @@ class Settings:
     spark_submit: Path | None = setting(None, "the spark-submit to use; default: PySpark's own", program)
     driver_memory: str = setting("1g", "heap of a Spark driver")
     spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
-    lease_seconds: float = setting(15.0, "how long a silent writer keeps its pipeline", at_least(2))
+    lease_seconds: float = setting(
+        15.0,
+        "how long a silent writer keeps its pipeline; for 0.7 times as long a stream waits for PostgreSQL",
+        at_least(2),
+    )
     max_offsets_per_trigger: int | None = setting(None, "most offsets in a micro-batch", whole_at_least(1))
     archive_wait: str = setting("60s", "how long an interval waits for the archive to reach it")
     proof_key: Path | None = setting(None, "0600 file with the Ed25519 key (PEM) that signs proofs", Path)

@@ -13,9 +13,10 @@ from typing import Any
 
 import psycopg2
 from psycopg2.errors import UndefinedColumn, UndefinedTable
-from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ, cursor
+from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ, connection, cursor
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.ledger.patience import tried_again
 from include.settings import settings
 
 STATEMENT_SECONDS = 300
@@ -34,6 +35,15 @@ SILENT_SECONDS = 30
 def driver_options() -> dict[str, Any]:
     """Return the options that every connection is opened with; see the constants above."""
     return {"connect_timeout": 10, "options": server_options(), **_client_options()}
+
+
+def connect() -> connection:
+    """Connect to the ledger; a patient process (`include/ledger/patience.py`) waits for a database that is away.
+
+    Raises psycopg2.OperationalError.
+    """
+    address, options = settings().database_uri("ledger"), driver_options()
+    return tried_again(lambda: psycopg2.connect(address, **options), psycopg2.OperationalError)
 
 
 def server_options(*, but: Collection[str] = ()) -> str:
@@ -86,9 +96,9 @@ def reading() -> Iterator[cursor]:
         yield already
         return
     try:
-        with closing(psycopg2.connect(settings().database_uri("ledger"), **driver_options())) as connection:
-            connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
-            with connection.cursor() as asked, asking_by(asked):
+        with closing(connect()) as connected:
+            connected.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
+            with connected.cursor() as asked, asking_by(asked):
                 yield asked
     except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
         raise does_not_answer(error) from error

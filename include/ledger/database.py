@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from include.errors import ServiceUnreachable
-from include.ledger.connection import does_not_answer, driver_options, of_another_version
+from include.ledger.connection import connect, does_not_answer, of_another_version
 from include.settings import settings
 
 _MIGRATION = 7411042
@@ -28,7 +28,7 @@ def engine() -> Engine:
         settings().database("ledger"),
         pool_pre_ping=True,
         pool_size=4,
-        connect_args=driver_options(),
+        creator=connect,
     )
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.lake import delta_tables, object_store
+from include.ledger.patience import patient
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
@@ -27,6 +28,9 @@ from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
 from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause
 from spark_jobs.spark.log import log_of
+
+_PATIENCE = 0.7
+"""Share of its lease that a driver waits for a ledger that is away. While it lasts, nobody else may commit."""
 
 
 class Stop:
@@ -97,12 +101,13 @@ def _named(error: Exception) -> TidemarkError:
 
 @contextmanager
 def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
-    """Hold the pipeline's lease, renewed by the heartbeat. Raises AnotherWriter."""
+    """Hold the pipeline's lease, renewed by the heartbeat, and be patient with the ledger. Raises AnotherWriter."""
     lease = writers.acquire(pipeline)
     heartbeat = Heartbeat(lease)
     heartbeat.start()
     try:
-        yield lease, heartbeat
+        with patient(_PATIENCE * settings().lease_seconds):
+            yield lease, heartbeat
     finally:
         heartbeat.end()
         writers.release(lease)

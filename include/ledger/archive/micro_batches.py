@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -16,6 +17,7 @@ from include.ledger.archive.landing_files import LandingFile, row_of
 from include.ledger.archive.positions import ARCHIVE, check_topics, position_rows, positions, stored_topics
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position, QuarantineCount
+from include.ledger.patience import repeatable, tried_again
 from include.ledger.streams import outages, writers
 from include.ledger.streams.outages import StateChange
 from include.offsets import Coordinates, Fates, OffsetRange, TopicPartition
@@ -81,6 +83,7 @@ def is_committed(query_id: str, batch_id: int) -> bool:
     return token_of(query_id, batch_id) is not None
 
 
+@repeatable
 def token_of(query_id: str, batch_id: int) -> int | None:
     """Return the fencing token that the micro-batch was committed with; None when it was not."""
     with session() as ledger:
@@ -112,8 +115,20 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
     2. each range must begin where the query's last commit ended, and each topic be the one read before;
     3. batch, ranges with the fate of every offset, and files are written and the positions moved.
 
-    Raises AnotherWriter, TopicRecreated, or TidemarkError when ranges do not continue the last commit.
+    A patient process commits through an outage of PostgreSQL. Raises AnotherWriter, TopicRecreated, or TidemarkError
+    when ranges do not continue the last commit.
     """
+    tries = count()
+
+    def commit_unless_done() -> None:
+        # The transaction may have been committed before its connection was lost.
+        if not next(tries) or token_of(batch.query_id, batch.batch_id) != lease.token:
+            _commit(lease, batch)
+
+    tried_again(commit_unless_done)
+
+
+def _commit(lease: writers.Lease, batch: BatchCommit) -> None:
     with session() as ledger:
         writers.check(ledger, lease)
         check_topics(ledger, batch.pipeline, batch.topics)

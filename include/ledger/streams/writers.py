@@ -16,6 +16,7 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 from include.errors import AnotherWriter
 from include.ledger.database import lock, session, statements
 from include.ledger.models import Writer
+from include.ledger.patience import repeatable
 from include.processes import ProcessIdentity
 from include.settings import settings
 
@@ -147,6 +148,7 @@ def _is_over(lease: Lease, current: int | None) -> AnotherWriter:
     )
 
 
+@repeatable
 def renew(lease: Lease, application_id: str = "", ui_address: str = "") -> bool:
     """Renew the lease and return whether a stop was requested. Raises AnotherWriter when the lease is lost.
 

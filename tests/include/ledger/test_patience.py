@@ -1,0 +1,164 @@
+"""A patient process goes through an outage of a real PostgreSQL, and commits what it was about to, once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import psycopg2
+import pytest
+
+from include.errors import AnotherWriter, ServiceUnreachable
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.connection import reading
+from include.ledger.patience import patient
+from include.ledger.streams import writers
+from include.offsets import OffsetRange, TopicPartition
+from include.settings import settings
+from include.topics import TopicIdentity
+from tests.conftest import Home
+
+pytestmark = [pytest.mark.services, pytest.mark.own_services]
+
+LONG = 60.0
+"""Seconds of patience: longer than PostgreSQL takes to start on a busy machine."""
+
+
+@pytest.fixture
+def lease(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[writers.Lease]:
+    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
+    settings.cache_clear()
+    yield writers.acquire(pipeline)
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+@pytest.fixture
+def killed(postgres: Home) -> Iterator[None]:
+    """PostgreSQL is killed; it runs again after the test."""
+    server = psutil.Process(postgres.services["postgres"]["pid"])
+    every = [server, *server.children(recursive=True)]
+    for process in every:
+        process.kill()
+    psutil.wait_procs(every, timeout=30)
+    yield
+    postgres.run("up", "postgres")
+
+
+def batch_of(pipeline: str, number: int = 0) -> BatchCommit:
+    ranges = [OffsetRange(TopicPartition(pipeline, 0), number, number + 1)]
+    return BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, {pipeline: TopicIdentity(pipeline, "id", 1)})
+
+
+def committed(home: Home, pipeline: str) -> list[tuple[int, int]]:
+    """Numbers of the pipeline's micro-batches, and where its positions then are."""
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT b.batch_id, p.next_offset FROM micro_batches b JOIN positions p USING (pipeline, query) "
+            "WHERE pipeline = %s ORDER BY b.id",
+            [pipeline],
+        )
+        return cursor.fetchall()
+
+
+def test_commit_waits_for_postgresql_and_says_so_when_it_is_killed_before(
+    postgres: Home, pipeline: str, lease: writers.Lease, killed: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patient(LONG), ThreadPoolExecutor(1) as beside, caplog.at_level(logging.WARNING, "tidemark"):
+        committing = beside.submit(micro_batches.commit, lease, batch_of(pipeline))
+        postgres.run("up", "postgres")
+        committing.result(LONG)
+    assert committed(postgres, pipeline) == [(0, 1)]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2, told
+    assert told[0].startswith("waiting up to 60 s for the ledger: connection to server at "), told
+    assert told[1].startswith("the ledger answers again after "), told
+
+
+def test_commit_is_made_once_more_when_its_transaction_was_ended(
+    postgres: Home, pipeline: str, lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = iter([True])
+
+    def end_own_transaction(place: str) -> None:
+        if place == "commit_written" and next(ended, False):
+            with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = 'ledger' AND state = 'idle in transaction' AND pid <> pg_backend_pid()"
+                )
+                assert cursor.fetchall() == [(True,)]
+
+    monkeypatch.setattr(micro_batches, "crash_point", end_own_transaction)
+    with patient(LONG):
+        micro_batches.commit(lease, batch_of(pipeline))
+    assert next(ended, None) is None
+    assert committed(postgres, pipeline) == [(0, 1)]
+
+
+def test_commit_is_not_made_twice_when_its_answer_was_lost(
+    postgres: Home, pipeline: str, lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, tries = micro_batches._commit, []
+
+    def lose_the_answer(lease: writers.Lease, batch: BatchCommit) -> None:
+        commit(lease, batch)
+        tries.append(batch.batch_id)
+        raise ServiceUnreachable("the connection was lost", remedy="")
+
+    monkeypatch.setattr(micro_batches, "_commit", lose_the_answer)
+    with patient(LONG):
+        micro_batches.commit(lease, batch_of(pipeline))
+    assert tries == [0]
+    assert committed(postgres, pipeline) == [(0, 1)]
+
+
+def test_nothing_is_committed_when_another_driver_took_over_during_the_outage(
+    postgres: Home, pipeline: str, lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = micro_batches._commit
+
+    def be_overtaken(lease: writers.Lease, batch: BatchCommit) -> None:
+        monkeypatch.setattr(micro_batches, "_commit", commit)
+        writers.release(lease)
+        commit(writers.acquire(pipeline), batch)
+        raise ServiceUnreachable("the connection was lost", remedy="")
+
+    monkeypatch.setattr(micro_batches, "_commit", be_overtaken)
+    with patient(LONG), pytest.raises(AnotherWriter, match="nothing was committed"):
+        micro_batches.commit(lease, batch_of(pipeline))
+    assert committed(postgres, pipeline) == [(0, 1)]
+
+
+def test_commands_fail_at_once_when_postgresql_is_away(
+    postgres: Home, pipeline: str, lease: writers.Lease, killed: None
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(ServiceUnreachable):
+        micro_batches.commit(lease, batch_of(pipeline))
+    with pytest.raises(ServiceUnreachable), reading():
+        pass
+    assert time.monotonic() - began < LONG / 2
+
+
+def test_waiting_ends_when_patience_does(postgres: Home, pipeline: str, lease: writers.Lease, killed: None) -> None:
+    with patient(1.0), pytest.raises(ServiceUnreachable):
+        writers.renew(lease)
+    failed = threading.Event()
+
+    def renew() -> None:
+        with pytest.raises(ServiceUnreachable):
+            writers.renew(lease)
+        failed.set()
+
+    waiting = threading.Thread(target=renew)
+    with patient(3 * LONG):
+        waiting.start()
+        assert not failed.wait(2)
+    waiting.join(LONG)
+    assert failed.is_set()
