@@ -7,6 +7,7 @@
     ├── ReconciliationFailed       3  something is unexplained, nothing registered
     ├── OffsetsLost                4  offsets gone: retention, a cut range
     │   ├── TopicRecreated         4  the topic is not the one that was read before
+    │   ├── LogTruncated           4  a topic partition has other records than were read, or fewer
     │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
@@ -83,6 +84,10 @@ class OffsetsLost(TidemarkError):
 
 class TopicRecreated(OffsetsLost):
     """The topic's id differs from the one that earlier commits were read from."""
+
+
+class LogTruncated(OffsetsLost):
+    """A topic partition ends before an offset that was read, or holds other records below it."""
 
 
 class PositionTooOld(OffsetsLost):

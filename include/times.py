@@ -37,6 +37,20 @@ def format_time(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+def time_of(milliseconds: int) -> datetime | None:
+    """Return the time of a Kafka timestamp (since 1970); None for one beyond the calendar, which a producer may set."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def format_timestamp(milliseconds: int) -> str:
+    """Return a Kafka timestamp as a time; in milliseconds if it lies beyond the calendar."""
+    moment = time_of(milliseconds)
+    return format_time(moment) if moment else f"{milliseconds} ms"
+
+
 def parse_duration(text: str) -> timedelta:
     """Return a duration such as `10s`, `50m`, `3h`, `30d`. Raises UsageError for any other form, or above 100 years."""
     match = re.fullmatch(r"\s*(\d{1,12})\s*([smhd])\s*", text)

@@ -262,12 +262,11 @@ def lag(
     else:
         columns = ["pipeline", "query", "topic", "partition", "committed", "end", "lag"]
         print_table(columns, [[getattr(each, name) for name in columns] for each in measured])
+        for place in dict.fromkeys((each.topic, each.partition) for each in measured if each.is_cut_back):
+            progress(f"{place[0]}-{place[1]} ends before what was read of it: the log was truncated")
         behind = next((each.pipeline for each in measured if each.lag), "")
-        suggest(
-            f"./tidemark stream {behind} --until-caught-up"
-            if behind
-            else "./tidemark interval PIPELINE --from TIME --to TIME"
-        )
+        stream, interval = f"stream {behind} --until-caught-up", "interval PIPELINE --from TIME --to TIME"
+        suggest(f"./tidemark {stream if behind else interval}")
 
 
 def verify(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from include.catalog.columns import paths_of
 from include.catalog.renames import shown_columns, shown_names, written_columns
-from include.ledger import field_numbers
+from include.ledger.columns import field_numbers
 from include.pipelines.spec import Pipeline
 
 

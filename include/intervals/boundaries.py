@@ -13,9 +13,10 @@ from include.kafka import offset_search
 from include.kafka.offset_search import Spans
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
+from include.kafka.truncation import check_ends, timestamps_at
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
 from include.ledger.archive.committed import first_committed_offsets
-from include.ledger.archive.positions import stored_topics
+from include.ledger.archive.positions import positions, stored_topics
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
@@ -58,6 +59,23 @@ class SourceLog:
             rest = {tp: span for tp, span in spans.items() if tp not in empty}
             self._searches[search] = empty | offset_search.find_boundaries(moment, rest, self.rule)
         return self._searches[search]
+
+    def last_timestamps(self, pinned: PinnedInterval) -> dict[TopicPartition, int]:
+        """Return the timestamps, in milliseconds, of the records before the ends of an interval's ranges.
+
+        Without those of other incarnations, and of offsets at which no record is visible.
+        """
+        ends = {r.topic_partition: r.until_offset - 1 for r in pinned.ranges if r.until_offset}
+        return self._timestamps_at(
+            {
+                tp: offset
+                for tp, offset in ends.items()
+                if tp in self.bounds and pinned.topic_ids[tp.topic] == self.topic_ids[tp.topic]
+            }
+        )
+
+    def _timestamps_at(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        return timestamps_at(offsets)
 
     def spans_between(self, neighbours: Neighbours) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offsets between pinned intervals; before the first, those from the archive's beginning on."""
@@ -107,7 +125,8 @@ class SourceLog:
 def read_log(pipeline: Pipeline) -> SourceLog:
     """Return the pipeline's topics as they are now.
 
-    Raises TopicRecreated, OffsetsLost when there is no topic, UsageError when lines were read, ServiceUnreachable.
+    Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read,
+    ServiceUnreachable.
     """
     topics = describe_source(pipeline.source)
     for topic, topic_id in stored_topics(pipeline.name).items():
@@ -123,6 +142,7 @@ def read_log(pipeline: Pipeline) -> SourceLog:
             pipeline=pipeline.name,
         )
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")
+    check_ends(pipeline.name, positions(pipeline.name), {tp: end for tp, (_, end) in bounds.items()})
     return SourceLog(
         pipeline, bounds, {topic: identity.topic_id for topic, identity in topics.items()}, datetime.now(UTC)
     )

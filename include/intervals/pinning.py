@@ -18,6 +18,7 @@ from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, 
 from include.intervals.lake_of_ledger import check_lake
 from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.timestamps import Boundary
+from include.kafka.truncation import check_unchanged
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.completeness.properties import table_properties
 from include.ledger.intervals import pins
@@ -44,8 +45,8 @@ def pin_interval(
     more than NEAR. Nothing is pinned beyond what the archive holds, which is waited for (`patience`, else the
     setting `archive_wait`). Now that it is open, tables may be complete only until it: both catalogs are updated. An
     error of a catalog leaves it pinned, and the next call continues there.
-    Raises ArchiveBehind, OffsetsLost, UsageError (a refused `repin`, another's Iceberg table), MetadataGone,
-    ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
+    Raises ArchiveBehind, OffsetsLost, LogTruncated, UsageError (a refused `repin`, another's Iceberg table),
+    MetadataGone, ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
     """
     check_lake(pipeline)
     known = pins.find_interval(pipeline.name, interval.from_time)
@@ -58,11 +59,14 @@ def pin_interval(
             return known
         check_repin(pipeline, known)
     log = read_log(pipeline)
+    _check_unchanged(log, interval)
     wait = parse_duration(settings().archive_wait) if patience is None else patience
     if known is not None:
         pinned = _pin_again(log, known, pinned_by, wait)
     else:
         pinned = _Pinning(log, interval, pinned_by).run(wait)
+    # By these it is told, when the next interval is pinned, that the log is still the same.
+    pins.note_last_timestamps(pinned, log.last_timestamps(pinned))
     if known is not None or pins.find_neighbours(pipeline.name, pinned.interval).after is not None:
         # As long as this interval is open, tables are complete until it and no longer.
         follow_ledger(pipeline)
@@ -149,6 +153,13 @@ class _Pinning:
         if neighbours.after is not None and neighbours.after.interval.from_time == step.to_time:
             return begins, {tp: Boundary(end) for tp, (_, end) in rest.items()}
         return begins, self.log.boundaries(step.to_time, rest)
+
+
+def _check_unchanged(log: SourceLog, interval: Interval) -> None:
+    """Raise LogTruncated when Kafka holds another record than was there before the end of the interval before."""
+    before = pins.find_neighbours(log.pipeline.name, interval).before
+    if before is not None and (noted := pins.last_timestamps(before)):
+        check_unchanged(log.pipeline.name, noted, log.last_timestamps(before))
 
 
 def check_apart(pipeline: Pipeline, wanted: Interval, pinned: PinnedInterval) -> None:

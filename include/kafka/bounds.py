@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 import confluent_kafka
@@ -12,6 +12,7 @@ import confluent_kafka
 from include.errors import OffsetsLost
 from include.kafka.client import TIMEOUT, asking, consumer, few_records, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
+from include.times import time_of
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 """Whether records of aborted and open transactions count."""
@@ -49,7 +50,7 @@ def offsets_at(
 
 def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datetime | None:
     """Return the earliest timestamp among the first records of the topic partitions; None when all are empty."""
-    timestamps: list[int] = []
+    times: list[datetime] = []
     with reaching_kafka():
         reader = consumer(**few_records())
         try:
@@ -59,17 +60,17 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
                 reader.assign([_client_tp(tp, low)])
                 message = reader.poll(TIMEOUT)
                 # Nothing visible up to the partition's end comes as an error.
-                if message is not None and message.error() is None:
-                    timestamps.append(message.timestamp()[1])
+                if message is not None and message.error() is None and (moment := time_of(message.timestamp()[1])):
+                    times.append(moment)
         finally:
             reader.close()
-    return datetime.fromtimestamp(min(timestamps) / 1000, UTC) if timestamps else None
+    return min(times, default=None)
 
 
 def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -> dict[TopicPartition, datetime]:
     """Return the timestamp of the first visible record at or after each offset, as far as they came in time.
 
-    A record without a timestamp is left out, too. Raises ServiceUnreachable.
+    A record without a timestamp, or with one beyond the calendar, is left out, too. Raises ServiceUnreachable.
     """
     times: dict[TopicPartition, datetime] = {}
     with reaching_kafka():
@@ -87,8 +88,9 @@ def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -
                     # Nothing visible up to the partition's end comes as an error.
                     waiting.discard(tp)
                     reader.pause([_client_tp(tp)])
-                    if message.error() is None and message.timestamp()[1] > 0:
-                        times[tp] = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+                    timestamp = message.timestamp()[1]
+                    if message.error() is None and timestamp > 0 and (moment := time_of(timestamp)):
+                        times[tp] = moment
         finally:
             reader.close()
     return times

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from include import kafka
-from include.errors import OffsetsLost, ServiceUnreachable
+from include.errors import LogTruncated, OffsetsLost, ServiceUnreachable
+from include.kafka.truncation import GO_ON
 from include.offsets import TopicPartition
 from include.settings import settings
-from include.times import format_time
+from include.times import format_timestamp
 
 Span = tuple[int, int]
 """Offsets of one topic partition without a visible record: the first included, the last not."""
@@ -110,9 +110,10 @@ def _read_run(reader: Consumer, run: Sequence[Span], proof: GapProof) -> None:
         message = _next(reader, proof.topic_partition, run[at])
         end = message.error() is not None
         if end and message.offset() < run[at][1]:
-            raise OffsetsLost(
-                f"{proof.topic_partition} ends at offset {message.offset()}, it was read up to {run[-1][1]} before",
-                remedy="the broker's log was truncated; read what was archived instead: --source archive",
+            raise LogTruncated(
+                f"{proof.topic_partition} ends at offset {message.offset()}, it was read up to {run[-1][1]} before: "
+                "the log was truncated",
+                remedy=GO_ON,
             )
         offset = message.offset()
         while at < len(run) and run[at][1] <= offset:
@@ -148,6 +149,6 @@ def _next(reader: Consumer, tp: TopicPartition, span: Span) -> Message:
 
 
 def _describe(message: Message) -> str:
-    moment = format_time(datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC))
+    moment = format_timestamp(message.timestamp()[1])
     value = message.value()
     return f"{'a null value' if value is None else f'{len(value)} bytes'}, timestamp {moment}"

@@ -297,6 +297,9 @@ class IntervalRange(Base):
     )
     first_odd_offset: Mapped[int | None] = mapped_column(comment="The first of them")
     first_odd_timestamp: Mapped[int | None] = mapped_column(comment="Its timestamp, ms since 1970, as Kafka has it")
+    last_timestamp: Mapped[int | None] = mapped_column(
+        comment="Timestamp of the record before until_offset when pinned, ms since 1970; null where none was visible"
+    )
 
 
 class Attempt(Base):

@@ -32,6 +32,11 @@ class Lag:
         """Number of offsets from `committed` to `end`, at least 0."""
         return max(0, self.end - self.committed)
 
+    @property
+    def is_cut_back(self) -> bool:
+        """Return whether the topic partition ends before what was committed: its log was truncated."""
+        return self.end < self.committed
+
 
 def lag_of(pipeline: Pipeline) -> list[Lag]:
     """Return the lag of every query in every topic partition; nothing for a topic that does not exist yet.

@@ -12,7 +12,9 @@ from include.errors import OffsetsLost, UsageError
 from include.intervals.lake_of_ledger import check_lake
 from include.intervals.references import keep_references
 from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
+from include.kafka.truncation import check_ends
 from include.ledger.archive import micro_batches
+from include.ledger.archive.committed import committed_offsets
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations, losses
@@ -78,7 +80,11 @@ def lost_offsets(pipeline: Pipeline, query: str = ARCHIVE) -> list[OffsetRange]:
 
 
 def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> None:
-    """Raise OffsetsLost with the exact loss, and record it in the ledger, when Kafka removed offsets too early."""
+    """Raise OffsetsLost with the exact loss, and record it in the ledger, when Kafka removed offsets too early.
+
+    Raises LogTruncated when a topic partition ends before an offset that a query has read.
+    """
+    _check_ends(pipeline)
     if lost := lost_offsets(pipeline):
         losses.note_losses(pipeline.name, lost)
         raise OffsetsLost(
@@ -90,6 +96,16 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
     for query in (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
         if generation is not None and has_started(generation, query):
             _check_view_retention(pipeline, query)
+
+
+def _check_ends(pipeline: Pipeline) -> None:
+    reached: dict[TopicPartition, int] = {}
+    for positions in committed_offsets(pipeline.name).values():
+        for tp, offset in positions.items():
+            reached[tp] = max(offset, reached.get(tp, 0))
+    topic_partitions = set(source_topic_partitions(pipeline.source, check_sources(pipeline))) & reached.keys()
+    ends = {tp: end for tp, (_, end) in kafka.offset_bounds(topic_partitions, "read_uncommitted").items()}
+    check_ends(pipeline.name, reached, ends)
 
 
 def _check_view_retention(pipeline: Pipeline, query: str) -> None:
@@ -202,7 +218,8 @@ def _check_options(pipeline: Pipeline, output: str, to: KafkaTopic) -> None:
 def begin(pipeline: Pipeline) -> StreamStart:
     """Check everything that must hold before a query starts, and return the generation to run.
 
-    Raises TopicRecreated, OffsetsLost, UsageError (query, checkpoint or ledger do not fit), ServiceUnreachable.
+    Raises TopicRecreated, LogTruncated, OffsetsLost, UsageError (query, checkpoint or ledger do not fit),
+    ServiceUnreachable.
     """
     check_lake(pipeline)
     check_references(pipeline)

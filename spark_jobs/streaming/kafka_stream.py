@@ -239,9 +239,17 @@ def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
 
 def _with_losses(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
     """Return, in place of Spark's error about lost offsets, one with the loss per topic partition and the remedy."""
-    if isinstance(error if isinstance(error, TidemarkError) else translate(error), OffsetsLost):
-        try:
-            check_retention(pipeline, start.generation)
-        except TidemarkError as exact:
-            return exact
-    return error
+    if isinstance(error, TidemarkError) or not isinstance(translate(error), OffsetsLost):
+        return error
+    try:
+        check_retention(pipeline, start.generation)
+    except TidemarkError as exact:
+        return exact
+    # As after a log was truncated under a running stream, and then put back.
+    return OffsetsLost(
+        "a micro-batch was planned for other offsets than Kafka holds, although nothing is missing from the committed "
+        "positions on",
+        remedy="begin with new checkpoints, where the archive ends: "
+        f'./tidemark new-generation {pipeline.name} --reason "…"',
+        pipeline=pipeline.name,
+    )

@@ -15,12 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.audit import Coordinates, Fates, Record
 
 LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
 DISKS = ("landing", "checkpoints", "tables")
+
+
+Ending = Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
+"""Ends the process at the test's end, however that is."""
 
 
 @dataclass
@@ -57,6 +61,15 @@ class Rig:
         while "streaming from" not in (line := process.stderr.readline()):
             assert line, "the stream ended before it began"
         return process
+
+    def frozen(
+        self, ending: Ending, moment: str, *arguments: str, **extra: str
+    ) -> tuple[subprocess.Popen[str], psutil.Process]:
+        """A stream whose driver has stopped itself at a named place, with that driver."""
+        process = ending(self.started(*arguments, TIDEMARK_PAUSE_AT=moment, **extra))
+        driver = self.driver_of(process)
+        wait_for(f"the driver to stop itself at {moment}", lambda: driver.status() == psutil.STATUS_STOPPED)
+        return process, driver
 
     def driver_of(self, process: subprocess.Popen[str]) -> psutil.Process:
         """The Python driver below a running `stream`."""
@@ -121,7 +134,7 @@ def rig(disks: Path, new_home: Callable[..., Home]) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def ending() -> Iterator[Callable[[subprocess.Popen[str]], subprocess.Popen[str]]]:
+def ending() -> Iterator[Ending]:
     """Ends the processes that a test handed to it, however the test ends."""
     processes: list[subprocess.Popen[str]] = []
 

@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +21,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import iso, last_hours, wait_for
-from tests.faults.conftest import Rig
+from tests.faults.conftest import Ending, Rig
 from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(10_800)]
@@ -36,8 +35,6 @@ RECORDS = 200
 """Before each fault."""
 
 FROZEN_AT = ("batch_planned", "landing_written", "quarantine_moved", "speed_written", "speed_emitted")
-
-Ending = Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
 
 
 def ledger(rig: Rig, query: str) -> list[tuple[Any, ...]]:
@@ -96,9 +93,7 @@ def test_no_zombie_changes_anything_when_drivers_are_frozen_again_and_again(rig:
     for _ in range(ZOMBIES):
         rig.produce(RECORDS)
         moment = rng.choice(FROZEN_AT)
-        zombie = ending(rig.started("--until-caught-up", TIDEMARK_PAUSE_AT=moment))
-        driver = rig.driver_of(zombie)
-        wait_for(f"the driver to freeze at {moment}", lambda d=driver: d.status() == psutil.STATUS_STOPPED)
+        zombie, driver = rig.frozen(ending, moment, "--until-caught-up")
         # Its successor waits out the lease, commits the same records and ends.
         rig.catch_up()
         os.kill(driver.pid, signal.SIGCONT)
@@ -122,7 +117,8 @@ def test_nothing_is_lost_or_doubled_when_a_service_is_killed_again_and_again(
     rng = random.Random(SEED)
     ended: Counter[int | None] = Counter()
     for _ in range(times):
-        stream = ending(rig.started())
+        # The default, by which a driver is patient.
+        stream = ending(rig.started(TIDEMARK_LEASE_SECONDS="15"))
         rig.produce(RECORDS)
         # Any moment of its micro-batches: before the first, within one, between two.
         with suppress(subprocess.TimeoutExpired):

@@ -78,6 +78,9 @@ class OracleLog(SourceLog):
 
         return {tp: Boundary(boundary(tp, begin, end)) for tp, (begin, end) in spans.items()}
 
+    def _timestamps_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: int((START + self.hours[tp][at] * HOUR).timestamp() * 1000) for tp, at in offsets.items()}
+
     def first_time(self, spans: Any) -> datetime | None:
         times = [START + self.hours[tp][begin] * HOUR for tp, (begin, end) in spans.items() if begin < end]
         return min(times, default=None)

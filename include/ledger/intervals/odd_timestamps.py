@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from include.offsets import TopicPartition
-from include.times import format_time
+from include.times import format_timestamp
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,7 @@ class OddTimestamps:
     @property
     def first_time(self) -> str:
         """The first timestamp as a time; in milliseconds if it lies beyond the calendar."""
-        try:
-            return format_time(datetime.fromtimestamp(self.first_timestamp / 1000, UTC))
-        except (ValueError, OverflowError, OSError):
-            return f"{self.first_timestamp} ms"
+        return format_timestamp(self.first_timestamp)
 
 
 def together(odd_timestamps: Iterable[OddTimestamps]) -> list[OddTimestamps]:

@@ -246,6 +246,32 @@ def replace_ranges(
         return replaced
 
 
+def note_last_timestamps(pinned: PinnedInterval, timestamps: Mapping[TopicPartition, int]) -> None:
+    """Note the timestamps, in milliseconds, of the records before the ends of an interval's ranges."""
+    ends = {each.topic_partition: each.until_offset for each in pinned.ranges}
+    with session() as ledger:
+        for row in ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == pinned.id)):
+            tp = TopicPartition(row.topic, row.topic_partition)
+            # It may have been pinned again meanwhile.
+            if row.until_offset == ends.get(tp):
+                row.last_timestamp = timestamps.get(tp)
+
+
+def last_timestamps(pinned: PinnedInterval) -> dict[TopicPartition, tuple[int, int]]:
+    """Return offset and timestamp, in milliseconds, of the records before the ends of an interval's ranges.
+
+    Without those that were not noted.
+    """
+    noted = IntervalRange.last_timestamp.is_not(None)
+    with session() as ledger:
+        rows = ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == pinned.id, noted))
+        return {
+            TopicPartition(row.topic, row.topic_partition): (row.until_offset - 1, row.last_timestamp)
+            for row in rows
+            if row.last_timestamp is not None
+        }
+
+
 def _is_landing_removed(ledger: Session, pipeline: str, each: OffsetRange) -> bool:
     wanted = (
         select(LandingFileRow.id)

@@ -24,7 +24,7 @@ from include.iceberg.catalog import OWNER
 from include.iceberg.examine import restore
 from include.iceberg.numbers import numbers_of
 from include.iceberg.schema import partition_spec, schema_of
-from include.ledger import field_numbers
+from include.ledger.columns import field_numbers
 from include.ledger.database import session
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.lineage import BuiltRevision

@@ -1,0 +1,89 @@
+"""Logs that were cut back: a replica without the last records took over, or a broker's disk was put back to a copy.
+
+New records then take the offsets of those that are gone, under the same topic id, so that reading on from a position
+would skip them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import confluent_kafka
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
+from include.errors import LogTruncated, ServiceUnreachable
+from include.kafka.client import TIMEOUT, consumer, few_records, reaching_kafka
+from include.offsets import TopicPartition
+from include.settings import settings
+from include.times import format_timestamp
+
+GO_ON = "put the log back, or move the topic: include/docs/runbook.md, “A log that was cut back”"
+"""What to do about a log that was truncated."""
+
+
+def check_ends(pipeline: str, reached: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    """Raise LogTruncated when a topic partition ends before an offset that was reached in it."""
+    cut = [tp for tp, offset in sorted(reached.items()) if tp in ends and ends[tp] < offset]
+    if cut:
+        raise LogTruncated(
+            f"{'; '.join(f'{tp} ends at offset {ends[tp]}, it was read up to {reached[tp]} before' for tp in cut)}: "
+            "the log was truncated",
+            remedy=GO_ON,
+            pipeline=pipeline,
+        )
+
+
+def check_unchanged(
+    pipeline: str, noted: Mapping[TopicPartition, tuple[int, int]], now: Mapping[TopicPartition, int]
+) -> None:
+    """Raise LogTruncated when another record lies at an offset than did, by its timestamp in milliseconds.
+
+    `noted`: offsets and timestamps. Topic partitions that `now` lacks hold no visible record there any more, which says
+    nothing.
+    """
+    changed = [(tp, *noted[tp]) for tp in sorted(noted.keys() & now.keys()) if now[tp] != noted[tp][1]]
+    if changed:
+        named = (f"{tp} offset {offset} holds a record of {format_timestamp(now[tp])}" for tp, offset, _ in changed)
+        before = ", ".join(sorted({format_timestamp(timestamp) for *_, timestamp in changed}))
+        raise LogTruncated(
+            f"{'; '.join(named)}; when it was pinned it was one of {before}: the log was truncated and written again",
+            remedy=GO_ON,
+            pipeline=pipeline,
+        )
+
+
+def timestamps_at(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the timestamp of the record at exactly each offset, in milliseconds; nothing where none is visible.
+
+    Raises ServiceUnreachable.
+    """
+    found: dict[TopicPartition, int] = {}
+    if not offsets:
+        return found
+    with reaching_kafka():
+        reader = consumer(**few_records())
+        try:
+            waiting = set(offsets)
+            reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()])
+            while waiting:
+                message = reader.poll(TIMEOUT)
+                if message is None:
+                    first = min(waiting)
+                    raise ServiceUnreachable(
+                        f"Kafka at {settings().kafka_address()}: nothing of {first} at offset {offsets[first]} within "
+                        f"{TIMEOUT:.0f} s",
+                        remedy="./tidemark status; ./tidemark up kafka",
+                    )
+                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                if tp not in waiting:
+                    continue
+                waiting.discard(tp)
+                reader.pause([confluent_kafka.TopicPartition(tp.topic, tp.partition)])
+                # The end of the log, or an offset that it does not reach or has no more, comes as an error.
+                if message.error() is None and message.offset() == offsets[tp]:
+                    kind, timestamp = message.timestamp()
+                    if kind != TIMESTAMP_NOT_AVAILABLE:
+                        found[tp] = timestamp
+        finally:
+            reader.close()
+    return found

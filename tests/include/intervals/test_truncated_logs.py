@@ -1,0 +1,103 @@
+"""Logs that were cut back, by a broker whose disk was put back to an older copy: streams and intervals refuse them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from include.errors import LogTruncated
+from include.monitor.lag import lag_of
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from include.streams.start import check_retention
+from tests.conftest import Home, settings_of
+from tests.support.broker_copy import BrokerCopy
+from tests.support.topic_log import Log
+
+pytestmark = [pytest.mark.services, pytest.mark.own_services]
+
+
+def made(name: str) -> Log:
+    name = f"{name}_{os.getpid()}"
+    nest = load_pipeline("nest_cameras")
+    log = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
+    log.create(1)
+    return log
+
+
+NAMES = ("shorter", "rewritten", "resent", "expired")
+
+
+@pytest.fixture(scope="module")
+def logs(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Log]]:
+    """Topics whose first hour is pinned up to offset 4 of 5, and that then were cut back to their first two records."""
+    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
+        every = {name: made(name) for name in NAMES}
+        for log in every.values():
+            log.send(0, 0.1, 0.2)
+        copy = BrokerCopy.of(home, tmp_path_factory.mktemp("broker") / "copy")
+        for log in every.values():
+            log.send(0, 0.3, 0.4, 1.1)
+            log.archive()
+            assert log.pin(0) == {0: (0, 4)}
+        # The producers' sequences are those of the longer logs: the broker would refuse what they send.
+        every = {name: Log(log.pipeline, log.batches) for name, log in every.items()}
+        copy.put_back()
+        yield every
+        # Clients that outlive their broker go on looking for it, and say so.
+        every.clear()
+
+
+def archived(log: Log, *hours: float) -> None:
+    """Records after the log was cut back; the archive goes on from where it was."""
+    log.send(0, *hours)
+    log.archive()
+
+
+@pytest.mark.parametrize(
+    "step", [lambda log: check_retention(log.pipeline, None), lambda log: log.pin(1)], ids=["stream", "interval"]
+)
+def test_topic_partition_and_offsets_are_named_when_a_log_ends_before_what_was_read(
+    logs: dict[str, Log], step: Callable[[Log], object]
+) -> None:
+    log = logs["shorter"]
+    with pytest.raises(LogTruncated, match=f"{log.topic}-0 ends at offset 2, it was read up to 5 before") as raised:
+        step(log)
+    assert "A log that was cut back" in raised.value.remedy
+    assert raised.value.exit_code == 4
+
+
+def test_lag_tells_which_topic_partitions_end_before_what_was_read(logs: dict[str, Log]) -> None:
+    log = logs["shorter"]
+    assert {(each.topic, each.committed, each.end, each.lag, each.is_cut_back) for each in lag_of(log.pipeline)} == {
+        (log.topic, 5, 2, 0, True)
+    }
+
+
+def test_next_interval_is_refused_when_other_records_have_taken_the_offsets_of_a_pinned_one(
+    logs: dict[str, Log],
+) -> None:
+    log = logs["rewritten"]
+    archived(log, 1.2, 1.3, 1.4, 1.5, 2.1)
+    check_retention(log.pipeline, None)
+    with pytest.raises(LogTruncated, match=f"{log.topic}-0 offset 3 holds a record of .*truncated and written again"):
+        log.pin(1)
+    assert [each.ranges[0].until_offset for each in log.pinned()] == [4]
+
+
+def test_next_interval_is_pinned_when_the_same_records_were_sent_again(logs: dict[str, Log]) -> None:
+    log = logs["resent"]
+    archived(log, 0.3, 0.4, 1.1, 1.2, 2.1)
+    assert log.pin(1) == {0: (4, 6)}
+
+
+def test_next_interval_is_pinned_when_retention_has_removed_the_record_before_it(logs: dict[str, Log]) -> None:
+    log = logs["expired"]
+    archived(log, 1.2, 1.3, 1.4, 1.5, 2.1)
+    at = TopicPartition(log.topic, 0, 4)
+    log.admin.delete_records([at])[at].result(30)
+    assert log.pin(1) == {0: (4, 6)}
