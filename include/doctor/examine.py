@@ -17,7 +17,7 @@ import psutil
 from include import lake
 from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
-from include.errors import TidemarkError
+from include.errors import LogTruncated, TidemarkError
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, checkpoints_of_other_ledger, lake_error
 from include.ledger import proofs
@@ -33,6 +33,7 @@ from include.services.process import read_state
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, jars
 from include.spark.class_training import ensure_class_archive
+from include.streams.start import check_log
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
                 yield Finding(True, f"{pipeline.name}: {lake.below_lake(checkpoint)}", OF_OTHER_LEDGER, notice=True)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
+            yield from cut_back(pipeline)
             yield from _missing(pipeline)
             yield from unproved(pipeline)
             yield from unrenamed(pipeline)
@@ -254,6 +256,17 @@ def outputs_behind(pipeline: Pipeline) -> Iterator[Finding]:
         if each.refused:
             what = f"{named} has refused {each.refused} rows"
             yield Finding(True, what, f"./tidemark outputs {pipeline.name} --json", notice=True)
+
+
+def cut_back(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a finding when topic partitions end before what was read of them; none while Kafka is away."""
+    try:
+        check_log(pipeline)
+    except LogTruncated as error:
+        yield Finding(False, f"{pipeline.name}: {error.message}", error.remedy)
+    except TidemarkError:
+        # A service that is away has a finding of its own, and the stream names a topic that is another.
+        return
 
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
 
     Raises LogTruncated when a topic partition ends before an offset that a query has read.
     """
-    _check_ends(pipeline)
+    check_log(pipeline)
     if lost := lost_offsets(pipeline):
         losses.note_losses(pipeline.name, lost)
         raise OffsetsLost(
@@ -98,7 +98,11 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
             _check_view_retention(pipeline, query)
 
 
-def _check_ends(pipeline: Pipeline) -> None:
+def check_log(pipeline: Pipeline) -> None:
+    """Raise LogTruncated when a topic partition ends before an offset that a query or an output has reached.
+
+    Raises TopicRecreated, ServiceUnreachable.
+    """
     reached: dict[TopicPartition, int] = {}
     for positions in committed_offsets(pipeline.name).values():
         for tp, offset in positions.items():

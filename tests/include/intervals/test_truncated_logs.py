@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
+from include.doctor.examine import cut_back
 from include.errors import LogTruncated
 from include.monitor.lag import lag_of
 from include.pipelines import load_pipeline
@@ -76,6 +77,13 @@ def test_lag_tells_which_topic_partitions_end_before_what_was_read(logs: dict[st
     assert {(each.topic, each.committed, each.end, each.lag, each.is_cut_back) for each in lag_of(log.pipeline)} == {
         (log.topic, 5, 2, 0, True)
     }
+
+
+def test_doctor_names_what_a_log_lacks(logs: dict[str, Log]) -> None:
+    [found] = cut_back(logs["shorter"].pipeline)
+    assert not found.ok
+    assert f"{logs['shorter'].topic}-0 ends at offset 2, it was read up to 5 before" in found.what
+    assert list(cut_back(load_pipeline("nest_cameras"))) == []
 
 
 def test_next_interval_is_refused_when_other_records_have_taken_the_offsets_of_a_pinned_one(
