@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 import confluent_kafka
+from confluent_kafka import Message
 
 from include.errors import OffsetsLost
 from include.kafka.client import TIMEOUT, asking, consumer, few_records, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
 from include.times import time_of
+
+NO_TIME = datetime.fromtimestamp(0, UTC)
+"""Timestamps until then stand for none."""
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 """Whether records of aborted and open transactions count."""
@@ -72,28 +76,34 @@ def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -
 
     A record without a timestamp, or with one beyond the calendar, is left out, too. Raises ServiceUnreachable.
     """
-    times: dict[TopicPartition, datetime] = {}
+    found = first_messages(offsets, patience)
+    times = {tp: time_of(each.timestamp()[1]) for tp, each in found.items() if each.error() is None}
+    return {tp: moment for tp, moment in times.items() if moment is not None and moment > NO_TIME}
+
+
+def first_messages(offsets: Mapping[TopicPartition, int], patience: float) -> dict[TopicPartition, Message]:
+    """Return the first visible record at or after each offset, as far as they came within `patience` seconds.
+
+    A message with an error stands for the end of the log, and for an offset that it does not hold. Raises
+    ServiceUnreachable.
+    """
+    found: dict[TopicPartition, Message] = {}
     with reaching_kafka():
         reader = consumer(**few_records())
         try:
-            waiting = set(offsets)
             reader.assign([_client_tp(tp, offset) for tp, offset in offsets.items()])
             deadline = time.monotonic() + patience
-            while waiting and (left := deadline - time.monotonic()) > 0:
+            while len(found) < len(offsets) and (left := deadline - time.monotonic()) > 0:
                 message = reader.poll(left)
                 if message is None:
                     break
                 tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                if tp in waiting:
-                    # Nothing visible up to the partition's end comes as an error.
-                    waiting.discard(tp)
+                if tp not in found:
+                    found[tp] = message
                     reader.pause([_client_tp(tp)])
-                    timestamp = message.timestamp()[1]
-                    if message.error() is None and timestamp > 0 and (moment := time_of(timestamp)):
-                        times[tp] = moment
         finally:
             reader.close()
-    return times
+    return found
 
 
 def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import confluent_kafka
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from include.errors import LogTruncated, ServiceUnreachable
-from include.kafka.client import TIMEOUT, consumer, few_records, reaching_kafka
+from include.kafka.bounds import first_messages
+from include.kafka.client import TIMEOUT
 from include.offsets import TopicPartition
 from include.settings import settings
 from include.times import format_timestamp
@@ -57,33 +57,13 @@ def timestamps_at(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition,
 
     Raises ServiceUnreachable.
     """
-    found: dict[TopicPartition, int] = {}
-    if not offsets:
-        return found
-    with reaching_kafka():
-        reader = consumer(**few_records())
-        try:
-            waiting = set(offsets)
-            reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in offsets.items()])
-            while waiting:
-                message = reader.poll(TIMEOUT)
-                if message is None:
-                    first = min(waiting)
-                    raise ServiceUnreachable(
-                        f"Kafka at {settings().kafka_address()}: nothing of {first} at offset {offsets[first]} within "
-                        f"{TIMEOUT:.0f} s",
-                        remedy="./tidemark status; ./tidemark up kafka",
-                    )
-                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                if tp not in waiting:
-                    continue
-                waiting.discard(tp)
-                reader.pause([confluent_kafka.TopicPartition(tp.topic, tp.partition)])
-                # The end of the log, or an offset that it does not reach or has no more, comes as an error.
-                if message.error() is None and message.offset() == offsets[tp]:
-                    kind, timestamp = message.timestamp()
-                    if kind != TIMESTAMP_NOT_AVAILABLE:
-                        found[tp] = timestamp
-        finally:
-            reader.close()
-    return found
+    found = first_messages(offsets, TIMEOUT) if offsets else {}
+    if missing := sorted(offsets.keys() - found.keys()):
+        raise ServiceUnreachable(
+            f"Kafka at {settings().kafka_address()}: nothing of {missing[0]} from offset {offsets[missing[0]]} within "
+            f"{TIMEOUT:.0f} s",
+            remedy="./tidemark status; ./tidemark up kafka",
+        )
+    exactly = {tp: each for tp, each in found.items() if each.error() is None and each.offset() == offsets[tp]}
+    timestamps = {tp: each.timestamp() for tp, each in exactly.items()}
+    return {tp: timestamp for tp, (kind, timestamp) in timestamps.items() if kind != TIMESTAMP_NOT_AVAILABLE}
