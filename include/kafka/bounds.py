@@ -15,7 +15,7 @@ from include.kafka.client import TIMEOUT, asking, consumer, few_records, reachin
 from include.offsets import OffsetRange, TopicPartition
 from include.times import time_of
 
-NO_TIME = datetime.fromtimestamp(0, UTC)
+_NO_TIME = datetime.fromtimestamp(0, UTC)
 """Timestamps until then stand for none."""
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -78,7 +78,7 @@ def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -
     """
     found = first_messages(offsets, patience)
     times = {tp: time_of(each.timestamp()[1]) for tp, each in found.items() if each.error() is None}
-    return {tp: moment for tp, moment in times.items() if moment is not None and moment > NO_TIME}
+    return {tp: moment for tp, moment in times.items() if moment is not None and moment > _NO_TIME}
 
 
 def first_messages(offsets: Mapping[TopicPartition, int], patience: float) -> dict[TopicPartition, Message]:
