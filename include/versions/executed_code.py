@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import symtable
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -87,6 +88,8 @@ class _Reached:
         self._repository = repository
         self._boundary = boundary
         self._numbers: dict[_Definition, int] = {}
+        self._files: dict[str, Path | None] = {}
+        self._sources: dict[str, _Source] = {}
 
     def exists(self, name: str) -> bool:
         module, _, definition = name.partition(":")
@@ -144,15 +147,19 @@ class _Reached:
         return self._file(name) is not None
 
     def _file(self, module: str) -> Path | None:
-        path = self._repository.joinpath(*module.split("."))
-        files = (path.with_suffix(".py"), path / "__init__.py")
-        return next((file for file in files if file.is_file()), None)
+        if module not in self._files:
+            path = self._repository.joinpath(*module.split("."))
+            files = (path.with_suffix(".py"), path / "__init__.py")
+            self._files[module] = next((file for file in files if file.is_file()), None)
+        return self._files[module]
 
     def _source(self, module: str) -> _Source:
-        file = self._file(module)
-        if file is None:
-            raise TidemarkError(f"the code imports {module}, which is not there")
-        return _read(file.read_text(encoding="utf-8"))
+        if module not in self._sources:
+            file = self._file(module)
+            if file is None:
+                raise TidemarkError(f"the code imports {module}, which is not there")
+            self._sources[module] = _read(file.read_text(encoding="utf-8"))
+        return self._sources[module]
 
 
 @dataclass(frozen=True)
@@ -209,7 +216,7 @@ def _says_nothing(node: object) -> bool:
 def _read(text: str) -> _Source:
     tree = ast.parse(text)
     tables = {(table.get_name(), table.get_lineno()): table for table in _tables(text)}
-    source = _Source({}, {}, dict(each for node in ast.walk(tree) for each in _imported(node)))
+    source = _Source({}, {}, dict(each for node in _statements(tree) for each in _imported(node)))
     for statement in tree.body:
         names = (node for node in _evaluated(statement) if isinstance(node, ast.Name))
         loaded = {name.id for name in names if isinstance(name.ctx, ast.Load)}
@@ -219,6 +226,19 @@ def _read(text: str) -> _Source:
             source.statements.setdefault(name, []).append(statement)
             source.loaded.setdefault(name, set()).update(loaded)
     return source
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a tree in the order of `ast.walk`, without expressions: these are most of a tree."""
+    pending = deque([tree])
+    while pending:
+        node = pending.popleft()
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            inner = getattr(node, name, ())
+            # The body of a lambda is an expression.
+            if isinstance(inner, list):
+                yield from inner
+                pending.extend(inner)
 
 
 def _tables(text: str) -> list[symtable.SymbolTable]:
