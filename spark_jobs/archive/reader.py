@@ -46,10 +46,10 @@ def read_archived_by_event_time(
 ) -> DataFrame:
     """Return the archived rows with an event time in `[low, high)`, each once.
 
-    Columns: the archive table's, `event_time`, and `closed_topic_id`.
+    Columns: the archive table's, `event_time`, and `_closed_topic_id`.
 
     Landing files are chosen by their event times in the ledger. Where landing was removed, registered revisions are
-    chosen by the date of their partition and the event times in their footers. `closed_topic_id` is the id of a topic
+    chosen by the date of their partition and the event times in their footers. `_closed_topic_id` is the id of a topic
     that was deleted since, and empty for rows of the current topic. Raises as `read_archived`.
     """
     located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high)
@@ -57,7 +57,7 @@ def read_archived_by_event_time(
     if located.removed:
         kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
         kept = without(kept, in_file(being_erased(pipeline.name), stored_topics(pipeline.name)))
-        rows = rows.unionByName(kept.withColumn("closed_topic_id", F.lit("")))
+        rows = rows.unionByName(kept.withColumn("_closed_topic_id", F.lit("")))
     event_time = F.col("event_time")
     return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
 
@@ -65,23 +65,23 @@ def read_archived_by_event_time(
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows of landing files, without records that are being erased.
 
-    Columns: the archive table's, and `closed_topic_id`.
+    Columns: the archive table's, and `_closed_topic_id`.
     """
     gone, erased = closed(pipeline.name), being_erased(pipeline.name)
     schema, formerly = archive_schema(pipeline), pipeline.archive.formerly
     if not gone:
         rows = without(read_files(spark, paths, schema, formerly), in_file(erased, {}))
-        return rows.withColumn("closed_topic_id", F.lit(""))
+        return rows.withColumn("_closed_topic_id", F.lit(""))
     incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
         incarnations.setdefault(tuple(sorted(topic_ids.items())), []).append(path)
     parts = [
         without(read_files(spark, files, schema, formerly), in_file(erased, dict(topic_ids))).withColumn(
-            "closed_topic_id", _closed_topic_id(each for each in topic_ids if each[1] in gone)
+            "_closed_topic_id", _closed_topic_id(each for each in topic_ids if each[1] in gone)
         )
         for topic_ids, files in sorted(incarnations.items())
     ]
-    empty = read_files(spark, [], schema).withColumn("closed_topic_id", F.lit(""))
+    empty = read_files(spark, [], schema).withColumn("_closed_topic_id", F.lit(""))
     return reduce(DataFrame.unionByName, parts, empty)
 
 
@@ -91,9 +91,9 @@ def _closed_topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
 
 
 def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
-    """Return whether a row with `closed_topic_id` lies in one of the ranges, in its incarnation of the topic."""
+    """Return whether a row with `_closed_topic_id` lies in one of the ranges, in its incarnation of the topic."""
     conditions = [
-        within([r]) & (F.col("closed_topic_id") == F.lit(r.topic_id if r.topic_id in gone else ""))
+        within([r]) & (F.col("_closed_topic_id") == F.lit(r.topic_id if r.topic_id in gone else ""))
         for r in ranges
         if len(r)
     ]
@@ -102,7 +102,7 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
-    rows = _read_incarnations(spark, pipeline, paths).drop("closed_topic_id")
+    rows = _read_incarnations(spark, pipeline, paths).drop("_closed_topic_id")
     return _with_event_time(pipeline, rows)
 
 

@@ -41,7 +41,7 @@ class MemoryTables:
         for query in self._queries:
             query.processAllAvailable()
         rows = read_archived_by_event_time(self._spark, self._pipeline, *EVER)
-        rows.drop("closed_topic_id").createOrReplaceTempView(self._archive)
+        rows.drop("_closed_topic_id").createOrReplaceTempView(self._archive)
 
     def _start(self, view: AdditiveView) -> StreamingQuery:
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_stream(self._spark, self._pipeline.source, {})))

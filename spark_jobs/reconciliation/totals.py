@@ -75,11 +75,8 @@ def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame,
     position = evidence.speed_position(pipeline.name, view.name)
     archive_is_behind = await_archive(pipeline.name, position)
     meeting = _Meeting(run, view, position, frozenset(closed(pipeline.name)))
-    compared = _side_by_side(view, meeting.sides(batch_view, replayed)).persist()
-    context = Context(archive_is_behind, meeting.counted_by_other_code(), replayed.first)
-    reconciliation = classify(compared, view, context)
-    compared.unpersist()
-    return reconciliation
+    compared = _side_by_side(view, meeting.sides(batch_view, replayed))
+    return classify(compared, view, Context(archive_is_behind, meeting.counted_by_other_code(), replayed.first))
 
 
 @dataclass(frozen=True)
@@ -93,24 +90,36 @@ class _Meeting:
     """Ids of deleted topics, which the speed view's base has read completely."""
 
     def sides(self, batch_view: DataFrame, replayed: Replayed) -> dict[str, DataFrame]:
-        """Return what each side holds. Columns: key, the measures."""
+        """Return what each side holds that can hold anything. Columns: key, the measures."""
         run, view = self.run, self.view
-        own = read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged)
-        reached = within(self._reached(run.pinned.ranges))
         parts = [each for each in self._partials() if all(map(self._is_read, each.ranges))]
         code = code_version(run.pipeline.name, run.versioned_references)
         delivered = replays_into([each.interval_id for each in parts])
+        built = {
+            "proved": [each for each in parts if each.code_version == code],
+            "older": [each for each in parts if each.code_version != code],
+        }
         return {
             "speed": speed_values(run.spark, view, self.position.batch_id),
             "batch": self._keyed(batch_view),
-            "proved": self._keyed(self._rows([each for each in parts if each.code_version == code])),
-            "older": self._keyed(self._rows([each for each in parts if each.code_version != code])),
-            "delivered": self._aggregate(read_replayed(run.spark, run.pipeline, delivered.paths)),
+            **{side: self._keyed(self._rows(partials)) for side, partials in built.items() if partials},
             "rest": self._rest(parts),
-            "inside": self._aggregate(own.where(reached)),
-            "beyond": self._aggregate(own.where(~reached)),
-            "replayed": self._aggregate(replayed.rows),
+            **{side: self._aggregate(rows) for side, rows in self._own().items()},
+            **self._replayed("delivered", read_replayed(run.spark, run.pipeline, delivered.paths), delivered.records),
+            **self._replayed("replayed", replayed.rows, replayed.records),
         }
+
+    def _replayed(self, side: str, rows: DataFrame, records: int) -> dict[str, DataFrame]:
+        return {side: self._aggregate(rows)} if records else {}
+
+    def _own(self) -> dict[str, DataFrame]:
+        """Return this interval's rows in the archive: those that the speed view has read, and the others."""
+        run = self.run
+        own = read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged)
+        read = list(self._reached(run.pinned.ranges))
+        if sum(map(len, read)) == sum(map(len, run.pinned.ranges)):
+            return {"inside": own}
+        return {"inside": own.where(within(read)), "beyond": own.where(~within(read))}
 
     def counted_by_other_code(self) -> bool:
         """Return whether the speed view was counted, or this interval landed, by other code than the current one."""

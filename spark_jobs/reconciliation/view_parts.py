@@ -10,7 +10,7 @@ replayed    delivered by this interval, out of the quarantine of an earlier one;
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
@@ -31,7 +31,7 @@ from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import frame_of
-from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.aggregate import PART, aggregate_parts, aggregate_view
 from spark_jobs.views.values import key_json
 from spark_jobs.views.windows import Window, window_of
 
@@ -43,15 +43,20 @@ BATCH_HOLDS = ("inside", "late", "beyond", "replayed")
 
 PARTS = tuple(dict.fromkeys((*SPEED_HOLDS, *BATCH_HOLDS)))
 
+_REPLAYED = "replayed"
+
+_OF_ARCHIVE = tuple(part for part in PARTS if part != _REPLAYED)
+"""Parts of the archive's rows; replayed ones are read by themselves."""
+
 
 @dataclass(frozen=True)
 class Parts:
     """The sums of the archive's rows, by part."""
 
-    sums: Mapping[str, DataFrame]
-    """Columns: key, start, end, the measures."""
+    sums: DataFrame
+    """Columns: side (the name of the part), key, start, end, the measures."""
     late: DataFrame
-    """The late rows themselves, with window_end and the watermarks that dropped them."""
+    """The late rows themselves, with _window_end and the watermarks that dropped them."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,17 @@ class Meeting:
     def _references(self) -> dict[str, DataFrame]:
         return load_references(self.run.spark, self.run.pipeline)
 
-    def aggregate(self, rows: DataFrame) -> DataFrame:
-        """Return the sums of archive rows. Columns: key, start, end, the measures."""
-        aggregated = aggregate_view(self.run.pipeline, self.view, rows, self._references)
-        return aggregated.select(key_json(self.view).alias("key"), f"{self.view.window}.*", *self.view.measures)
+    def _keyed(self, aggregated: DataFrame, side: Column) -> DataFrame:
+        """Return a view's rows. Columns: side, key, start, end, the measures."""
+        window = F.col(self.view.window)
+        ends = (window["start"].alias("start"), window["end"].alias("end"))
+        return aggregated.select(side.alias("side"), key_json(self.view).alias("key"), *ends, *self.view.measures)
 
     def windows(self, batch: DataFrame) -> list[Window]:
-        """Return the windows of the batch view, and of the interval's archive rows."""
+        """Return the windows of the batch view, and of the interval's archive rows, also of those it does not count."""
         run = self.run
-        landed = self.aggregate(read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged))
-        return _windows_of(batch, landed)
+        landed = read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged)
+        return _windows_of(batch, landed.select(window_of(self.view.time_windows).alias("window")).select("window.*"))
 
     def own_windows(self, speed: DataFrame) -> list[Window]:
         """Return the windows of the speed view in the interval's own hours."""
@@ -90,32 +96,17 @@ class Meeting:
         Where windows overlap, a row may be late for one and not for another: each series of windows that do not overlap
         is split on its own.
         """
-        rows, series = self._reached_rows(windows), self.view.time_windows.tumbling()
-        parted = [(each, self._parted(rows, each, windows)) for each in series]
-        impossible = {"beyond"} if self._all_reached else set()
-
-        def added_up(part: str) -> DataFrame:
-            # For an impossible part, Spark reads nothing.
-            condition = F.lit(False) if part in impossible else F.col("part") == part
-            sums = [(each, self.aggregate(rows.where(condition))) for each, rows in parted]
-            if len(sums) == 1:
-                return sums[0][1]
-            return reduce(DataFrame.unionByName, (rows.where(_is_of(each)) for each, rows in sums))
-
-        late = (rows.where(F.col("part") == "late") for _, rows in parted)
-        return Parts(
-            {
-                **{name: added_up(name) for name in PARTS if name != "replayed"},
-                "replayed": self.aggregate(self.replayed.rows),
-            },
-            reduce(DataFrame.unionByName, late),
-        )
-
-    @property
-    def _all_reached(self) -> bool:
-        """Return whether the speed view has read all of the interval's ranges."""
-        offsets = self.position.offsets
-        return all(offsets.get(r.topic_partition, 0) >= r.until_offset for r in self.run.pinned.ranges if len(r))
+        rows, pipeline, view = self._reached_rows(windows), self.run.pipeline, self.view
+        parted = [(each, self._parted(rows, each, windows)) for each in view.time_windows.tumbling()]
+        sums = [
+            self._keyed(aggregate_parts(pipeline, view, rows, self._references, each, _OF_ARCHIVE), F.col(PART))
+            for each, rows in parted
+        ]
+        if self.replayed.records:
+            replayed = aggregate_view(pipeline, view, self.replayed.rows, self._references)
+            sums.append(self._keyed(replayed, F.lit(_REPLAYED)))
+        late = (rows.where(F.col(PART) == "late") for _, rows in parted)
+        return Parts(reduce(DataFrame.unionByName, sums), reduce(DataFrame.unionByName, late))
 
     def _reached_rows(self, windows: Sequence[Window]) -> DataFrame:
         spans, run = _merged(windows), self.run
@@ -124,44 +115,44 @@ class Meeting:
             (read_archived_by_event_time(run.spark, run.pipeline, *span, run.damaged) for span in spans),
         )
         # Everything that was archived of a deleted topic is in the speed view: its base began with it.
-        is_closed = F.col("closed_topic_id") != ""
+        is_closed = F.col("_closed_topic_id") != ""
         reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
         inside = within_incarnation(run.pinned.ranges, closed(run.pipeline.name))
-        return rows.withColumns({"reached": reached, "inside": inside})
+        return rows.withColumns({"_reached": reached, "_inside": inside})
 
     def _parted(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
-        """Add `part`, null for a row that neither view counts in these windows."""
-        late = F.col("first_watermark").isNotNull()
+        """Add `PART`, null for a row that neither view counts in these windows."""
+        late = F.col("_first_watermark").isNotNull()
         part = (
-            F.when(F.col("inside") & ~F.col("reached"), "beyond")
-            .when(F.col("inside") & late, "late")
-            .when(F.col("inside"), "inside")
-            .when(F.col("reached") & ~late, "elsewhere")
+            F.when(F.col("_inside") & ~F.col("_reached"), "beyond")
+            .when(F.col("_inside") & late, "late")
+            .when(F.col("_inside"), "inside")
+            .when(F.col("_reached") & ~late, "elsewhere")
         )
-        return self._mark_late(rows, series, windows).withColumn("part", part)
+        return self._mark_late(rows, series, windows).withColumn(PART, part)
 
     def _mark_late(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
-        """Add window_end, and the first_watermark and last_watermark that dropped a row as late, else null."""
-        rows = rows.withColumn("window_end", window_of(series)["end"])
+        """Add _window_end, and the _first_watermark and _last_watermark that dropped a row as late, else null."""
+        rows = rows.withColumn("_window_end", window_of(series)["end"])
         ends = sorted({end for _, end in windows})
         bounds = late_spans(self._late_bounds(rows, ends), ends)
         schema = (
-            "late_topic STRING, late_partition INT, late_from BIGINT, late_until BIGINT, late_end TIMESTAMP, "
-            "first_watermark TIMESTAMP, last_watermark TIMESTAMP"
+            "_topic STRING, _partition INT, _from BIGINT, _until BIGINT, _end TIMESTAMP, "
+            "_first_watermark TIMESTAMP, _last_watermark TIMESTAMP"
         )
         if not bounds:
             return rows.withColumns(
-                {name: F.lit(None).cast("TIMESTAMP") for name in ("first_watermark", "last_watermark")}
+                {name: F.lit(None).cast("TIMESTAMP") for name in ("_first_watermark", "_last_watermark")}
             )
         dropped = frame_of(self.run.spark, (each.as_row() for each in bounds), schema)
         return rows.join(
             F.broadcast(dropped),
-            (F.col("kafka_topic") == F.col("late_topic"))
-            & (F.col("kafka_partition") == F.col("late_partition"))
-            & (F.col("kafka_offset") >= F.col("late_from"))
-            & (F.col("kafka_offset") < F.col("late_until"))
-            & (F.col("window_end") <= F.col("late_end"))
-            & (F.col("closed_topic_id") == ""),
+            (F.col("kafka_topic") == F.col("_topic"))
+            & (F.col("kafka_partition") == F.col("_partition"))
+            & (F.col("kafka_offset") >= F.col("_from"))
+            & (F.col("kafka_offset") < F.col("_until"))
+            & (F.col("_window_end") <= F.col("_end"))
+            & (F.col("_closed_topic_id") == ""),
             "left",
         )
 
@@ -175,7 +166,7 @@ class Meeting:
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
         """Return the first and the last watermark that dropped late rows, by the end of their window."""
-        dropped = late.groupBy("window_end").agg(F.min("first_watermark"), F.max("last_watermark"))
+        dropped = late.groupBy("_window_end").agg(F.min("_first_watermark"), F.max("_last_watermark"))
         return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in dropped.collect()}
 
 
@@ -183,11 +174,6 @@ def _windows_of(*sides: DataFrame) -> list[Window]:
     every = reduce(DataFrame.unionByName, (side.select("start", "end") for side in sides))
     distinct = every.where(F.col("start").isNotNull()).distinct().collect()
     return sorted((utc(row["start"]), utc(row["end"])) for row in distinct)
-
-
-def _is_of(series: TimeWindow) -> Column:
-    """Return whether the window that begins at `start` belongs to the series."""
-    return F.pmod(F.unix_seconds("start") - series.start_seconds, F.lit(series.length_seconds)) == 0
 
 
 @dataclass(frozen=True)

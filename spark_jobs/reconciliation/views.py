@@ -37,6 +37,8 @@ from spark_jobs.views.speed_topic import speed_values, with_window, written_sinc
 from spark_jobs.views.values import key_json
 from spark_jobs.views.windows import Window
 
+_SIDES = ("speed", "batch", *PARTS)
+
 _CATCH_UP_SECONDS = 10
 
 
@@ -59,12 +61,10 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     reconciliation = Reconciliation()
     if windows:
         parts = meeting.parts(windows)
-        sides = {"speed": speed, "batch": batch, **parts.sums}
+        sides = all_sides({"speed": speed, "batch": batch}).unionByName(parts.sums)
         framed = _frame_of(spark, _by_other_code(run, view, windows))
-        compared = _side_by_side(view, sides, framed).persist()
         context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first)
-        reconciliation = _classify(compared, view, context)
-        compared.unpersist()
+        reconciliation = _classify(_side_by_side(view, sides, framed), view, context)
     speed.unpersist()
     return reconciliation
 
@@ -116,13 +116,13 @@ def _frame_of(spark: SparkSession, windows: Sequence[tuple[datetime, datetime, b
     return F.broadcast(frame_of(spark, windows, "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"))
 
 
-def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame], windows: DataFrame) -> DataFrame:
-    """Return a row per key of any side.
+def _side_by_side(view: AdditiveView, sides: DataFrame, windows: DataFrame) -> DataFrame:
+    """Return a row per key of any side, from the rows of all sides.
 
     Columns: key, start, end, other_code, and `<side>_<measure>` (0 where there is nothing).
     """
-    framed = all_sides(sides).join(windows, ["start", "end"])
-    return framed.groupBy("key", "start", "end", "other_code").agg(*summed_by_side(view, sides))
+    framed = sides.join(windows, ["start", "end"])
+    return framed.groupBy("key", "start", "end", "other_code").agg(*summed_by_side(view, _SIDES))
 
 
 def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
@@ -228,7 +228,7 @@ def _code(row: Row, view: AdditiveView, context: _Context) -> Explanation:
 def _pending(row: Row, view: AdditiveView, context: _Context) -> Explanation:
     texts = []
     for m in view.measures:
-        side = {name: row[f"{name}_{m}"] for name in ("speed", "batch", *PARTS)}
+        side = {name: row[f"{name}_{m}"] for name in _SIDES}
         texts.append(
             f"{m}: speed view {side['speed']}, this interval {side['batch']}, other intervals {side['elsewhere']}, "
             f"not yet reached by the speed view {side['beyond']}"
@@ -241,7 +241,7 @@ def _pending(row: Row, view: AdditiveView, context: _Context) -> Explanation:
 def _unexplained(row: Row, view: AdditiveView, context: _Context) -> Explanation:
     texts = []
     for m in view.measures:
-        side = {name: row[f"{name}_{m}"] for name in ("speed", "batch", *PARTS)}
+        side = {name: row[f"{name}_{m}"] for name in _SIDES}
         if not row["speed_holds"]:
             texts.append(
                 f"{m}: speed view {side['speed']}, the archive up to its position {side['elsewhere'] + side['inside']} "

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from include.times import in_words
 from spark_jobs.decoding.records import load_references, transform
-from spark_jobs.views.windows import window_column
+from spark_jobs.views.windows import window_column, window_of
+
+PART = "_part"
+"""Column of rows that are aggregated part by part; no declared column begins with an underscore."""
 
 
 def aggregate_view(
@@ -23,6 +28,36 @@ def aggregate_view(
     windows = [window_column(view)] if view.windows else []
     aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
     return aggregated
+
+
+def aggregate_parts(
+    pipeline: Pipeline,
+    view: AdditiveView,
+    rows: DataFrame,
+    references: Mapping[str, DataFrame],
+    series: TimeWindow,
+    parts: Sequence[str],
+) -> DataFrame:
+    """Return the view's rows in the windows of a series that do not overlap, for each of the parts by itself.
+
+    `rows` is as in `aggregate_view`, with the column `PART`; a row of none of the parts does not count. Columns: key
+    and measures, as the view declares them, and `PART`.
+    """
+    add_up = transform(pipeline, view.aggregate)
+    counted: DataFrame = transform(pipeline, view.rows)(rows.where(F.col(PART).isin(*parts)), references)
+    window = window_of(series)
+    if PART in counted.columns:
+        # As a field of the window it belongs to the key, so one aggregation does for all parts.
+        parted = F.struct(window["start"].alias("start"), window["end"].alias("end"), PART).alias(view.window)
+        aggregated: DataFrame = add_up(counted, parted)
+        if PART in aggregated.select(f"{view.window}.*").columns:
+            return aggregated.withColumn(PART, F.col(view.window)[PART])
+    # The view's own transforms left the column out.
+    each = {part: transform(pipeline, view.rows)(rows.where(F.col(PART) == part), references) for part in parts}
+    return reduce(
+        DataFrame.unionByName,
+        (add_up(of_part, window.alias(view.window)).withColumn(PART, F.lit(part)) for part, of_part in each.items()),
+    )
 
 
 def aggregate_stream(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:

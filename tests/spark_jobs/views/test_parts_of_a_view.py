@@ -1,0 +1,145 @@
+"""A view's rows by part: what each part gives by itself, in one aggregation where the view's transforms allow it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
+from tests.spark_jobs.transforms.test_golden import GOLDEN, PIPELINES, plain
+
+pytestmark = pytest.mark.spark
+
+VIEWS = [
+    (name, view.name)
+    for name, pipeline in ((each, load_pipeline(each)) for each in PIPELINES)
+    for view in pipeline.views
+    if view.windows
+]
+
+PARTS = ("inside", "elsewhere")
+
+
+def archived(spark: Any, pipeline: Pipeline) -> Any:
+    """The pipeline's golden rows in three parts, of which one does not count."""
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.records import archive_rows, decode
+    from spark_jobs.spark.frames import frame_of
+    from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
+    from spark_jobs.views.aggregate import PART
+
+    lines = (GOLDEN / pipeline.name / "messages.jsonl").read_text(encoding="utf-8").splitlines() * 3
+    records = [
+        (None, message["value"].encode(), "golden", 0, offset, datetime.fromisoformat(message["timestamp"]), 0, [])
+        for offset, message in enumerate(map(json.loads, lines))
+    ]
+    third = len(lines) // 3
+    part = F.when(F.col("kafka_offset") < third, PARTS[0]).when(F.col("kafka_offset") < 2 * third, PARTS[1])
+    return archive_rows(pipeline, decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS))).withColumn(PART, part)
+
+
+def each_by_itself(spark: Any, pipeline: Pipeline, view: AdditiveView, rows: Any) -> list[Any]:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.records import load_references
+    from spark_jobs.views.aggregate import PART, aggregate_view
+
+    references = load_references(spark, pipeline)
+    return [
+        {**row, PART: part}
+        for part in PARTS
+        for row in plain(aggregate_view(pipeline, view, rows.where(F.col(PART) == part).drop(PART), references))
+    ]
+
+
+def all_at_once(spark: Any, pipeline: Pipeline, view: AdditiveView, rows: Any) -> list[Any]:
+    from spark_jobs.decoding.records import load_references
+    from spark_jobs.views.aggregate import PART, aggregate_parts
+
+    references = load_references(spark, pipeline)
+    found = [
+        row
+        for series in view.time_windows.tumbling()
+        for row in plain(aggregate_parts(pipeline, view, rows, references, series, PARTS))
+    ]
+    for row in found:
+        row[view.window].pop(PART, None)
+    return found
+
+
+def in_order(rows: list[Any]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, Any], Any]) -> list[str]:
+    """Have each transform's result changed; returns the names of those that are called from then on."""
+    from spark_jobs.views import aggregate
+
+    called: list[str] = []
+    honest = aggregate.transform
+
+    def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            called.append(name)
+            return change(name, honest(pipeline, name)(*arguments))
+
+        return run
+
+    monkeypatch.setattr(aggregate, "transform", transform)
+    return called
+
+
+@pytest.mark.parametrize(("name", "view_name"), VIEWS)
+def test_parts_are_what_each_gives_by_itself_when_they_are_added_up_at_once(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, name: str, view_name: str
+) -> None:
+    pipeline = load_pipeline(name)
+    view = next(each for each in pipeline.views if each.name == view_name)
+    rows = archived(spark, pipeline).persist()
+    expected = each_by_itself(spark, pipeline, view, rows)
+    assert expected
+    called = watched(monkeypatch, lambda _, frame: frame)
+    assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
+    assert called.count(view.aggregate) == len(view.time_windows.tumbling())
+    rows.unpersist()
+
+
+@pytest.mark.parametrize("left_out_by", ["rows", "aggregate"])
+def test_parts_are_right_when_a_transform_leaves_their_column_out(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, left_out_by: str
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.views.aggregate import PART
+
+    pipeline = load_pipeline("nest_cameras")
+    [view] = pipeline.views
+    rows = archived(spark, pipeline).persist()
+    expected = each_by_itself(spark, pipeline, view, rows)
+
+    def change(name: str, frame: Any) -> Any:
+        if left_out_by == "rows":
+            return frame.drop(PART)
+        window = F.struct(F.col(f"{view.window}.start"), F.col(f"{view.window}.end"))
+        return frame.withColumn(view.window, window) if name == view.aggregate else frame
+
+    watched(monkeypatch, change)
+    assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
+    rows.unpersist()
+
+
+def test_parts_are_right_when_windows_overlap(spark: Any) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    view = replace(pipeline.views[0], windows=TimeWindow("1h", "20m"))
+    rows = archived(spark, pipeline).persist()
+    assert len(view.time_windows.tumbling()) == 3
+    expected = each_by_itself(spark, pipeline, view, rows)
+    assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
+    rows.unpersist()
