@@ -94,6 +94,8 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "LOGGING__BASE_LOG_FOLDER": str(current.home / "logs" / "airflow"),
         "TRIGGERER__DEFAULT_CAPACITY": "50",
     }
+    # Its Spark provider takes a name only, not a path.
+    own = [str(current.spark_submit.parent)] if current.spark_submit else []
     return {
         **{key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")},
         **{f"AIRFLOW__{key}": value for key, value in airflow.items()},
@@ -109,7 +111,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         # A run may begin while the stream is still starting.
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT", "10m"),
         "PYTHONPATH": str(REPOSITORY),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": os.pathsep.join([*own, str(Path(sys.executable).parent), os.environ["PATH"]]),
         "TZ": "UTC",
     }
 
