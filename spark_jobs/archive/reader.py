@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,9 +20,6 @@ from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
 from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.schemas import struct_of
-
-EVER = (datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
-"""Bounds that include every event time."""
 
 
 def read_archived(

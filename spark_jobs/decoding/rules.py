@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 
 from pyspark.sql import Column
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructType
 
 from include.lake import SAFE_VALUE
-from include.pipelines.spec import Between, EventTimeWithin, Fits, MaxBytes, Pipeline, Required, SafeValue
+from include.pipelines.spec import EVENT_TIMES, Between, EventTimeWithin, Fits, MaxBytes, Pipeline, Required, SafeValue
 from include.pipelines.spec.archive import Rule
 from include.pipelines.spec.file_formats import FileFormat
 from spark_jobs.decoding.fitting import changed_column
@@ -29,12 +29,16 @@ def field_at(row: Row, path: str) -> Column:
 
 
 def violation(pipeline: Pipeline, row: Row) -> Column:
-    """Return the first rule that a row breaks, as struct<reason, detail>; null when it keeps them all."""
-    if not pipeline.archive.all_rules:
-        return F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
-    first, *others = (_judged(pipeline, row, rule) for rule in pipeline.archive.all_rules)
+    """Return the first rule that a row breaks, as struct<reason, detail>; null when it keeps them all.
+
+    The last rule is declared by none, and holds for all: the event time lies in `EVENT_TIMES`.
+    """
+    declared = (_judged(pipeline, row, rule) for rule in pipeline.archive.all_rules)
+    first, *others = (*declared, _out_of_years(field_at(row, pipeline.archive.event_time)))
     return reduce(lambda earlier, rule: earlier.when(*rule), others, F.when(*first))
 
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Judged = tuple[Column, Column]
 """Whether a row breaks a rule (null means no), and the failure's reason and detail."""
@@ -92,6 +96,13 @@ def _out_of_range(row: Row, path: str, low: float, high: float) -> _Judged:
     words = F.concat(F.lit(f"{path} is not within {low:g} and {high:g}: "), value.cast("string"))
     # NaN is greater than every number.
     return (value < F.lit(low)) | (value > F.lit(high)), because("out_of_range", words)
+
+
+def _out_of_years(event_time: Column) -> _Judged:
+    first, last = (bound // timedelta(microseconds=1) for bound in (each - _EPOCH for each in EVENT_TIMES))
+    micros = F.unix_micros(event_time)
+    words = F.concat(event_time.cast("string"), F.lit(" is not within the years 2 to 9998"))
+    return (micros < first) | (micros >= last), because("event_time_out_of_bounds", words)
 
 
 def _out_of_time(event_time: Column, rule: EventTimeWithin) -> _Judged:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.pipelines.spec import AdditiveView, Pipeline
-from spark_jobs.archive.reader import EVER, read_archived_by_event_time
+from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
+from spark_jobs.archive.reader import read_archived_by_event_time
 from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.views.aggregate import aggregate_view
@@ -40,7 +40,7 @@ class MemoryTables:
         """Bring the tables to what Kafka and the ledger hold now."""
         for query in self._queries:
             query.processAllAvailable()
-        rows = read_archived_by_event_time(self._spark, self._pipeline, *EVER)
+        rows = read_archived_by_event_time(self._spark, self._pipeline, *EVENT_TIMES)
         rows.drop("_closed_topic_id").createOrReplaceTempView(self._archive)
 
     def _start(self, view: AdditiveView) -> StreamingQuery:

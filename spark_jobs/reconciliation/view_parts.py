@@ -23,7 +23,7 @@ from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import LateBound, SpeedPosition
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import AdditiveView, TimeWindow
+from include.pipelines.spec import EVENT_TIMES, AdditiveView, TimeWindow
 from include.times import utc
 from spark_jobs.archive.files import within
 from spark_jobs.archive.reader import read_archived, read_archived_by_event_time, within_incarnation
@@ -172,7 +172,9 @@ class Meeting:
 
 def _windows_of(*sides: DataFrame) -> list[Window]:
     every = reduce(DataFrame.unionByName, (side.select("start", "end") for side in sides))
-    distinct = every.where(F.col("start").isNotNull()).distinct().collect()
+    # Rows that landed before event times had bounds may have windows that Python cannot hold; null is neither.
+    in_bounds = (F.col("start") >= F.lit(EVENT_TIMES[0])) & (F.col("start") < F.lit(EVENT_TIMES[1]))
+    distinct = every.where(in_bounds).distinct().collect()
     return sorted((utc(row["start"]), utc(row["end"])) for row in distinct)
 
 

@@ -20,9 +20,9 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange
-from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
-from spark_jobs.archive.reader import EVER, read_archived_by_event_time
+from spark_jobs.archive.reader import read_archived_by_event_time
 from spark_jobs.decoding.records import load_references
 from spark_jobs.sinks.speed_view import Target
 from spark_jobs.spark.log import log_of
@@ -76,7 +76,7 @@ def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> s
 
 
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> DataFrame:
-    rows = read_archived_by_event_time(spark, pipeline, *EVER)
+    rows = read_archived_by_event_time(spark, pipeline, *EVENT_TIMES)
     aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
     return aggregated.select(key_json(view).alias("key"), *view.measures, day_of(view))
 

@@ -7,6 +7,7 @@ A declaration holds facts and names; the functions that it names live in
 from __future__ import annotations
 
 from include.pipelines.spec.archive import (
+    EVENT_TIMES,
     Archive,
     Between,
     CatalogTable,
@@ -40,6 +41,7 @@ from include.times import Schedule, every, hourly
 
 __all__ = [
     "CLIENT_OPTIONS",
+    "EVENT_TIMES",
     "IDENTIFIER",
     "IDENTITY",
     "KAFKA_COLUMNS",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -38,6 +38,14 @@ class MaxBytes:
 
     column: str
     limit: int
+
+
+EVENT_TIMES = (datetime(2, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+"""Every event time of the archive lies in `[first, second)`, whatever a pipeline declares.
+
+Python has the years 1 to 9999 only, and a row's windows may begin before it and end after it. Times far in the future
+are common: `9999-12-31` stands for "never".
+"""
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,33 @@ def test_record_is_quarantined_whole_with_its_reason_when_it_is_bad(spark: Any) 
         assert row.detail
 
 
+@pytest.mark.parametrize("rules", ["declared", "none"])
+def test_event_time_is_bounded_when_no_declared_rule_refuses_it(spark: Any, rules: str) -> None:
+    """A record of the year 9999, by a clock that is wrong or as a word for never: its windows end in the year 10000."""
+    from spark_jobs.decoding.records import decode
+
+    pipeline = load_pipeline("nest_cameras")
+    if rules == "none":
+        pipeline = replace(pipeline, archive=replace(pipeline.archive, rules=()))
+    times = {
+        "0001-12-31T23:59:59.999Z": "quarantined",
+        "0002-01-01T00:00:00.000Z": "archived",
+        "9998-12-31T23:59:59.999Z": "archived",
+        "9999-01-01T00:00:00.000Z": "quarantined",
+        "9999-12-31T23:30:00.000Z": "quarantined",
+    }
+    rows = [
+        # With rules, the record's own timestamp is as wrong as the event's.
+        (b"k", as_bytes(good(start_time=at)), "nest-logs", 0, offset, datetime.fromisoformat(at), [])
+        for offset, at in enumerate(times)
+    ]
+    found = decode(pipeline, spark.createDataFrame(rows, KAFKA_DDL)).orderBy("kafka_offset").collect()
+    assert [row.fate for row in found] == list(times.values())
+    refused = [row for row in found if row.fate == "quarantined"]
+    assert {row.reason for row in refused} == {"event_time_out_of_bounds"}
+    assert all("is not within the years 2 to 9998" in row.detail for row in refused)
+
+
 def test_row_per_camera_is_made_in_order_when_a_record_is_good(spark: Any) -> None:
     cameras = {f"cam-{n}": good(device_id=f"cam-{n}")["devices"]["cameras"]["cam-0001"] for n in (3, 1, 2)}
     found = decoded(spark, [as_bytes({"devices": {"cameras": cameras}, "unknown": 1})])

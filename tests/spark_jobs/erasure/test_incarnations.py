@@ -19,7 +19,8 @@ from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, R
 from include.ledger.quarantine import REPLAY, RecordKey
 from include.ledger.streams import writers
 from include.pipelines import load_pipeline
-from spark_jobs.archive.reader import EVER, read_archived, read_archived_by_event_time, read_replayed
+from include.pipelines.spec import EVENT_TIMES
+from spark_jobs.archive.reader import read_archived, read_archived_by_event_time, read_replayed
 from tests.conftest import Home
 from tests.support.committed import TP, commit, span
 
@@ -85,7 +86,7 @@ def users_of(rows: Any) -> list[str]:
 
 def test_only_the_old_topic_s_rows_are_left_out_when_they_are_being_erased(spark: Any, being_erased: str) -> None:
     pipeline = load_pipeline(NAME)
-    rows = read_archived_by_event_time(spark, pipeline, *EVER).select("user", "_closed_topic_id").collect()
+    rows = read_archived_by_event_time(spark, pipeline, *EVENT_TIMES).select("user", "_closed_topic_id").collect()
     assert sorted((row["user"], row["_closed_topic_id"]) for row in rows) == [
         ("a", "old"),
         ("c", "old"),

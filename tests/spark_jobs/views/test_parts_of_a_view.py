@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -143,3 +143,14 @@ def test_parts_are_right_when_windows_overlap(spark: Any) -> None:
     expected = each_by_itself(spark, pipeline, view, rows)
     assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
     rows.unpersist()
+
+
+def test_window_is_left_out_when_python_cannot_hold_it(spark: Any) -> None:
+    """As of a row that landed before event times had bounds: it must not keep its interval from being compared."""
+    from spark_jobs.reconciliation.view_parts import _windows_of
+
+    frame = spark.sql(
+        "SELECT start, start + INTERVAL 1 HOUR AS end FROM VALUES (TIMESTAMP '9999-12-31 23:00:00'), "
+        "(TIMESTAMP '2026-11-20 05:00:00'), (NULL) AS t(start)"
+    )
+    assert _windows_of(frame) == [(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))]
