@@ -135,6 +135,8 @@ def _parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """The configuration that the options make, and the application with its arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", required=True)
+    # Given by Airflow's Spark provider. Other masters than this machine's cores are not for this JVM.
+    parser.add_argument("--deploy-mode")
     parser.add_argument("--name", required=True)
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("application", nargs=argparse.REMAINDER)
