@@ -15,15 +15,10 @@ import pyarrow as pa
 import pyarrow.json
 
 from include.errors import UsageError
+from include.pipelines.spec import OWN_COLUMNS
 
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
-_TAKEN = frozenset(
-    {"key", "value", "headers", "fate", "reason", "detail", "date", "interval", "event_time"}
-    | {f"kafka_{name}" for name in ("topic", "partition", "offset", "timestamp", "element")}
-)
-"""Column names that Tidemark's own columns have."""
-
 MOST_BYTES = 50_000_000
 
 
@@ -42,7 +37,7 @@ class Field:
         """Its column in the archive table: its name, made plain and apart from Tidemark's own columns."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", self.name)
         plain = f"_{plain}" if plain[0].isdigit() else plain
-        return f"{plain}_" if plain.lower() in _TAKEN else plain
+        return f"{plain}_" if plain.lower() in OWN_COLUMNS else plain
 
 
 @dataclass(frozen=True)

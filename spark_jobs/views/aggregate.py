@@ -14,7 +14,7 @@ from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.views.windows import window_column, window_of
 
 PART = "_part"
-"""Column of rows that are aggregated part by part; no declared column begins with an underscore."""
+"""Column of rows that are aggregated part by part; the underscore keeps it apart from declared columns."""
 
 
 def aggregate_view(

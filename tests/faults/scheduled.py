@@ -14,6 +14,7 @@ import psutil
 import psycopg2
 
 from include.airflow.api import AirflowApi
+from include.errors import ServiceUnreachable
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.airflow_ui import api_of
@@ -24,6 +25,7 @@ EVENTS = 400
 """In each hour."""
 STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
 TASKS = ("pin_ranges", "build_interval", "reconcile", "publish")
+ENDED = ("success", "failed")
 PATIENCE = 900
 """Seconds in which a run must end: a task that a dead scheduler left behind is noticed only some time later."""
 
@@ -98,21 +100,32 @@ class Scheduled:
             if self.ended(run) == "success":
                 return cleared
             self.api.clear(INTERVAL, run, TASKS[0])
-            wait_for("the run to begin again", lambda: run not in self.states([run]), 60)
+            wait_for("the run to begin again", lambda: run in self._under_way(), 60)
         raise AssertionError(f"{run} has failed, although it was cleared: {self.api.tasks(INTERVAL, run)}")
 
     def states(self, runs: list[str]) -> dict[str, str]:
         """The states of those runs that have ended."""
-        found = {each["dag_run_id"]: each["state"] for each in self.api.runs(INTERVAL)}
-        return {run: found[run] for run in runs if found.get(run) in ("success", "failed")}
+        found = {each["dag_run_id"]: each["state"] for each in self._every_run()}
+        return {run: found[run] for run in runs if found.get(run) in ENDED}
+
+    def _under_way(self) -> set[str]:
+        return {each["dag_run_id"] for each in self._every_run() if each["state"] not in ENDED}
+
+    def _every_run(self) -> list[dict[str, Any]]:
+        """All runs; none while a busy machine lets the API server's answer wait too long."""
+        try:
+            return self.api.runs(INTERVAL)
+        except ServiceUnreachable:
+            return []
 
     def settle(self) -> None:
         """Wait until no run of an interval is queued or running."""
-        wait_for(
-            "all runs to end",
-            lambda: all(each["state"] in ("success", "failed") for each in self.api.runs(INTERVAL)),
-            PATIENCE,
-        )
+
+        def have_ended() -> bool:
+            every = self._every_run()
+            return bool(every) and all(each["state"] in ENDED for each in every)
+
+        wait_for("all runs to end", have_ended, PATIENCE)
 
     def findings(self) -> list[dict[str, str]]:
         """What the doctor objects to."""

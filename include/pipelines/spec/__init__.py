@@ -23,7 +23,7 @@ from include.pipelines.spec.archive import (
     SafeValue,
 )
 from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeserializer, Text, UserDefined
-from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, TOPIC, check_identifier
+from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, TOPIC, check_identifier
 from include.pipelines.spec.outputs import PRODUCER_OPTIONS, DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
@@ -45,6 +45,7 @@ __all__ = [
     "IDENTIFIER",
     "IDENTITY",
     "KAFKA_COLUMNS",
+    "OWN_COLUMNS",
     "PRODUCER_OPTIONS",
     "TOPIC",
     "AdditiveView",

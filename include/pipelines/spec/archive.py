@@ -11,7 +11,7 @@ from typing import Literal
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_renamed, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
-from include.pipelines.spec.names import check_identifier
+from include.pipelines.spec.names import OWN_COLUMNS, check_identifier
 from include.times import parse_duration
 
 
@@ -121,6 +121,10 @@ class Archive:
     """Columns that were called otherwise before, e.g. `{"provider": "isp"}`."""
 
     def __post_init__(self) -> None:
+        for each in fields_of(self.columns):
+            # Spark tells apart no names by their case.
+            if each.name.lower() in OWN_COLUMNS:
+                raise UsageError(f"column {each.name!r} is Tidemark's own", remedy=f"call it {each.name}_")
         check_columns(self.file_format, self.columns)
         check_renamed(self.renamed, self.columns)
         if self.renamed and (self.delta or self.file_format != "parquet"):

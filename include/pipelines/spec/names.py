@@ -17,6 +17,12 @@ KAFKA_COLUMNS = (
     "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, kafka_element INT"
 )
 
+OWN_COLUMNS = frozenset(
+    {"key", "value", "headers", "fate", "reason", "detail", "date", "interval", "event_time"}
+    | {f"kafka_{name}" for name in ("topic", "partition", "offset", "timestamp", "element")}
+)
+"""Columns that Tidemark adds to rows, or to quarantined records; no archive table has one of its own by such a name."""
+
 
 def check_identifier(name: str, what: str) -> None:
     """Raise UsageError unless `name` may become a table, column or folder name."""

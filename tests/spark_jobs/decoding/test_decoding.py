@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Archive, Json, SafeValue
+from include.pipelines.spec import OWN_COLUMNS, Archive, Json, SafeValue
 from include.producing.generate import messages
 from include.producing.messages import nest_cameras as producer
 from tests.support.corpora import JSON_CASES
@@ -110,6 +110,16 @@ def test_record_is_quarantined_whole_with_its_reason_when_it_is_bad(spark: Any) 
         assert bytes(row.value) == value if value is not None else row.value is None
         assert row.headers[0].key == "h"
         assert row.detail
+
+
+def test_column_is_known_as_tidemark_s_own_when_it_is_added_to_rows(spark: Any) -> None:
+    from spark_jobs.archive.schema import with_partition_columns
+    from spark_jobs.decoding.records import archive_columns, archive_rows, decode
+
+    pipeline = load_pipeline("nest_cameras")
+    judged = decode(pipeline, spark.createDataFrame([], KAFKA_DDL))
+    columns = {*judged.columns, *with_partition_columns(pipeline, archive_rows(pipeline, judged)).columns}
+    assert columns - set(archive_columns(pipeline)) == OWN_COLUMNS - {"interval"}
 
 
 @pytest.mark.parametrize("rules", ["declared", "none"])
