@@ -12,6 +12,12 @@ from include.pipelines.spec.file_formats import check_iceberg
 from include.pipelines.spec.names import TOPIC
 from include.times import in_words, parse_duration
 
+_OWN_COLUMNS = frozenset({"interval"})
+"""The partition column of a view's table."""
+
+_OWN_MEASURES = _OWN_COLUMNS | {"key", "start", "end", "side", "version"}
+"""Beside these, measures stand in the speed view's messages, and where the sides of a key are compared."""
+
 _SUMMED_EXACTLY = {
     "TINYINT",
     "BYTE",
@@ -196,6 +202,11 @@ class AdditiveView:
         if self.iceberg:
             check_iceberg("parquet", self.columns)
         kinds = {field.name: field.kind for field in fields_of(self.columns)}
+        for name in kinds:
+            if name.lower() in (_OWN_MEASURES if name in self.measures else _OWN_COLUMNS):
+                raise UsageError(
+                    f"column {name!r} of the view {self.name} is Tidemark's own", remedy=f"call it {name}_"
+                )
         for name in self.measures:
             if name not in kinds:
                 raise UsageError(

@@ -20,6 +20,21 @@ def test_measure_is_refused_when_its_sum_depends_on_the_order_of_its_parts(kind:
         replace(VIEW, columns=VIEW.columns.replace("count BIGINT", f"count {kind}"))
 
 
+@pytest.mark.parametrize("name", ["key", "start", "end", "side", "version", "interval"])
+def test_measure_is_refused_when_tidemark_has_a_column_of_its_name(name: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"column '{name}' of the view hourly_counts is Tidemark's own — call it {name}_"
+    ):
+        replace(VIEW, measures=(name,), columns=VIEW.columns.replace("count BIGINT", f"{name} BIGINT"))
+
+
+def test_key_has_any_name_but_that_of_the_partition_when_it_is_declared() -> None:
+    free = replace(VIEW, key=("version", "window"), columns=VIEW.columns.replace("zip_code", "version"))
+    assert free.plain_key == ("version",)
+    with pytest.raises(UsageError, match="column 'interval' of the view hourly_counts is Tidemark's own"):
+        replace(VIEW, key=("interval", "window"), columns=VIEW.columns.replace("zip_code", "interval"))
+
+
 def test_measure_is_refused_when_no_column_declares_it() -> None:
     with pytest.raises(UsageError, match="measure sum of the view hourly_counts is not among its columns"):
         replace(VIEW, measures=("sum",))
