@@ -83,6 +83,8 @@ def _confirmed(
     others = without(ranges, found)
     for _ in range(CONFIRMED if poison else 0):
         unread = read_throws([*found])
+        if unread:
+            _check_readable(found, others, read_throws)
         if (thrown := unread or (throws(others) if others else None)) is not None:
             raise TidemarkError(
                 f"{', '.join(map(str, ranges))} {'cannot be read, undecoded' if unread else 'fails now and then'}: "
@@ -93,6 +95,17 @@ def _confirmed(
         if any(_kind(throws([record]) or "") != _kind(poison[at]) for record, at in found.items()):
             return {}
     return dict(poison)
+
+
+def _check_readable(found: Iterable[OffsetRange], others: Sequence[OffsetRange], read_throws: Throws) -> None:
+    """Raise TidemarkError that names the records which alone cannot be read, while all others can."""
+    unreadable = [(record, thrown) for record in found if (thrown := read_throws([record]))]
+    if unreadable and not (others and read_throws(others)):
+        at = ", ".join(f"{record.topic_partition} offset {record.from_offset}" for record, _ in unreadable)
+        raise TidemarkError(
+            f"{at} cannot be read by Spark, undecoded: {unreadable[0][1]}; nothing was committed",
+            remedy="if it stays so after another start: “A record that cannot be read” in include/docs/runbook.md",
+        )
 
 
 def _kind(thrown: str) -> str:

@@ -87,6 +87,20 @@ def test_search_ends_with_an_error_when_a_record_cannot_be_read_undecoded() -> N
         find_poison(RANGES, Decoder({("t", 0, 500)}), lambda _: "IOException: no disk")
 
 
+def test_error_names_the_record_when_it_alone_cannot_be_read() -> None:
+    def read(ranges: Sequence[OffsetRange]) -> str | None:
+        return (
+            "ArithmeticException: long overflow"
+            if any(each.from_offset <= 500 < each.until_offset for each in ranges)
+            else None
+        )
+
+    with pytest.raises(
+        TidemarkError, match=r"^t-0 offset 500 cannot be read by Spark, undecoded: ArithmeticException: long"
+    ):
+        find_poison(RANGES, Decoder({("t", 0, 500)}), read)
+
+
 def test_halves_hold_every_offset_once_when_ranges_are_split() -> None:
     first, second = halves(RANGES)
     assert first == [OffsetRange(ZERO, 100, 612)]

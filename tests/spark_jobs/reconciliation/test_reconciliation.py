@@ -17,7 +17,7 @@ from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
 from spark_jobs.reconciliation.against_kafka import missing_spans, reconcile_archive
 from spark_jobs.reconciliation.view_parts import PARTS, late_spans
-from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side
+from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side, all_sides
 
 TP = TopicPartition("logs", 0)
 HOUR = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -110,7 +110,7 @@ def classified(
     schema = "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"
     windows = spark.createDataFrame([(HOUR, hours(1), other_code)], schema)
     context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7")
-    return _classify(_side_by_side(view, frames, windows), view, context)
+    return _classify(_side_by_side(view, all_sides(frames), windows), view, context)
 
 
 @pytest.mark.spark
