@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import Producer
 
 from include import kafka
 from include.kafka.gap_proof import prove_gaps
@@ -28,7 +27,7 @@ def topic(home: Home) -> Iterator[None]:
     """A topic with a record beyond the calendar, and a usual one."""
     with settings_of(home):
         kafka.create_topic(TP.topic, 1)
-        producer = Producer({"bootstrap.servers": home.kafka})
+        producer = home.producer()
         for timestamp in (BEYOND, USUAL):
             producer.produce(TP.topic, b"x", timestamp=timestamp, partition=0)
         assert producer.flush(30) == 0
