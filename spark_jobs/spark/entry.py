@@ -20,12 +20,16 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     code = 1
     log.configure()
     driver_folders.hold()
-    # This logger would repeat every error of a query, as JSON with a stack trace.
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    # These loggers would repeat every error of a query, as JSON with a stack trace.
+    for context in ("SQL", "DataFrame"):
+        PySparkLogger.getLogger(f"{context}QueryContextLogger").disabled = True
     try:
         code = main(argv)
     except TidemarkError as error:
         code = _fail(error)
+    except SystemExit as error:
+        # Of argparse, whose 2 would mean that a validation failed.
+        code = UsageError.exit_code if error.code else 0
     except Exception as error:
         # The edge of the process: its last line names any error, and no text of it is printed unescaped.
         meaning = translate(error)
