@@ -100,7 +100,8 @@ def _out_of_range(row: Row, path: str, low: float, high: float) -> _Judged:
 
 def _out_of_years(event_time: Column) -> _Judged:
     first, last = (bound // timedelta(microseconds=1) for bound in (each - _EPOCH for each in EVENT_TIMES))
-    micros = F.unix_micros(event_time)
+    # A pipeline without windows may declare a date, or a text, as its event time.
+    micros = F.unix_micros(event_time.try_cast("timestamp"))
     words = F.concat(event_time.cast("string"), F.lit(" is not within the years 2 to 9998"))
     return (micros < first) | (micros >= last), because("event_time_out_of_bounds", words)
 

@@ -303,6 +303,8 @@ def test_record_is_quarantined_when_files_would_change_its_value(
     spark: Any, monkeypatch: pytest.MonkeyPatch, file_format: FileFormat, expected: list[str]
 ) -> None:
     columns = "a STRING, at TIMESTAMP, of STRUCT<day: DATE>, days ARRAY<DATE>, map MAP<STRING, STRUCT<t: TIMESTAMP>>"
+    # Event times have bounds of their own.
+    columns = f"{columns}, seen TIMESTAMP"
     far, good = F.lit("+10000-01-01").cast("date"), F.lit("2026-11-20").cast("date")
 
     def lines(message: Column) -> Column:
@@ -317,6 +319,7 @@ def test_record_is_quarantined_when_files_would_change_its_value(
                     text != "null",
                     F.create_map(text, F.struct(F.when(text == "in a map", far).cast("timestamp").alias("t"))),
                 ).alias("map"),
+                F.lit(NOW).alias("seen"),
             )
         )
 
@@ -331,7 +334,8 @@ def test_record_is_quarantined_when_files_would_change_its_value(
         LONG,
         "null",
     ]
-    found = quarantined(spark, monkeypatch, file_format, columns, lines, [text.encode() for text in sent])
+    values = [text.encode() for text in sent]
+    found = quarantined(spark, monkeypatch, file_format, columns, lines, values, event_time="seen")
     assert [text for text, detail in zip(sent, found, strict=True) if detail] == expected
     place = {"in a struct": "of", "in a list": "days", "in a map": "map", LONG: "map"}
     for text, detail in zip(sent, found, strict=True):
@@ -352,12 +356,18 @@ def test_text_is_quarantined_when_csv_or_json_would_change_it(spark: Any, monkey
 
 
 def quarantined(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, file_format: FileFormat, columns: str, rows: Any, sent: list[bytes]
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    file_format: FileFormat,
+    columns: str,
+    rows: Any,
+    sent: list[bytes],
+    event_time: str = "at",
 ) -> list[str | None]:
     """Return for each value why its record is quarantined as `value_does_not_fit`; None if archived."""
     from spark_jobs.decoding import records
 
-    archive = Archive(rows="rows", columns=columns, event_time="at", file_format=file_format)
+    archive = Archive(rows="rows", columns=columns, event_time=event_time, file_format=file_format)
     declared = replace(load_pipeline("nest_cameras"), decoder=Text(), archive=archive, views=(), reports=())
     monkeypatch.setattr(records, "transform", lambda pipeline, name: rows)
     ddl = (
