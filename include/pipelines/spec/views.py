@@ -15,8 +15,11 @@ from include.times import in_words, parse_duration
 _OWN_COLUMNS = frozenset({"interval"})
 """The partition column of a view's table."""
 
-_OWN_MEASURES = _OWN_COLUMNS | {"key", "start", "end", "side", "version"}
+_OWN_MEASURES = _OWN_COLUMNS | {"key", "side", "version"}
 """Beside these, measures stand in the speed view's messages, and where the sides of a key are compared."""
+
+_OF_WINDOWS = frozenset({"start", "end"})
+"""Beside these, too, where a view has windows."""
 
 _SUMMED_EXACTLY = {
     "TINYINT",
@@ -202,8 +205,9 @@ class AdditiveView:
         if self.iceberg:
             check_iceberg("parquet", self.columns)
         kinds = {field.name: field.kind for field in fields_of(self.columns)}
+        own_measures = _OWN_MEASURES if self.is_total else _OWN_MEASURES | _OF_WINDOWS
         for name in kinds:
-            if name.lower() in (_OWN_MEASURES if name in self.measures else _OWN_COLUMNS):
+            if name.lower() in (own_measures if name in self.measures else _OWN_COLUMNS):
                 raise UsageError(
                     f"column {name!r} of the view {self.name} is Tidemark's own", remedy=f"call it {name}_"
                 )

@@ -28,6 +28,11 @@ def test_measure_is_refused_when_tidemark_has_a_column_of_its_name(name: str) ->
         replace(VIEW, measures=(name,), columns=VIEW.columns.replace("count BIGINT", f"{name} BIGINT"))
 
 
+def test_measure_may_be_called_start_when_its_view_has_no_window() -> None:
+    declared = replace(TOTAL, measures=("start",), columns=TOTAL.columns.replace(f"{TOTAL.measures[0]} ", "start "))
+    assert declared.measures == ("start",)
+
+
 def test_key_has_any_name_but_that_of_the_partition_when_it_is_declared() -> None:
     free = replace(VIEW, key=("version", "window"), columns=VIEW.columns.replace("zip_code", "version"))
     assert free.plain_key == ("version",)
