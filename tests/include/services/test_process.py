@@ -54,8 +54,8 @@ between = '''
 import subprocess, sys
 print(*(subprocess.Popen(sys.argv[1:], start_new_session=apart).pid for apart in (False, True)), flush=True)
 '''
-# The process between has ended when the service goes on: both have lost their parent.
 subprocess.run([sys.executable, "-c", between, *wait])
+print("orphans", flush=True)
 subprocess.run(wait)
 """
 
@@ -67,8 +67,9 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psu
     settings.cache_clear()
     service = start_detached("airflow", [sys.executable, "-c", START_TWO])
     write_started("airflow", service)
-    pids = wait_for("what it starts", lambda: log_path("airflow").read_text().split())
-    every = [service, *(psutil.Process(int(pid)) for pid in pids)]
+    # The process between has ended by its last word: both have lost their parent.
+    words = wait_for("two orphans", lambda: (said := log_path("airflow").read_text()).endswith("orphans\n") and said)
+    every = [service, *(psutil.Process(int(pid)) for pid in words.split()[:2])]
     yield every
     for process in every:
         with suppress(psutil.NoSuchProcess):
