@@ -64,17 +64,17 @@ class Log:
             self.producer.produce(self.topic, b"x", partition=partition, timestamp=at)
         assert self.producer.flush(30) == 0
 
-    def archive(self, files: tuple[LandingFile, ...] = ()) -> None:
-        """Commit everything that Kafka holds, as one micro-batch of the archive query."""
+    def archive(self, files: tuple[LandingFile, ...] = (), *, query: str = ARCHIVE) -> None:
+        """Commit everything that Kafka holds, as one micro-batch of the archive, or of another query."""
         identities = kafka.describe_topics([self.topic])
         bounds = kafka.offset_bounds(kafka.topic_partitions_of(identities.values()))
-        at = micro_batches.positions(self.pipeline.name)
+        at = micro_batches.positions(self.pipeline.name, query)
         known = bool(at)
         ranges = [OffsetRange(tp, at.get(tp, 0 if known else low), high) for tp, (low, high) in bounds.items()]
         lease = writers.acquire(self.pipeline.name)
         query_id = f"query-{self.pipeline.name}"
         micro_batches.commit(
-            lease, BatchCommit(self.pipeline.name, ARCHIVE, query_id, self.batches, ranges, identities, files=files)
+            lease, BatchCommit(self.pipeline.name, query, query_id, self.batches, ranges, identities, files=files)
         )
         writers.release(lease)
         # What a stream would have left.

@@ -13,7 +13,16 @@ ARCHIVE = "archive"
 FLAGS = "flags"
 """Name of the flag query."""
 
-_POSITIONS = "SELECT query, topic, topic_partition, next_offset FROM positions WHERE pipeline = %s"
+_POSITIONS = """
+    SELECT p.query, p.topic, p.topic_partition, p.next_offset
+    FROM positions p
+    WHERE p.pipeline = %s AND NOT EXISTS (
+        SELECT
+        FROM micro_batch_ranges r
+        JOIN topic_incarnations i ON i.pipeline = p.pipeline AND i.topic = r.topic AND i.topic_id = r.topic_id
+        WHERE r.micro_batch_id = p.micro_batch_id AND r.topic = p.topic AND r.topic_partition = p.topic_partition
+    )
+"""
 
 _FIRST = """
     SELECT p.topic, p.topic_partition, t.topic_id, first.from_offset
@@ -33,7 +42,10 @@ _FIRST = """
 
 
 def committed_offsets(pipeline: str) -> dict[str, dict[TopicPartition, int]]:
-    """Return the next offset that each query will commit, per topic partition, by the query's name."""
+    """Return the next offset that each query will commit, per topic partition, by the query's name.
+
+    An offset that a query has reached in a topic which was deleted and created again since says nothing of the new one.
+    """
     with reading() as ledger:
         ledger.execute(_POSITIONS, [pipeline])
         ends: dict[str, dict[TopicPartition, int]] = {}

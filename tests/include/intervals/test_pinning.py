@@ -37,6 +37,7 @@ from include.intervals.pinning import pin_interval
 from include.intervals.steps import readable_source
 from include.intervals.telling.plan import plan_interval
 from include.ledger.archive import landing_files, micro_batches
+from include.ledger.archive.committed import committed_offsets
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
@@ -50,6 +51,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRow, MicroBatch, Repin, Revision
 from include.ledger.streams import generations as ledger_generations
 from include.ledger.streams import losses, writers
+from include.monitor.lag import lag_of
 from include.monitor.missing import building_commands
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
@@ -391,6 +393,21 @@ def test_files_are_those_of_the_range_s_own_incarnation_when_offsets_are_the_sam
     assert [len(each) for each in files] == [1, 1]
     assert "/old/" in files[0][0]
     assert "/new/" in files[1][0]
+
+
+def test_shorter_new_topic_is_no_truncated_log_when_views_and_outputs_had_read_the_old_one(log: Log) -> None:
+    log.send(0, 0.5, 0.6, 0.7)
+    for query in ("archive", "hourly_counts", "a view that was removed"):
+        log.archive(query=query)
+    recreate(log)
+    log.send(0, 1.5)
+    adopt(log)
+    check_retention(log.pipeline, ledger_generations.current(log.pipeline.name))
+    assert [(each.partition, each.is_cut_back, each.lag) for each in lag_of(log.pipeline)] == [
+        (0, False, 1),
+        (1, False, 0),
+    ]
+    assert committed_offsets(log.pipeline.name).keys() == {"archive"}
 
 
 def test_adopt_is_refused_when_the_topic_is_the_same_unknown_or_missing(log: Log) -> None:
