@@ -6,8 +6,8 @@ does not matter where one micro-batch ends and the next begins, as long as a thi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from include.ledger.streams import outages
 from include.ledger.streams.outages import Place, StateChange
 from include.offsets import Fate
 from include.pipelines.spec import Listing, Pipeline
+from include.times import format_time
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 
@@ -44,9 +47,10 @@ def _changes(report: Listing, files: Sequence[LandingFile], down: Collection[str
         with lake.open_parquet(lake.uri(file.path)) as parquet:
             tables.append(parquet.read(columns=columns))
     rows = pa.concat_tables(tables)
+    kinds = {field.name: field.type for field in rows.schema}
     changes = []
-    for row in _first_and_changed(report, rows.filter(pc.is_valid(rows[report.up]))).to_pylist():
-        change = _change(report, row)
+    for row in _counted(_first_and_changed(report, rows.filter(pc.is_valid(rows[report.up])))).to_pylist():
+        change = _change(report, row, kinds)
         # The first row of a thing may repeat the known state.
         if not row["is_first"] or change.is_up == (change.key in down):
             changes.append(change)
@@ -64,7 +68,7 @@ def _first_and_changed(report: Listing, rows: pa.Table) -> pa.Table:
     for name in report.key:
         codes = _codes(rows[name])
         thing = np.unique(thing * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
-    topic, partition, offset, element = _codes(rows["kafka_topic"]), *(rows[name].to_numpy() for name in _PLACE[1:])
+    topic, partition, offset, element = _ranks(rows["kafka_topic"]), *(rows[name].to_numpy() for name in _PLACE[1:])
     order = np.lexsort((element, offset, partition, topic, thing))
     things, states = thing[order], rows[report.up].to_numpy()[order]
     is_first, is_changed = np.ones(len(order), dtype=bool), np.ones(len(order), dtype=bool)
@@ -80,9 +84,46 @@ def _codes(column: pa.ChunkedArray) -> Any:
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _change(report: Listing, row: dict[str, Any]) -> StateChange:
-    at: datetime = row["kafka_timestamp"]
-    shown = {name: listings.plain(row[name]) for name in report.columns}
+def _ranks(names: pa.ChunkedArray) -> Any:
+    """Return the position of each name among the sorted ones, as `Place` sorts them."""
+    encoded = names.combine_chunks().dictionary_encode()
+    return np.argsort(np.argsort(encoded.dictionary.to_pylist()))[encoded.indices.to_numpy()]
+
+
+def _counted(rows: pa.Table) -> pa.Table:
+    """Return the rows with times in microseconds since 1970, and dates in days: files reach further than Python."""
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            micros = rows.column(at).cast(pa.timestamp("us", field.type.tz), safe=False)
+            rows = rows.set_column(at, field.name, micros.cast(pa.int64()))
+        elif pa.types.is_date32(field.type):
+            rows = rows.set_column(at, field.name, rows.column(at).cast(pa.int32()))
+    return rows
+
+
+def _change(report: Listing, row: dict[str, Any], kinds: Mapping[str, pa.DataType]) -> StateChange:
+    shown = {name: _shown(row[name], kinds[name]) for name in report.columns}
     key = listings.key_of(row, report.key)
     place = Place(*(row[name] for name in _PLACE))
-    return StateChange(report.title, key, row[report.up], place, at if at.tzinfo else at.replace(tzinfo=UTC), shown)
+    # The ledger holds no later time than Python does.
+    latest = datetime.max if row["kafka_timestamp"] > 0 else datetime.min
+    at = _moment(microseconds=row["kafka_timestamp"]) or latest.replace(tzinfo=UTC)
+    return StateChange(report.title, key, row[report.up], place, at, shown)
+
+
+def _shown(value: Any, kind: pa.DataType) -> str | int:
+    """Return a column's value as the ledger holds it; a time that Python cannot hold as its number, with the unit."""
+    if value is not None and pa.types.is_timestamp(kind):
+        moment = _moment(microseconds=value)
+        return format_time(moment) if moment else f"{value // 1000} ms"
+    if value is not None and pa.types.is_date32(kind):
+        moment = _moment(days=value)
+        return str(moment.date()) if moment else f"{value} days"
+    return listings.plain(value)
+
+
+def _moment(**since: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(**since)
+    except OverflowError:
+        return None

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg2
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -177,6 +178,56 @@ def test_message_has_the_report_s_columns_and_the_record_s_time_when_a_row_repor
     }
     (change,) = stream.land([(0, [("a", 0, True)]), (0, [("b", 0, True)])])
     assert (change.is_up, change.key, change.at) == (True, '{"device_id": "b"}', START + timedelta(seconds=2))
+
+
+@pytest.mark.parametrize(
+    ("when", "shown"),
+    [(1_763_615_107_000, "1763615107000000 ms"), (-62_200_000_000, "-62200000000000 ms"), (None, "")],
+    ids=["milliseconds taken for seconds", "year -1", "null"],
+)
+@pytest.mark.parametrize("is_online", [True, False])
+def test_outage_is_noted_when_a_column_holds_a_time_that_python_cannot(
+    ledger: Home, when: int | None, shown: str, is_online: bool
+) -> None:
+    stream = Stream()
+    rows = {
+        "device_id": ["a", "b"],
+        "is_online": [is_online, False],
+        "last_is_online_change": pc.multiply(pa.array([when, 1_763_615_107], pa.int64()), 1_000_000),
+        # The first is of a producer that counts microseconds.
+        "kafka_timestamp": pa.array([1_763_615_107_000_000_000, 1_763_615_107_000_000]),
+    }
+    changes = find_changes(stream.pipeline, [in_file(stream, "nest-logs", rows)])
+    told = [(each.key[-3], each.row["last_is_online_change"], each.at.year) for each in changes]
+    assert told == [*([] if is_online else [("a", shown, 9999)]), ("b", "2025-11-20T05:05:07Z", 2025)]
+
+
+@pytest.mark.parametrize("was_down", [True, False])
+def test_states_follow_the_names_of_their_topics_when_a_thing_reports_in_several(ledger: Home, was_down: bool) -> None:
+    stream = Stream()
+    stream.land([(0, [("a", 0, not was_down)])])
+    times = {name: pa.array([0]) for name in ("last_is_online_change", "kafka_timestamp")}
+    # The later topic's file comes first.
+    states = {"b-logs": was_down, "a-logs": not was_down}
+    files = [in_file(stream, topic, {"device_id": ["a"], "is_online": [up], **times}) for topic, up in states.items()]
+    changes = find_changes(stream.pipeline, files)
+    assert [(each.place.topic, each.is_up) for each in changes] == [("b-logs", was_down)]
+
+
+def in_file(stream: Stream, topic: str, rows: dict[str, Any]) -> LandingFile:
+    """A landing file with these columns of rows; times are in microseconds."""
+    count = len(rows["device_id"])
+    kinds = {"kafka_partition": pa.int32(), "kafka_element": pa.int32()}
+    kinds |= dict.fromkeys(("last_is_online_change", "kafka_timestamp"), pa.timestamp("us", "UTC"))
+    texts = {name: ["x"] * count for name in ("name_long", "where_name", "structure_id")}
+    place = {"kafka_topic": [topic] * count, "kafka_partition": [0] * count, "kafka_element": [0] * count}
+    table = pa.table({**texts, **place, "kafka_offset": list(range(count)), **rows})
+    for name, kind in kinds.items():
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(kind))
+    path = f"landing/{stream.pipeline.name}/{topic}.parquet"
+    lake.make_parents(lake.uri(path))
+    pq.write_table(table, lake.uri(path).removeprefix("file://"))
+    return LandingFile(Fate.ARCHIVED, path, count, 1)
 
 
 def test_next_outage_begins_when_the_micro_batch_that_ends_the_last_one_has_more_rows(ledger: Home) -> None:
