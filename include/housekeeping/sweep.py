@@ -21,7 +21,7 @@ from include.times import parse_duration
 ORPHAN_AGE = timedelta(hours=1)
 """Files that a live job may still be writing are younger than this, or their attempt is known by its lock."""
 
-QUARANTINE_FILE = re.compile(r"([0-9a-f]{8}-\d{9}(-\d{4})?|\d{4}-\d{2}-\d{2}-[0-9a-f]{12,32})(-e\d+)*\.parquet")
+QUARANTINE_FILE = re.compile(r"([0-9a-f]{8}-\d{9}(-\d+)?|\d{4}-\d{2}-\d{2}-[0-9a-f]{12,32})(-e\d+)*\.parquet")
 """Names that micro-batches (earlier ones with four more digits), compaction and erasures give to quarantine files."""
 
 

@@ -54,8 +54,9 @@ class LineLandingSink:
         noted = lines.files_between(self.pipeline.name, planned.after_file, planned.until_file)
         for file in noted:
             check_unchanged(file, self.pipeline.name)
-        name = f"{self.query_id[:8]}-{batch_id:09d}"
-        folder = lake.uri("landing", self.pipeline.name, f"{name}-{self.lease.token}")
+        # Of this driver alone: one that was frozen meanwhile writes under names of its own when it goes on.
+        name = f"{self.query_id[:8]}-{batch_id:09d}-{self.lease.token}"
+        folder = lake.uri("landing", self.pipeline.name, name)
         write_landing(decoded, folder)
         crash_point("landing_written")
         # If a connection has several files, the first line of the first one: earlier lines are not of this batch.

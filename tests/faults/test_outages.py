@@ -64,6 +64,15 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
     assert committed(rig) == 300
     rig.catch_up()
     rig.audit()
+    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
+        # A quarantine file is of its driver alone: another one cannot write to it, whatever its code finds invalid.
+        cursor.execute(
+            "SELECT f.path, b.token FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
+            "WHERE f.fate = 'quarantined'"
+        )
+        quarantined = cursor.fetchall()
+    assert len({token for _, token in quarantined}) == 2
+    assert [path for path, token in quarantined if not path.endswith(f"-{token}.parquet")] == []
 
 
 @pytest.mark.slow
