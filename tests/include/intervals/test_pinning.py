@@ -428,6 +428,20 @@ def cut(log: Log, partition: int, before: int) -> None:
     next(iter(futures.values())).result(30)
 
 
+def test_position_in_a_topic_that_left_the_source_stays_when_a_loss_is_accepted(log: Log) -> None:
+    other = Log(replace(log.pipeline, source=KafkaTopics(subscribe=(f"{log.topic}-former",))))
+    other.create(1)
+    other.send(0, 0.5, 0.6)
+    other.archive()
+    log.batches = other.batches
+    log.archive()
+    log.send(0, *[1.5] * 3)
+    cut(log, 0, 2)
+    generations.accept_loss(log.pipeline, reason="expired", accepted_by="test@host")
+    known = micro_batches.positions(log.pipeline.name)
+    assert known == {Tp(log.topic, 0): 2, Tp(log.topic, 1): 0, Tp(other.topic, 0): 2}
+
+
 def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_and_is_accepted(log: Log) -> None:
     log.send(0, 0.5, 0.6)
     log.send(1, 0.5)
