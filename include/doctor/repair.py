@@ -75,7 +75,9 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
 
 
 def _move_aside(location: str, aside: str, progress: Progress) -> None:
-    if lake.exists(location):
+    if not lake.is_in_lake(location):
+        progress(f"left: {location} lies outside of the lake {lake.root()}")
+    elif lake.exists(location):
         target = f"{aside}/{lake.below_lake(location)}"
         lake.move(location, target)
         progress(f"moved to {target}")

@@ -11,6 +11,7 @@ from include.catalog.columns import column_changes, columns_of_json, refusal
 from include.catalog.renames import shown_names
 from include.doctor.disagreement import REPAIR, Disagreement, Kind
 from include.housekeeping.sweep import ORPHAN_AGE, attempt_of
+from include.intervals.lake_of_ledger import TO_ITS_LAKE, revisions_elsewhere
 from include.lake.revision_files import damaged_files, described
 from include.lake.scan import Folder, TableScan, scan_table
 from include.ledger.intervals.states import RevisionState
@@ -22,6 +23,7 @@ from include.times import Interval, format_time
 def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
     """Yield disagreements about a pipeline's tables. `deep` reads the registered files and compares their hashes."""
     catalog = partitions(pipeline.tables)
+    elsewhere = revisions_elsewhere(pipeline)
     running = attempts_under_way(pipeline.name, datetime.now(UTC) - ORPHAN_AGE)
     for table in pipeline.tables:
         scan = scan_table(table)
@@ -32,7 +34,7 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
         known = {comparable_location(each.location): each for each in revisions}
         kept = {at: each for at, each in known.items() if each.state != RevisionState.REMOVED}
         yield from _catalog(pipeline, table, registered, kept, catalog, set(running))
-        yield from _directories(pipeline, table, scan, known, set(running))
+        yield from _directories(pipeline, table, scan, known, set(running), elsewhere)
         yield from _columns(pipeline, table)
     for interval in intervals_without_revisions(pipeline.name, pipeline.table):
         yield Disagreement(
@@ -146,6 +148,7 @@ def _directories(
     scan: TableScan,
     known: dict[str, KnownRevision],
     running: set[int],
+    elsewhere: str,
 ) -> Iterator[Disagreement]:
     for location, folder in {**scan.revisions, **scan.unfinished}.items():
         # Removed revisions wait for the next housekeeping; a running attempt's are noted once it has built all.
@@ -155,8 +158,11 @@ def _directories(
             "revision unknown to the ledger",
             pipeline.name,
             f"{table}: {lake.below_lake(location)} ({len(folder.files)} files) is in no attempt's revisions",
-            f"{REPAIR} moves it aside, ./tidemark housekeeping deletes it",
-            "move aside",
+            # It may be one of those: where the lake was moved, all that is registered looks unknown.
+            f"{elsewhere}: {TO_ITS_LAKE}"
+            if elsewhere
+            else f"{REPAIR} moves it aside, ./tidemark housekeeping deletes it",
+            "" if elsewhere else "move aside",
             table,
             location=location,
         )

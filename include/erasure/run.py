@@ -22,7 +22,7 @@ from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping.run import alone
-from include.intervals.lake_of_ledger import check_lake, check_no_other_ledger
+from include.intervals.lake_of_ledger import check_lake, check_no_other_ledger, check_no_revision_elsewhere
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.coordinates import intervals_with
@@ -54,12 +54,13 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     """Erase what is kept of the keys and return the account of it.
 
     An unfinished erasure of the same keys is finished instead. Raises the error of `check_lake`; UsageError while
-    files of another ledger are kept, for signed proofs that cannot be signed again, for rows of others in the same
-    messages, and while another erasure is unfinished; AnotherWriter while a stream runs; the error of an interval
-    that fails.
+    files of another ledger are kept, for revisions outside of the lake, for signed proofs that cannot be signed again,
+    for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while a stream runs;
+    the error of an interval that fails.
     """
     check_lake(pipeline)
     check_no_other_ledger(pipeline)
+    check_no_revision_elsewhere(pipeline)
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
     reason = " ".join(wish.reason.split())
@@ -94,6 +95,7 @@ def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
     """Return how much an erasure would erase; nothing is changed. Raises what `erase` raises before it begins."""
     check_lake(pipeline)
     check_no_other_ledger(pipeline)
+    check_no_revision_elsewhere(pipeline)
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
     found = search(pipeline, columns, Keys(wish.keys))
@@ -112,7 +114,8 @@ def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
 def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     """Finish the unfinished erasure of a pipeline and return the account of it.
 
-    Raises UsageError without one and while files of another ledger are kept, and the error of `check_lake`.
+    Raises UsageError without one, while files of another ledger are kept and for revisions outside of the lake, and
+    the error of `check_lake`.
 
     A stream may run meanwhile, except for a pipeline with a Delta table: it reads the archive without the records.
     """
@@ -121,6 +124,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
     check_lake(pipeline)
     check_no_other_ledger(pipeline)
+    check_no_revision_elsewhere(pipeline)
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
     with _files_stay(pipeline):

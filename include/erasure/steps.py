@@ -132,7 +132,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """
     now = datetime.now(UTC)
     _check_nobody_builds(pipeline, now)
-    done, times = Done(pipeline.name, dry_run=False), Times(now, now, now, now, now)
+    done, times = Done(pipeline.name, dry_run=False), Times(now, now, now, now, now, now)
     with alone(pipeline.name):
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()

@@ -16,10 +16,17 @@ from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
-from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, check_lake, checkpoints_of_other_ledger
+from include.intervals.lake_of_ledger import (
+    OF_OTHER_LEDGER,
+    TO_ITS_LAKE,
+    check_lake,
+    checkpoints_of_other_ledger,
+    revisions_elsewhere,
+)
 from include.lake.revision_files import damage_of
 from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.archive.holdings import Holding
 from include.ledger.held_locks import held_lock
 from include.ledger.inventory import KnownRevision
 from include.ledger.streams.incarnations import closed
@@ -40,7 +47,9 @@ def keep_house(
     done = Done(pipeline.name, dry_run)
     of_others = checkpoints_of_other_ledger(pipeline)
     done.kept += [f"{lake.below_lake(each)}: {OF_OTHER_LEDGER}" for each in of_others]
-    times = Times.of(pipeline, older_than, unknown_stay=bool(of_others))
+    if elsewhere := revisions_elsewhere(pipeline):
+        done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
+    times = Times.of(pipeline, older_than, unknown_stay=bool(of_others), moved=bool(elsewhere))
     with alone(pipeline.name):
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
@@ -71,7 +80,7 @@ def alone(pipeline: str) -> Iterator[None]:
 
 
 def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
-    """Mark archived landing files whose rows lie, undamaged, in registered revisions."""
+    """Mark archived landing files whose rows lie, undamaged, in registered revisions of this lake."""
     if closed(pipeline.name):
         # Tables identify rows by offset alone: those of a recreated topic could be taken for older ones.
         done.kept.append("landing: one of its topics was deleted and created again, its files stay")
@@ -79,7 +88,7 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     batches = removal.settled_batches(pipeline.name, times.landing, (Fate.ARCHIVED,))
     ranges = [each for parts in batches.values() for each in parts if len(each)]
     for holding in holdings.holdings(pipeline.name, pipeline.table, ranges) if ranges else []:
-        if damage := damage_of(holding.revisions, records=holding.archived):
+        if damage := _elsewhere(holding) or damage_of(holding.revisions, records=holding.archived):
             done.kept.append(f"landing of {Interval(holding.from_time, holding.to_time)}: {damage}")
             for batch, parts in list(batches.items()):
                 if any(intersection(a, b) for a in parts for b in holding.ranges):
@@ -88,6 +97,12 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
     if batches and not done.dry_run:
         removal.mark_removed(pipeline.name, batches)
+
+
+def _elsewhere(holding: Holding) -> str:
+    """Return which revision lies in another lake, which may go without this one being asked; empty for none."""
+    outside = (each for each in holding.revisions if not lake.is_in_lake(each.location))
+    return next((f"{each.location}, its registered revision, lies outside of the lake" for each in outside), "")
 
 
 def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -126,7 +141,7 @@ def _sweep_open_tables(pipeline: Pipeline, times: Times, done: Done) -> None:
         return
     from include.iceberg.metadata_sweep import sweep_metadata
 
-    unneeded = sweep_metadata(pipeline, min(times.revisions, times.unknown), dry_run=done.dry_run)
+    unneeded = sweep_metadata(pipeline, min(times.revisions, times.unknown_revisions), dry_run=done.dry_run)
     done.kept += unneeded.left
     done.metadata += [lake.below_lake(each.location) for each in unneeded.files]
     done.deleted["files"] += len(unneeded.files)

@@ -64,10 +64,18 @@ class Times:
     orphans: datetime
     unknown: datetime
     """For files that the ledger does not know: as for orphans, or never while another ledger may have known them."""
+    unknown_revisions: datetime
+    """For directories and metadata of tables that the ledger does not know: also never while it knows revisions
+    outside of the lake, for they may be these."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, older_than: str | None, *, unknown_stay: bool = False) -> Times:
-        """Return the times from the pipeline's declared retention; `older_than` replaces all of its durations."""
+    def of(
+        cls, pipeline: Pipeline, older_than: str | None, *, unknown_stay: bool = False, moved: bool = False
+    ) -> Times:
+        """Return the times from the pipeline's declared retention; `older_than` replaces all of its durations.
+
+        `unknown_stay` keeps all files that the ledger does not know, `moved` those of tables.
+        """
         now = datetime.now(UTC)
         override = parse_duration(older_than) if older_than is not None else None
         ages = [
@@ -76,7 +84,9 @@ class Times:
             ORPHAN_AGE if override is None else override,
         ]
         landing, revisions, orphans = (now - age for age in ages)
-        return cls(now, landing, revisions, orphans, datetime.min.replace(tzinfo=UTC) if unknown_stay else orphans)
+        never = datetime.min.replace(tzinfo=UTC)
+        unknown = never if unknown_stay else orphans
+        return cls(now, landing, revisions, orphans, unknown, never if moved else unknown)
 
 
 def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -148,7 +158,7 @@ def sweep_tables(pipeline: Pipeline, times: Times, pointed_at: set[str], done: D
         states = states_at(table, scan.revisions)
         for location, folder in {**scan.revisions, **scan.unfinished}.items():
             state = states.get(location)
-            orphan = state is None and folder.newest < times.unknown and attempt_of(location) not in running
+            orphan = state is None and folder.newest < times.unknown_revisions and attempt_of(location) not in running
             if comparable_location(location) in pointed_at or not (state == RevisionState.REMOVED or orphan):
                 continue
             if orphan:

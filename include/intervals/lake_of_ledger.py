@@ -11,6 +11,7 @@ from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.lake.checkpoints import checkpoint_id, checkpoint_of, generation_folders, newest_commit
 from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id
+from include.ledger.inventory import revisions_outside
 from include.ledger.lineage import registered_outside
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
@@ -21,6 +22,12 @@ OF_OTHER_LEDGER = (
     "tables/ what is needed, remove this folder, then ./tidemark housekeeping deletes them"
 )
 """Of a generation's checkpoints: why what looks like a leftover is kept, and until when."""
+
+TO_ITS_LAKE = (
+    "set TIDEMARK_LAKE to the lake in which they were built, in the same spelling; a lake that was moved for good must "
+    "also be reached at its old place, or their intervals be run again"
+)
+"""What to do about revisions that the ledger knows outside of the lake."""
 
 _WRITTEN = ("checkpoints", "landing", "quarantine", "received")
 """Folders of the lake, in one of which a stream that has committed has left something."""
@@ -90,6 +97,24 @@ def checkpoints_of_other_ledger(pipeline: Pipeline) -> list[str]:
         for number, folder in sorted(generation_folders(pipeline.name).items())
         if _is_ahead(checkpoint_of(pipeline.name, number, ARCHIVE))
     ]
+
+
+def revisions_elsewhere(pipeline: Pipeline) -> str:
+    """Return which revisions the ledger knows outside of the lake, in words; empty when there are none.
+
+    The ledger names a revision by its whole location. In a lake that was moved, restored or is reached by another
+    spelling, such as a link, the same directory has a location that no row names, and looks like a leftover.
+    """
+    outside = revisions_outside(pipeline.tables, lake.root())
+    if not outside:
+        return ""
+    return f"the ledger knows {len(outside)} revisions outside of the lake {lake.root()}, such as {outside[0]}"
+
+
+def check_no_revision_elsewhere(pipeline: Pipeline) -> None:
+    """Raise UsageError while the ledger knows revisions outside of the lake: unknown ones may be their files."""
+    if elsewhere := revisions_elsewhere(pipeline):
+        raise UsageError(f"{elsewhere}, and nothing was changed", remedy=TO_ITS_LAKE, pipeline=pipeline.name)
 
 
 def _is_ahead(checkpoint: str) -> bool:

@@ -56,6 +56,11 @@ def below_lake(location: str) -> str:
     return location.removeprefix(root() + "/")
 
 
+def is_in_lake(location: str) -> bool:
+    """Return whether a URI lies below the lake, as far as its spelling tells."""
+    return location.startswith(root() + "/")
+
+
 def filesystem(location: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a URI and the path on it."""
     parts = urlsplit(location)
@@ -219,7 +224,7 @@ def delete(location: str) -> None:
 
     Raise UsageError for a URI outside of the lake.
     """
-    if not location.startswith(settings().lake_uri + "/"):
+    if not is_in_lake(location):
         raise UsageError(f"{location} is not in the lake {settings().lake_uri}")
     system, path = filesystem(location)
     kind = system.get_file_info(path).type

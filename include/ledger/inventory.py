@@ -64,6 +64,21 @@ def states_at(table: str, locations: Iterable[str]) -> dict[str, RevisionState]:
         return {location: RevisionState(state) for location, state in ledger.execute(wanted)}
 
 
+def revisions_outside(tables: Iterable[str], lake: str) -> list[str]:
+    """Return the locations of the tables' revisions, but removed ones, that do not lie below a lake's URI, in order."""
+    wanted = (
+        select(Revision.location)
+        .where(
+            Revision.table_name.in_(list(tables)),
+            Revision.state != RevisionState.REMOVED,
+            ~Revision.location.startswith(f"{lake}/", autoescape=True),
+        )
+        .order_by(Revision.location)
+    )
+    with session() as ledger:
+        return list(ledger.scalars(wanted))
+
+
 def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[KnownRevision]:
     """Return revisions that were retired, or built and never registered, before a time; oldest first.
 
