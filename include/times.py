@@ -146,6 +146,17 @@ class Schedule:
             yield Interval(begin, until)
             begin = until
 
+    def labelled(self, label: str) -> Interval | None:
+        """Return the interval that a label names; None for anything else."""
+        for form in ("%Y-%m-%dT%H", "%Y-%m-%dT%H%M%S"):
+            try:
+                begin = datetime.strptime(label, form).replace(tzinfo=UTC)
+            except ValueError:
+                continue
+            interval = Interval(begin, begin + self.every)
+            return interval if interval.label == label else None
+        return None
+
     def interval(self, from_time: datetime, to_time: datetime, *, now: datetime) -> Interval:
         """Return the interval between two boundaries. Raises UsageError unless they are neighbours and past."""
         for moment in (from_time, to_time):

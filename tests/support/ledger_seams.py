@@ -16,7 +16,7 @@ import include.intervals.pinning
 import include.intervals.steps
 import spark_jobs.publication.publish_build
 import spark_jobs.publication.register
-import spark_jobs.repair_catalog
+import spark_jobs.publication.repair
 from include.doctor.disagreement import Disagreement
 from include.ledger import held_locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
@@ -42,7 +42,12 @@ def put_in_place(patch: pytest.MonkeyPatch, world: World, reach: Callable[[str],
     replace(include.housekeeping.run.catalog, partitions=world.catalog_partitions)
     replace(include.doctor.tables, partitions=world.catalog_partitions)
     replace(include.doctor.repair, load_pipeline=loaded, _repair_catalog=lambda found: repair_catalog(world, found))
-    replace(spark_jobs.repair_catalog, load_pipeline=loaded, Catalog=MemoryCatalog, check_storage=lambda pipeline: None)
+    replace(
+        spark_jobs.publication.repair,
+        load_pipeline=loaded,
+        Catalog=MemoryCatalog,
+        check_storage=lambda pipeline: None,
+    )
     replace(
         spark_jobs.publication.publish_build,
         Catalog=MemoryCatalog,
@@ -60,7 +65,7 @@ def repair_catalog(world: World, found: Sequence[Disagreement]) -> None:
         {"pipeline": each.pipeline, "table": each.table, "partition": each.partition, "repair": each.repair}
         for each in found
     ]
-    spark_jobs.repair_catalog.run(world, changes)  # type: ignore[arg-type]
+    spark_jobs.publication.repair.repair(world, changes)  # type: ignore[arg-type]
 
 
 def validate(

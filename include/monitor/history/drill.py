@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow.compute as pc
@@ -57,14 +57,7 @@ class IntervalPage:
 
 def interval_of(pipeline: Pipeline, label: str) -> Interval | None:
     """Return the interval of the schedule that a label names; None for anything else."""
-    for form in ("%Y-%m-%dT%H", "%Y-%m-%dT%H%M%S"):
-        try:
-            begin = datetime.strptime(label, form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-        interval = Interval(begin, begin + pipeline.schedule.every)
-        return interval if interval.label == label else None
-    return None
+    return pipeline.schedule.labelled(label)
 
 
 def read_interval(pipeline: Pipeline, label: str) -> IntervalPage | None:

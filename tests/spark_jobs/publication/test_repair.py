@@ -1,0 +1,65 @@
+"""The repair of the catalog while an interval is published; the ledger is real, the catalog a dictionary."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.ledger.intervals import locks
+from spark_jobs.publication import repair
+from tests.conftest import Home
+from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.ledger_world import MemoryCatalog
+
+pytestmark = pytest.mark.services
+
+PIPELINE = "nest_cameras"
+
+
+@pytest.fixture
+def session_of(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands for the Spark session: the catalog's entries."""
+    monkeypatch.setattr(repair, "Catalog", MemoryCatalog)
+    monkeypatch.setattr(repair, "check_storage", lambda pipeline: None)
+    return SimpleNamespace(catalog={})
+
+
+def change(partition: str, repair: str) -> list[dict[str, str]]:
+    return [{"pipeline": PIPELINE, "table": PIPELINE, "partition": partition, "repair": repair}]
+
+
+def test_partition_is_not_dropped_when_a_publication_is_registering_it(
+    session_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    built = note_build(begin_attempt(PIPELINE, hour(0)))
+    session_of.catalog[PIPELINE, built.partition] = "file:///being-registered"
+    plan = change(built.partition, "drop from the catalog")
+    with locks.publishing(PIPELINE, hour(0)):
+        repair.repair(session_of, plan)
+    assert session_of.catalog == {(PIPELINE, built.partition): "file:///being-registered"}
+    assert f"{PIPELINE} {built.partition} is left: somebody else is publishing" in caplog.text
+    repair.repair(session_of, plan)
+    assert session_of.catalog == {}
+
+
+def test_partition_is_not_pointed_back_when_a_publication_is_registering_it_again(session_of: Any) -> None:
+    attempt = begin_attempt(PIPELINE, hour(1))
+    built = note_build(attempt)
+    register(attempt, built)
+    key = (PIPELINE, built.partition)
+    session_of.catalog[key] = "file:///being-registered"
+    plan = change(built.partition, "point the catalog")
+    with locks.publishing(PIPELINE, hour(1)):
+        repair.repair(session_of, plan)
+    assert session_of.catalog[key] == "file:///being-registered"
+    repair.repair(session_of, plan)
+    assert session_of.catalog[key] == built.location
+
+
+def test_partition_that_names_no_interval_is_dropped(session_of: Any) -> None:
+    partition = "date=2026-11-20/interval=by hand"
+    session_of.catalog[PIPELINE, partition] = "file:///elsewhere"
+    repair.repair(session_of, change(partition, "drop from the catalog"))
+    assert session_of.catalog == {}
