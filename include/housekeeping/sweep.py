@@ -98,8 +98,6 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         )
         return
     in_flight = InFlight.of(pipeline.name)
-    # What was written since the live driver took its lease may belong to its micro-batch.
-    due = min(times.unknown, in_flight.since)
     folders = scan_landing(pipeline.name).values()
     files = landing_files.files_at(
         pipeline.name, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
@@ -108,7 +106,7 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     removed = {file.path for file in files} - needed
     for folder in folders:
         is_known = _is_known(folder, needed | removed)
-        if is_known or (folder.newest < due and not in_flight.may_hold(folder)):
+        if is_known or in_flight.has_left(folder, times.unknown):
             _sweep_folder(folder, needed, is_known, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
         loose = {
@@ -119,12 +117,13 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         }
         known = {file.path for file in landing_files.files_at(pipeline.name, [lake.below_lake(at) for at in loose])}
         for location, file in loose.items():
-            if lake.below_lake(location) not in known and file.newest < due:
+            if lake.below_lake(location) not in known and in_flight.has_left(file, times.unknown):
                 done.orphans.append(lake.below_lake(location))
                 _delete(file, done)
     if not done.dry_run:
         for part in ("landing", "quarantine"):
-            lake.delete_empty_folders(lake.uri(part, pipeline.name), due)
+            # The live driver may be about to write to a folder that it has made since it took its lease.
+            lake.delete_empty_folders(lake.uri(part, pipeline.name), min(times.unknown, in_flight.since))
 
 
 def _is_known(folder: Folder, paths: Collection[str]) -> bool:
