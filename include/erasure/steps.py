@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from include import catalog, kafka, lake
+from include import catalog, lake
 from include.crash_points import crash_point
 from include.erasure import open_tables, views
 from include.erasure.files import rewrite_files
 from include.erasure.names import columns_of, names_of
-from include.errors import AnotherWriter, OffsetsLost, TidemarkError, UsageError, error_class
+from include.errors import AnotherWriter, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import alone
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
-from include.ledger.archive.decoders import decoded_otherwise
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals import attempts, locks
@@ -27,7 +26,7 @@ from include.pipelines.spec import Pipeline
 from include.proof.replace import replace_proofs, replaced_by
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import submission
-from include.versions import code_version, decoder_version
+from include.versions import code_version
 
 Tell = Callable[[str], None]
 
@@ -75,7 +74,8 @@ def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
 
 
 def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) -> None:
-    source = _source(pipeline, pinned)
+    # Where nothing else is left, the rows as they landed: what is to be erased must not stay.
+    source = steps.source_as_registered(pinned) or Source.ARCHIVE
     version = code_version(pipeline.name)
     attempt = attempts.begin_attempt(pinned, run_by=f"erasure {erasure.id}", code_version=version, source=source)
     with locks.attempt_under_way(pipeline.name, pinned.interval):
@@ -89,20 +89,6 @@ def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) 
             remedy=f"./tidemark erase {pipeline.name} --resume, when it can pass",
             pipeline=pipeline.name,
         )
-
-
-def _source(pipeline: Pipeline, pinned: PinnedInterval) -> Source:
-    """Return the archive; Kafka if other code landed the rows than decodes them now, and Kafka still holds them."""
-    readable = steps.readable_source(pinned, Source.KAFKA)
-    if readable is Source.ARCHIVE or not decoded_otherwise(
-        pipeline.name, pinned.ranges, decoder_version(pipeline.name)
-    ):
-        return Source.ARCHIVE
-    try:
-        kafka.check_retained(pipeline.name, pinned.ranges)
-    except OffsetsLost:
-        return Source.ARCHIVE
-    return Source.KAFKA
 
 
 def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:

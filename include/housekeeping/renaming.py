@@ -41,18 +41,34 @@ def left_to_rename(pipeline: Pipeline) -> list[PinnedInterval]:
 def rename(pipeline: Pipeline, run_by: str, tell: Tell) -> dict[str, Any]:
     """Run the intervals again that lack a new name; the last one lets the tables show it. Killed, it goes on.
 
+    An interval is left whose run would take back what newer code corrected: Kafka no longer holds it.
+
     Raises UsageError for a pipeline without a renamed column, and what an interval's end means.
     """
     if not any(pipeline.formerly(table) for table in pipeline.tables):
         raise UsageError(
             "no column is declared as renamed", remedy='declare renamed={"NEW": "OLD"}', pipeline=pipeline.name
         )
-    left = left_to_rename(pipeline)
+    left, built = left_to_rename(pipeline), 0
     for number, pinned in enumerate(left, 1):
+        source = steps.source_as_registered(pinned)
+        if source is None:
+            tell(f"{pipeline.name}: {pinned.interval} is left ({number} of {len(left)}): {_only_as_landed(pinned)}")
+            continue
         tell(f"{pipeline.name}: {pinned.interval} is built again ({number} of {len(left)})")
-        _run_again(pipeline, pinned, run_by)
+        _run_again(pipeline, pinned, run_by, source)
+        built += 1
     _follow(pipeline)
-    return state(pipeline, len(left))
+    return state(pipeline, built)
+
+
+def _only_as_landed(pinned: PinnedInterval) -> str:
+    begin, end = format_time(pinned.interval.from_time), format_time(pinned.interval.to_time)
+    return (
+        "newer code has decoded it from Kafka, which no longer holds all of its offsets. To have its rows as they "
+        "landed instead, by the new name: "
+        f"./tidemark interval {pinned.pipeline} --from {begin} --to {end} --source archive"
+    )
 
 
 def _follow(pipeline: Pipeline) -> None:
@@ -90,8 +106,7 @@ def state(pipeline: Pipeline, built: int = 0) -> dict[str, Any]:
     return {"pipeline": pipeline.name, "built_intervals": built, "left": left, "shown_as": shown}
 
 
-def _run_again(pipeline: Pipeline, pinned: PinnedInterval, run_by: str) -> None:
-    source = steps.readable_source(pinned, Source.ARCHIVE)
+def _run_again(pipeline: Pipeline, pinned: PinnedInterval, run_by: str, source: Source) -> None:
     version = code_version(pipeline.name)
     attempt = attempts.begin_attempt(pinned, run_by=f"rename {run_by}", code_version=version, source=source)
     with locks.attempt_under_way(pipeline.name, pinned.interval):

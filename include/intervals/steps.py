@@ -12,15 +12,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-from include import lake
+from include import kafka, lake
 from include.crash_points import crash_point
-from include.errors import ApprovalNeeded, ReconciliationFailed, ValidationFailed
+from include.errors import ApprovalNeeded, OffsetsLost, ReconciliationFailed, ValidationFailed
 from include.intervals.pinning import pin_interval
 from include.intervals.telling import notifications
 from include.intervals.telling.asking import notify_asked
 from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
+from include.ledger.archive.decoders import decoders_of
+from include.ledger.archive.removal import removed_ranges
 from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.pins import PinnedInterval
@@ -28,6 +30,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.streams.incarnations import closed
 from include.monitor.history.remedies import approve_command
 from include.monitor.text import quantity
+from include.offsets import without
 from include.pipelines import load_pipeline
 from include.proof.write import prove_registered
 from include.reconciliation import DifferenceClass
@@ -65,6 +68,29 @@ def pin(
 def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
     """Return where the interval can be read from: for a topic that was deleted since, only the archive is left."""
     return Source.ARCHIVE if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
+
+
+def source_as_registered(pinned: PinnedInterval) -> Source | None:
+    """Return from where a run takes back nothing that newer code corrected; None where no such source is left.
+
+    The landing has the rows as they were decoded at first, while what is registered may have been decoded from Kafka
+    by newer code since. Raises ServiceUnreachable.
+    """
+    topic_ids, removed = pinned.topic_ids, removed_ranges(pinned.pipeline, pinned.ranges)
+    removed = [replace(each, topic_id=topic_ids[each.topic_partition.topic]) for each in removed]
+    # Where the landing was removed, the archive's rows are the registered ones.
+    present = decoders_of(pinned.pipeline, without(pinned.ranges, removed))
+    landed = (decoders_of(pinned.pipeline, pinned.ranges), present)
+    registered = revisions.decoders_of_registered(pinned.id)
+    if not present or (registered and all(each in landed for each in registered)):
+        return Source.ARCHIVE
+    if readable_source(pinned, Source.KAFKA) is Source.ARCHIVE:
+        return None
+    try:
+        kafka.check_retained(pinned.pipeline, pinned.ranges)
+    except OffsetsLost:
+        return None
+    return Source.KAFKA
 
 
 def submit(job: AttemptJob, pipeline: str, attempt: int, mode: DeployMode | None = None) -> SparkSubmission:

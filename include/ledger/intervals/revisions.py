@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
-from include.ledger.intervals.findings import findings_of
+from include.ledger.intervals.findings import BuildFindings, findings_of
 from include.ledger.intervals.states import RETIRED, RevisionState, check_transition
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build, Revision
@@ -67,17 +67,23 @@ def references_of_registered(interval_id: int) -> dict[str, str]:
 
     Empty when nothing is registered, or the code that built it did not note it.
     """
-    wanted = (
-        select(Build)
-        .join(Revision, Revision.build_id == Build.id)
-        .where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
-        .order_by(Build.id.desc())
-        .limit(1)
+    builds = _registered_builds(interval_id)
+    return dict(builds[-1].references) if builds and builds[-1] else {}
+
+
+def decoders_of_registered(interval_id: int) -> list[list[str]]:
+    """Return, for each build of the interval's registered revisions, the versions of the code that decoded its rows."""
+    return [sorted(build.decoder_versions) if build else [] for build in _registered_builds(interval_id)]
+
+
+def _registered_builds(interval_id: int) -> list[BuildFindings | None]:
+    """Return what the builds of the interval's registered revisions found, in their order."""
+    registered = select(Revision.build_id).where(
+        Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED
     )
     with session() as ledger:
-        row = ledger.scalar(wanted)
-        build = findings_of(row.findings).build if row is not None else None
-        return dict(build.references) if build else {}
+        rows = ledger.scalars(select(Build).where(Build.id.in_(registered)).order_by(Build.id))
+        return [findings_of(row.findings).build for row in rows]
 
 
 def set_state(revisions: Iterable[BuiltRevision], state: RevisionState) -> None:
