@@ -40,12 +40,14 @@ class Statement:
         """Return the summary of a snapshot or a Delta commit; values that are not plain are JSON."""
         spec, built = self.attempt, self.attempt.findings.build
         interval = spec.pinned.interval
+        # The interval may have been pinned again since the build.
+        ranges = built.ranges if built and built.ranges else spec.pinned.ranges
         return {
             "tidemark.pipeline": spec.pinned.pipeline,
             INTERVAL: self.label,
             "tidemark.from": format_time(interval.from_time),
             "tidemark.to": format_time(interval.to_time),
-            "tidemark.ranges": _json([range_as_json(each) for each in spec.pinned.ranges]),
+            "tidemark.ranges": _json([range_as_json(each) for each in ranges]),
             "tidemark.records": _json(asdict(built.records) if built else {}),
             "tidemark.reconciliation": _json(asdict(built.reconciliation) if built else {}),
             "tidemark.content-hashes": _json({each.partition: each.content_hash for each in revisions}),

@@ -52,7 +52,7 @@ def explain(table: str, partition: str) -> dict[str, Any]:
         "files": _files(built),
         "interval": _interval(interval),
         "run": _run(registered),
-        "ranges": [asdict(each) for each in interval.ranges],
+        "ranges": _ranges(interval),
         "records": findings.get("records", {}),
         "reconciliation": findings.get("reconciliation", {}),
         "validation": findings.get("validation", {}),
@@ -69,6 +69,19 @@ def _interval(interval: IntervalHistory) -> dict[str, Any]:
         "pinned_by": interval.pinned_by,
         "pinned_at": format_time(interval.pinned_at),
     }
+
+
+def _ranges(interval: IntervalHistory) -> list[dict[str, Any]]:
+    """Return the ranges that are registered, with the fates of their offsets.
+
+    They are those that are pinned, unless the interval was pinned again since.
+    """
+    bounds = [
+        [(each.topic, each.partition, each.from_offset, each.until_offset) for each in ranges]
+        for ranges in (interval.ranges, interval.published_ranges)
+    ]
+    is_pinned_again = bool(interval.published_ranges) and bounds[0] != bounds[1]
+    return [asdict(each) for each in (interval.published_ranges if is_pinned_again else interval.ranges)]
 
 
 def _run(revision: History) -> dict[str, Any]:

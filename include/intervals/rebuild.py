@@ -17,6 +17,7 @@ from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
 from include.ledger.lineage import BuiltRevision
 from include.spark.submission import SparkSubmission
+from include.times import format_time
 from include.versions import code_version
 
 
@@ -26,15 +27,16 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
     Three things are compared: the content hash that the ledger recorded, that of the rebuilt rows, and the files at
     the registered location, byte by byte, with the location that the catalog has. `equal` means that all agree;
     `notes` lists what that does not cover.
-    Raises UsageError when the partition is not registered, TidemarkError when the build fails.
+    Raises UsageError when the partition is not registered, or its interval was pinned to other ranges since;
+    TidemarkError when the build fails.
     """
     registered = revisions.registered(table, partition)
     if not registered:
         raise UsageError(f"{table} has no registered partition {partition!r}", remedy="./tidemark explain lists them")
     revision = registered[0]
+    pinned, source = _pinned(revision, source)
     damaged = list(damaged_files(revision.location, revision.files, deep=True))
     pointed_at = _pointed_at(revision)
-    pinned, source = _pinned(revision, source)
     again = _build_again(pinned, source, run, revision, damaged)
     return {
         "table": table,
@@ -88,6 +90,15 @@ def differences(comparison: dict[str, Any]) -> list[str]:
 
 def _pinned(revision: RegisteredRevision, source: Source | str) -> tuple[PinnedInterval, Source]:
     pinned = attempts.pinned_interval(revision.interval_id)
+    read = revisions.published_ranges(revision.interval_id)
+    if read and read != pinned.ranges:
+        begin, end = format_time(pinned.interval.from_time), format_time(pinned.interval.to_time)
+        raise UsageError(
+            f"{revision.table} {revision.partition}: {pinned.interval} was pinned again since this was registered, so "
+            "its rows would be compared with those of other offsets",
+            remedy=f"./tidemark interval {pinned.pipeline} --from {begin} --to {end} registers the ranges of now",
+            pipeline=pinned.pipeline,
+        )
     return pinned, readable_source(pinned, Source(source))
 
 

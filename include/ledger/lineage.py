@@ -92,6 +92,8 @@ class IntervalHistory:
     ranges: tuple[RangeFates, ...]
     report: str
     """Location of its last report; empty before the first."""
+    published_ranges: tuple[RangeFates, ...] = ()
+    """What the last published build read; other offsets than `ranges` when it was pinned again since."""
 
 
 _REVISIONS = """
@@ -105,8 +107,11 @@ _REVISIONS = """
 """
 
 _INTERVAL = """
-    SELECT i.id, i.from_time, i.to_time, i.state, i.pinned_by, i.pinned_at, i.verdict
-    FROM intervals i JOIN attempts a ON a.interval_id = i.id
+    SELECT i.id, i.from_time, i.to_time, i.state, i.pinned_by, i.pinned_at, i.verdict, b.ranges, b.fates
+    FROM intervals i JOIN attempts a ON a.interval_id = i.id LEFT JOIN LATERAL (
+        SELECT findings -> 'ranges' AS ranges, findings -> 'fates' AS fates FROM builds
+        WHERE interval_id = i.id AND published_at IS NOT NULL ORDER BY id DESC LIMIT 1
+    ) b ON true
     WHERE a.id = %s
 """
 
@@ -172,11 +177,25 @@ def interval_of_attempt(attempt: int) -> IntervalHistory:
     """Return the interval of an attempt with the fate of every offset."""
     with reading() as ledger:
         ledger.execute(_INTERVAL, [attempt])
-        ((interval_id, from_time, to_time, state, pinned_by, pinned_at, verdict),) = ledger.fetchall()
+        ((interval_id, from_time, to_time, state, pinned_by, pinned_at, verdict, *published),) = ledger.fetchall()
         ledger.execute(_RANGES, [interval_id])
         ranges = tuple(RangeFates(*row) for row in ledger.fetchall())
     report = (verdict or {}).get("report", "")
-    return IntervalHistory(Interval(from_time, to_time), state, pinned_by, pinned_at, ranges, report)
+    read = _published(*published)
+    return IntervalHistory(Interval(from_time, to_time), state, pinned_by, pinned_at, ranges, report, read)
+
+
+def _published(ranges: list[dict[str, Any]] | None, fates: dict[str, dict[str, int]] | None) -> tuple[RangeFates, ...]:
+    found = []
+    for each in ranges or ():
+        counts = (fates or {}).get(f"{each['topic']}-{each['partition']}", {})
+        archived, empty, quarantined, gaps = map(counts.get, ("archived", "empty", "quarantined", "gaps"))
+        place, bounds = (
+            (each["topic"], each["topic_id"], each["partition"]),
+            (each["from_offset"], each["until_offset"]),
+        )
+        found.append(RangeFates(*place, *bounds, archived, empty, quarantined, gaps, counts.get("erased", 0)))
+    return tuple(found)
 
 
 def verdict_of_run(run_by: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from include.ledger.intervals.findings import BuildFindings, findings_of
 from include.ledger.intervals.states import RETIRED, RevisionState, check_transition
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build, Revision
+from include.offsets import OffsetRange
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ def references_of_registered(interval_id: int) -> dict[str, str]:
     """
     builds = _registered_builds(interval_id)
     return dict(builds[-1].references) if builds and builds[-1] else {}
+
+
+def published_ranges(interval_id: int) -> tuple[OffsetRange, ...]:
+    """Return the ranges that the interval's last published build read; none without one."""
+    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
+    with session() as ledger:
+        row = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
+        build = findings_of(row.findings).build if row is not None else None
+        return build.ranges if build else ()
 
 
 def decoders_of_registered(interval_id: int) -> list[list[str]]:
