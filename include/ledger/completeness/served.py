@@ -26,7 +26,8 @@ class ServedInterval:
     from_time: datetime
     to_time: datetime
     covers: bool
-    """Whether all of its records are in the table; not while it is pinned again, nor before the view was declared."""
+    """Whether all of its records are in the table; not while it is pinned again, nor when it was built by code that
+    did not declare the view."""
     revision: str
     """Empty when it has no row in the table."""
     location: str
@@ -53,10 +54,17 @@ _INTERVALS = """
     ), first AS (
         SELECT min(i.from_time) AS begin FROM revisions r JOIN intervals i ON i.id = r.interval_id
         WHERE r.table_name = %(table)s AND r.registered_at IS NOT NULL
+    ), known AS (
+        -- Null for a build by code that kept no columns; then only the first interval with rows tells since when.
+        SELECT DISTINCT ON (b.interval_id) b.interval_id, b.columns ? %(table)s AS has_table
+        FROM builds b JOIN intervals i ON i.id = b.interval_id
+        WHERE i.pipeline = %(pipeline)s AND b.published_at IS NOT NULL ORDER BY b.interval_id, b.id DESC
     )
-    SELECT i.id, i.from_time, i.to_time, coalesce(i.state = 'registered' AND i.from_time >= first.begin, false),
+    SELECT i.id, i.from_time, i.to_time,
+        coalesce(i.state = 'registered' AND i.from_time >= first.begin AND coalesce(k.has_table, true), false),
         coalesce(d.id, ''), coalesce(d.location, ''), coalesce(d.rows, 0)
     FROM intervals i CROSS JOIN first LEFT JOIN delivered d ON d.interval_id = i.id
+        LEFT JOIN known k ON k.interval_id = i.id
     WHERE i.pipeline = %(pipeline)s AND (i.state = 'registered' OR d.id IS NOT NULL) ORDER BY i.from_time
 """
 

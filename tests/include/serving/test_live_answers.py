@@ -22,6 +22,7 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import func
 
 from include import lake
 from include.doctor.served_views import check_served_views
@@ -29,6 +30,7 @@ from include.errors import TidemarkError
 from include.ledger.database import session
 from include.ledger.models import (
     Attempt,
+    Build,
     IntervalRange,
     IntervalRow,
     MicroBatch,
@@ -314,6 +316,42 @@ def test_row_is_in_the_answer_from_its_interval_on_when_the_watermark_dropped_it
     assert world.answers()[("1", DAY)] == (1, "proved")
     world.register(1)
     assert world.answers()[("1", DAY)] == (2, "proved")
+
+
+def publish(world: World, hour: int, *tables: str) -> None:
+    """Note a published build of the hour by code that declares these tables."""
+    with session() as ledger:
+        interval = ledger.query(IntervalRow).filter_by(pipeline=world.pipeline.name, from_time=DAY + hour * HOUR).one()
+        interval.state = "registered"
+        columns = {table: {"device_id": "string"} for table in tables}
+        attempt = attempt_of(interval.id)
+        ledger.add(
+            Build(attempt_id=attempt, interval_id=interval.id, findings={}, columns=columns, published_at=func.now())
+        )
+
+
+def test_keys_of_hours_before_the_view_was_declared_stay_when_an_older_hour_is_built_again(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("2", DAY + HOUR, DAY + HOUR)
+    world.produce("3", DAY + HOUR, DAY + 2 * HOUR)
+    world.stream()
+    archive = world.pipeline.table
+    for hour in (0, 1):
+        world.build(hour)
+        publish(world, hour, archive)
+    world.register(2, follow=False)
+    publish(world, 2, archive, world.table)
+    world.follow()
+    before = world.answers()
+    assert set(before) == {("1", DAY), ("2", DAY + HOUR), ("3", DAY + HOUR)}
+    world.register(0, follow=False)
+    publish(world, 0, archive, world.table)
+    world.follow()
+    assert world.answers() == {**before, ("1", DAY): (1, "proved")}
+    world.register(1, follow=False)
+    publish(world, 1, archive, world.table)
+    world.follow()
+    assert {state for _, state in world.answers().values()} == {"proved"}
 
 
 def test_proved_window_is_corrected_when_a_revision_counts_less(world: World) -> None:
