@@ -57,7 +57,7 @@ class RecordCounts:
 
 @dataclass(frozen=True)
 class RevisionDifference:
-    """What a rerun changed in one table partition; null counts: the registered files are gone."""
+    """What a rerun changed in one table partition; null counts: the registered files are gone or damaged."""
 
     table: str
     partition: str
