@@ -26,8 +26,10 @@ from include.intervals.lake_of_ledger import (
 from include.lake.revision_files import damage_of
 from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
 from include.ledger.held_locks import held_lock
+from include.ledger.intervals.revisions import decoders_of_registered
 from include.ledger.inventory import KnownRevision
 from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, intersection
@@ -88,8 +90,9 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     batches = removal.settled_batches(pipeline.name, times.landing, (Fate.ARCHIVED,))
     ranges = [each for parts in batches.values() for each in parts if len(each)]
     for holding in holdings.holdings(pipeline.name, pipeline.table, ranges) if ranges else []:
-        if damage := _elsewhere(holding) or damage_of(holding.revisions, records=holding.archived):
-            done.kept.append(f"landing of {Interval(holding.from_time, holding.to_time)}: {damage}")
+        why = _elsewhere(holding) or _read_otherwise(pipeline, holding)
+        if why := why or damage_of(holding.revisions, records=holding.archived):
+            done.kept.append(f"landing of {Interval(holding.from_time, holding.to_time)}: {why}")
             for batch, parts in list(batches.items()):
                 if any(intersection(a, b) for a in parts for b in holding.ranges):
                     del batches[batch]
@@ -103,6 +106,18 @@ def _elsewhere(holding: Holding) -> str:
     """Return which revision lies in another lake, which may go without this one being asked; empty for none."""
     outside = (each for each in holding.revisions if not lake.is_in_lake(each.location))
     return next((f"{each.location}, its registered revision, lies outside of the lake" for each in outside), "")
+
+
+def _read_otherwise(pipeline: Pipeline, holding: Holding) -> str:
+    """Return that other code read the offsets from Kafka than landed them; empty if none did.
+
+    By that code a record may have another fate. What it found invalid has no rows in its revisions, and without its
+    landing file it would be nowhere in the archive.
+    """
+    landed = set(decoders_of(pipeline.name, holding.ranges))
+    builds = decoders_of_registered(holding.interval_id)
+    is_otherwise = any(versions and not landed.issubset(versions) for versions in builds)
+    return "its registered build read Kafka with other code than landed it" if is_otherwise else ""
 
 
 def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:

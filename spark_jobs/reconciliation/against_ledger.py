@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 
 from include import lake
 from include.ledger.archive import landing_files
-from include.ledger.intervals import evidence
+from include.ledger.archive.decoders import decoders_of
+from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
@@ -25,7 +26,8 @@ def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed
 
     `landed` are the counts of `landed_rows`. Three things are compared: the rows of each landing file with the number
     noted at its commit, the fates of the micro-batches wholly inside the ranges, and the fates that an earlier attempt
-    of the interval recorded.
+    of the interval recorded. Where that one read Kafka with other code than landed the rows, they may differ: class
+    `code`.
     """
     counted = {tp: each.fates for tp, each in landed.items()}
     committed = evidence.committed_fates(pinned.pipeline, pinned.ranges)
@@ -37,8 +39,8 @@ def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed
     gaps = {r.topic_partition: len(r) - counted.get(r.topic_partition, Fates()).records for r in pinned.ranges}
     differences = [
         *_differing_files(pinned),
-        *_differing_fates(evidence.recorded_fates(pinned), counted),
-        *_differing_fates(committed, inner),
+        *_differing_fates(evidence.recorded_fates(pinned), counted, _class_of_earlier(pinned)),
+        *_differing_fates(committed, inner, DifferenceClass.UNEXPLAINED),
         *_gaps(gaps),
     ]
     return ArchiveComparison(counted, gaps, Reconciliation.of(differences))
@@ -51,14 +53,21 @@ def _gaps(gaps: Mapping[TopicPartition, int]) -> Iterator[Difference]:
             yield Difference(DifferenceClass.GAP, "offsets without a visible record", str(tp), text)
 
 
+def _class_of_earlier(pinned: PinnedInterval) -> DifferenceClass:
+    """Return why the fates that an earlier attempt recorded may differ from those of the landed rows."""
+    landed = decoders_of(pinned.pipeline, pinned.ranges)
+    read_otherwise = any(each and each != landed for each in revisions.decoders_of_registered(pinned.id))
+    return DifferenceClass.CODE if read_otherwise else DifferenceClass.UNEXPLAINED
+
+
 def _differing_fates(
-    recorded: Sequence[evidence.Recorded], counted: Mapping[TopicPartition, Fates]
+    recorded: Sequence[evidence.Recorded], counted: Mapping[TopicPartition, Fates], cls: DifferenceClass
 ) -> Iterator[Difference]:
     for each in recorded:
         held = counted.get(each.range.topic_partition, Fates())
         if held != each.fates:
             text = f"{each.by} recorded {_words(each.fates, each.range)}; the archive holds {_words(held, each.range)}"
-            yield Difference(DifferenceClass.UNEXPLAINED, _AGAINST_LEDGER, str(each.range), text)
+            yield Difference(cls, _AGAINST_LEDGER, str(each.range), text)
 
 
 def _words(fates: Fates, of: OffsetRange) -> str:

@@ -155,3 +155,24 @@ def test_missing_landed_record_is_unexplained_whatever_code_reads_it(
         path.write_bytes(original)
     places = [d["where"] for d in found["differences"] if d["class"] == "unexplained"]
     assert any(f"offset {lost['kafka_offset']} " in place for place in places)
+
+
+def test_interval_is_built_from_either_side_when_newer_code_gave_records_another_fate(
+    home: Home, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    changed = copy_checkout(tmp_path / "checkout", home)
+    changed.edit(
+        "spark_jobs/transforms/nest_cameras.py",
+        'F.map_values(message["devices"]["cameras"])',
+        'F.filter(F.map_values(message["devices"]["cameras"]), lambda c: c["where_name"] != "Porch")',
+    )
+    from_kafka = changed.json("interval", "nest_cameras", *BOUNDS)
+    assert from_kafka["records"]["empty"] > before["records"]["empty"]
+    from_archive = changed.json("interval", "nest_cameras", *BOUNDS, "--source", "archive")
+    assert from_archive["records"] == before["records"]
+    assert changed.json("interval", "nest_cameras", *BOUNDS)["records"] == from_kafka["records"]
+    # What has no rows any more is kept by its landing file alone.
+    [done] = changed.json("housekeeping", "nest_cameras", "--older-than", "0s", "--json")
+    assert [each for each in done["kept"] if "with other code than landed it" in each]
+    assert done["landing"]["files"] == 0
+    assert changed.json("interval", "nest_cameras", *BOUNDS)["reconciliation"]["unexplained"] == 0
