@@ -235,6 +235,26 @@ def test_replayed_record_leaves_the_delivering_interval_when_it_is_erased(pipeli
     assert counted(pipeline, span(0, 10)) == Fates(0, 0, 1, 1)
 
 
+def test_replayed_record_leaves_the_quarantined_ones_when_only_its_landed_row_shows_the_key(pipeline: str) -> None:
+    home = commit(pipeline, 0, 0, 10, archived=8, quarantined=2)
+    note_fates(pipeline, home, 8, 2)
+    interval = register(pipeline, 0, 0, 10)
+    with session() as ledger:
+        row = ledger.get_one(IntervalRange, (interval, "events", 0))
+        row.archived, row.empty, row.quarantined, row.gaps = 8, 0, 2, 0
+        ledger.add(
+            Replay(
+                pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=9,
+                fate="archived", replayed_by="me@here", decoder_version="1", micro_batch_id=home,
+            )
+        )  # fmt: skip
+    begin(pipeline, {at(1), at(9)}, set())
+    assert counted(pipeline, span(0, 10)) == Fates(7, 0, 1, 2)
+    with session() as ledger:
+        row = ledger.get_one(IntervalRange, (interval, "events", 0))
+        assert (row.archived, row.quarantined, row.erased) == (7, 1, 2)
+
+
 def erase_from(pipeline: str, attempt: int) -> None:
     """Erase a record of the attempt's interval."""
     pinned = attempts.load_attempt(attempt).pinned
