@@ -130,14 +130,14 @@ def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[s
     """Return the first quarantined records of a range with the keys of `records`, in the order of offsets."""
     tp = within.topic_partition
     rows = [
-        (row, record_key(row, file))
+        (record_key(row, file), row)
         for file in ledger_quarantine.files(pipeline, within)
         for row in _read(pipeline, file, _SHOWN)
         if (row["kafka_topic"], row["kafka_partition"]) == (tp.topic, tp.partition)
         and within.from_offset <= row["kafka_offset"] < within.until_offset
     ]
-    first = sorted(rows, key=lambda each: each[1].offset)[:most]
-    return _with_decisions(pipeline, first)
+    first = sorted(rows, key=lambda each: each[0].offset)[:most]
+    return _with_decisions(pipeline, dict(first))
 
 
 def latest_records(
@@ -149,25 +149,33 @@ def latest_records(
     there are no more records.
     """
     batches = ledger_quarantine.latest_batches(pipeline, until, files + 1)
-    chosen: list[tuple[dict[str, Any], RecordKey]] = []
-    seen: set[RecordKey] = set()
+    chosen: dict[RecordKey, dict[str, Any]] = {}
     for begin in range(0, min(len(batches), files), _AT_ONCE):
         at_once = batches[begin : min(begin + _AT_ONCE, files)]
-        # A compacted file holds other micro-batches too; these are read again in their turn.
-        for file in reversed(ledger_quarantine.files(pipeline, batches=at_once)):
-            for row in _read(pipeline, file, _SHOWN):
-                key = record_key(row, file)
-                if selection.holds(row) and key.topic_id and key not in seen:
-                    seen.add(key)
-                    chosen.append((row, key))
+        # A micro-batch of older code may have many files, and then be in two of these groups.
+        chosen.update(_latest_of(pipeline, selection, at_once))
         if len(chosen) >= most:
             following = begin + len(at_once)
             return _with_decisions(pipeline, chosen), batches[following] if following < len(batches) else None
     return _with_decisions(pipeline, chosen), batches[files] if len(batches) > files else None
 
 
-def _with_decisions(pipeline: str, rows: list[tuple[dict[str, Any], RecordKey]]) -> list[dict[str, Any]]:
-    decided = ledger_quarantine.decisions(pipeline, {key.offset for _, key in rows})
+def _latest_of(pipeline: str, selection: Selection, batches: list[int]) -> dict[RecordKey, dict[str, Any]]:
+    """Return the selected records of some micro-batches, those of the latest one first.
+
+    A compacted file holds other micro-batches too; these are read again in their turn.
+    """
+    found = [
+        (origin.micro_batch, row, record_key(row, file))
+        for file in ledger_quarantine.files(pipeline, batches=batches)
+        for row in _read(pipeline, file, _SHOWN)
+        if selection.holds(row) and (origin := _origin(row, file)).topic_id
+    ]
+    return {key: row for _, row, key in sorted(found, key=lambda each: -each[0])}
+
+
+def _with_decisions(pipeline: str, rows: Mapping[RecordKey, dict[str, Any]]) -> list[dict[str, Any]]:
+    decided = ledger_quarantine.decisions(pipeline, {key.offset for key in rows})
     return [
         {
             **row,
@@ -175,7 +183,7 @@ def _with_decisions(pipeline: str, rows: list[tuple[dict[str, Any], RecordKey]])
             "topic_id": key.topic_id,
             **_became(key, decided),
         }
-        for row, key in rows
+        for key, row in rows.items()
     ]
 
 

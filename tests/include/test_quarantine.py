@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.quarantine import Selection, printable
+from include.quarantine import Selection, latest_records, printable
+from tests.conftest import Home
+from tests.support.committed import commit, write_quarantined
 
 PIPELINE = load_pipeline("nest_cameras")
 ROW = {"kafka_topic": "nest-logs", "kafka_partition": 3, "kafka_offset": 0, "reason": "not_utf8"}
@@ -51,3 +55,22 @@ def test_bytes_are_printable_when_shown(value: bytes | None) -> None:
 
 def test_length_is_told_when_a_value_is_cut() -> None:
     assert printable(b"x" * 5000).endswith("(5000 bytes)")
+
+
+@pytest.mark.services
+def test_latest_records_come_first_and_each_once_when_one_file_holds_a_day_of_micro_batches(postgres: Home) -> None:
+    pipeline, count = "compacted_day", 25
+    batches = [commit(pipeline, number, 10 * number, 10 * number + 10, quarantined=2) for number in range(count)]
+    day_file = f"quarantine/{pipeline}/2026-11-18-0a1b2c3d4e5f.parquet"
+    with session() as ledger:
+        for row in ledger.query(LandingFileRow).where(LandingFileRow.micro_batch_id.in_(batches)):
+            row.path = day_file
+    offsets = [10 * number + each for number in range(count) for each in (0, 1)]
+    write_quarantined(day_file, offsets)
+    pages: list[list[int]] = []
+    until: int | None = None
+    while not pages or until is not None:
+        found, until = latest_records(pipeline, Selection(), until=until, most=10)
+        pages.append([each["kafka_offset"] for each in found])
+    assert [page[0] for page in pages] == [240, 140, 40]
+    assert [offset for page in pages for offset in page] == sorted(offsets, key=lambda each: (-(each // 10), each))

@@ -71,3 +71,11 @@ def register(pipeline: str, number: int, begin: int, until: int, state: str = "r
             )
         )
         return row.id
+
+
+def write_quarantined(path: str, offsets: list[int], reason: str = "malformed_json") -> None:
+    """Write a quarantine file with a record per offset, at the path of one that the ledger lists."""
+    same = {"kafka_topic": "events", "kafka_partition": 0, "kafka_timestamp": DAY, "reason": reason, "detail": ""}
+    _, place = lake.filesystem(lake.uri(path))
+    columns = {name: [value] * len(offsets) for name, value in same.items()}
+    pq.write_table(pa.table({**columns, "kafka_offset": offsets}), place)

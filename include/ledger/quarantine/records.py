@@ -36,6 +36,8 @@ class RecordKey:
 class Origin:
     """Where quarantined records of a topic partition come from: one micro-batch's range."""
 
+    micro_batch: int
+    from_offset: int
     until_offset: int
     topic_id: str
     """Kafka's id of the topic when they were landed."""
@@ -48,13 +50,15 @@ class QuarantineFile:
 
     path: str
     origins: Mapping[TopicPartition, Sequence[Origin]]
-    """Its micro-batches by topic partition, in the order of their offsets."""
+    """The micro-batches that were asked for by topic partition, in the order of their offsets."""
 
     def origin(self, topic_partition: TopicPartition, offset: int) -> Origin:
-        """Return where the record at that offset comes from."""
+        """Return where the record at that offset comes from; without a topic id for one of another micro-batch."""
         origins = self.origins.get(topic_partition, ())
         at = bisect_right(origins, offset, key=lambda origin: origin.until_offset)
-        return origins[at] if at < len(origins) else Origin(offset + 1, "", None)
+        if at < len(origins) and origins[at].from_offset <= offset:
+            return origins[at]
+        return Origin(0, offset, offset + 1, "", None)
 
 
 def files(
@@ -67,9 +71,11 @@ def files(
     wanted = (
         select(
             LandingFileRow.path,
+            MicroBatch.id,
             MicroBatch.decoder_version,
             MicroBatchRange.topic,
             MicroBatchRange.topic_partition,
+            MicroBatchRange.from_offset,
             MicroBatchRange.until_offset,
             MicroBatchRange.topic_id,
         )
@@ -93,12 +99,12 @@ def files(
         wanted = wanted.where(LandingFileRow.micro_batch_id.in_(list(batches)))
     by_path: dict[str, dict[TopicPartition, set[Origin]]] = {}
     with session() as ledger:
-        for path, version, topic, partition, until, topic_id in ledger.execute(wanted):
-            of_file = by_path.setdefault(path, {})
-            of_file.setdefault(TopicPartition(topic, partition), set()).add(Origin(until, topic_id, version))
+        for path, batch, version, topic, partition, begin, until, topic_id in ledger.execute(wanted):
+            origins = by_path.setdefault(path, {}).setdefault(TopicPartition(topic, partition), set())
+            origins.add(Origin(batch, begin, until, topic_id, version))
     return [
-        QuarantineFile(path, {tp: sorted(each, key=lambda o: o.until_offset) for tp, each in origins.items()})
-        for path, origins in by_path.items()
+        QuarantineFile(path, {tp: sorted(each, key=lambda o: o.until_offset) for tp, each in of_file.items()})
+        for path, of_file in by_path.items()
     ]
 
 
