@@ -31,7 +31,7 @@ you, without a task slot, as long as it takes: look at its *Required actions*. Y
 **Reads** the ledger, and Kafka, the catalog or the lake as the decision needs. **Writes** the ledger; a repair also the catalog and the lake.
 
 **A failure** of `show` means that there is nothing to decide, or that the form is incomplete; the error says which. A failure of `carry_out` means
-that the facts have changed, or that a stream still runs: do what the error says, then clear `show`, which asks again.
+that the facts are no longer those that you were shown, or that a stream still runs: do what the error says, then clear `show`, which asks again.
 """
 
 
@@ -51,7 +51,7 @@ def decide_dag() -> DAG:
 
         @task(execution_timeout=timedelta(minutes=10))
         def show() -> dict[str, str]:
-            """Return the question with the facts."""
+            """Return the question with the facts, and their digest."""
             return take_step(question_of, get_current_context()["params"])
 
         approve = ApprovalOperator(
@@ -67,9 +67,12 @@ def decide_dag() -> DAG:
 
         @task(execution_timeout=timedelta(hours=1))
         def carry_out_decision(answer: Any) -> list[str]:
-            """Do what was approved; return what was done."""
-            request = take_step(Request.of_form, get_current_context()["params"])
-            return take_step(carry_out, request, **answer_of(answer))
+            """Do what was approved if the facts are still those that were shown; return what was done."""
+            context = get_current_context()
+            request = take_step(Request.of_form, context["params"])
+            # A question of older code has no digest: it is refused, and asked again.
+            digest = (context["ti"].xcom_pull(task_ids="show") or {}).get("digest", "")
+            return take_step(carry_out, request, digest=digest, **answer_of(answer))
 
         show() >> approve >> carry_out_decision.override(task_id="carry_out")(approve.output)
     return dag

@@ -1,4 +1,4 @@
-"""Decisions that only a person may take: the facts before one is taken, and carrying it out.
+"""Decisions that only a person may take: the facts before one is taken, and carrying it out if these still hold.
 
 Each writes what its command writes (`./tidemark accept-loss`, `adopt`, `interval --repin`, `quarantine discard`,
 `doctor --repair`), with the name of who decided.
@@ -6,22 +6,23 @@ Each writes what its command writes (`./tidemark accept-loss`, `adopt`, `interva
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from include import kafka, quarantine
 from include.doctor import repair
-from include.doctor.compare import disagreements_of
+from include.doctor.compare import disagreements_of, identity
 from include.errors import UsageError, one_line
 from include.intervals.boundaries import asked_interval
 from include.intervals.pinning import pin_interval
 from include.intervals.telling.plan import plan_interval
 from include.kafka.sources import describe_source
 from include.ledger.archive import micro_batches
-from include.ledger.intervals import locks
+from include.ledger.intervals import locks, pins, revisions
 from include.ledger.intervals.states import Source
 from include.ledger.streams.writers import live_writer
 from include.pipelines import load_pipeline
@@ -86,11 +87,62 @@ def what_is_known(request: Request) -> list[str]:
     return [*shown, f"… {left_out} more lines"] if left_out > 0 else shown
 
 
-def carry_out(request: Request, *, reason: str, by: str) -> list[str]:
-    """Do what was decided and return what was done, a line each. Raises what the command raises."""
+def digest_of_facts(request: Request) -> str:
+    """Return a hash of all that a decision is about: lost ranges, incarnations, pins, records, or the plan.
+
+    Nothing is changed. Raises UsageError for a record that is not in quarantine, and what reading Kafka raises.
+    """
+    return hashlib.sha256("\n".join(sorted(_FACTS[request.choice](request))).encode()).hexdigest()
+
+
+def carry_out(request: Request, *, digest: str, reason: str, by: str) -> list[str]:
+    """Do what was decided and return what was done, a line each.
+
+    `digest`: that of the facts that the person was shown. Raises UsageError when the facts differ now, and what the
+    command raises.
+    """
     if not reason.strip():
         raise UsageError("a reason is needed, it is kept for ever", remedy="say why")
+    if digest_of_facts(request) != digest:
+        raise UsageError(
+            "the facts are no longer those that were shown; nothing was changed",
+            remedy="trigger the decision again: it shows what is known now",
+            pipeline=request.pipeline.name,
+        )
     return [one_line(line) for line in _DONE[request.choice](request, " ".join(reason.split()), by)]
+
+
+def _lost(request: Request) -> Iterable[str]:
+    return (f"{each} of {each.topic_id}" for each in lost_offsets(request.pipeline))
+
+
+def _incarnations(request: Request) -> Iterator[str]:
+    yield f"archived: {micro_batches.stored_topics(request.pipeline.name).get(request.topic)}"
+    if (identity := describe_source(request.pipeline.source).get(request.topic)) is not None:
+        yield f"now: {identity.topic_id}"
+        # How many records wait is no fact of the decision: all of them are read.
+        bounds = kafka.offset_bounds(kafka.topic_partitions_of([identity]))
+        yield from (f"begins: {tp} at {low}" for tp, (low, _) in bounds.items())
+
+
+def _pinned(request: Request) -> Iterator[str]:
+    assert request.interval is not None
+    if (known := pins.find_interval(request.pipeline.name, request.interval.from_time)) is not None:
+        yield from (f"pinned: {each} of {each.topic_id}" for each in known.ranges)
+        built = revisions.registered_of_interval(known.id)
+        yield from (f"registered: {each.table} {each.partition} {each.revision}" for each in built)
+
+
+def _records(request: Request) -> Iterable[str]:
+    chosen = quarantine.select(request.pipeline.name, request.selection)
+    return (f"{each.key} of {each.key.topic_id}: {each.reason}" for each in chosen)
+
+
+def _repairs(request: Request) -> Iterator[str]:
+    # By identity: the words about the same disagreement may change.
+    for each in disagreements_of(request.pipeline, deep=False):
+        if each.repair:
+            yield f"{each.repair}: {identity(each)}"
 
 
 def _known_loss(request: Request) -> Iterator[str]:
@@ -178,6 +230,13 @@ _KNOWN: Mapping[Choice, Callable[[Request], Iterator[str]]] = {
     Choice.REPIN: _known_interval,
     Choice.DISCARD: _known_records,
     Choice.REPAIR: _known_plan,
+}
+_FACTS: Mapping[Choice, Callable[[Request], Iterable[str]]] = {
+    Choice.ACCEPT_LOSS: _lost,
+    Choice.ADOPT: _incarnations,
+    Choice.REPIN: _pinned,
+    Choice.DISCARD: _records,
+    Choice.REPAIR: _repairs,
 }
 _DONE: Mapping[Choice, Callable[[Request, str, str], Iterator[str]]] = {
     Choice.ACCEPT_LOSS: _accept_loss,

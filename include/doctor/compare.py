@@ -23,10 +23,10 @@ def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
     first = _look(pipeline, deep=deep)
     if not first:
         return []
-    again = {_identity(each): each for each in _look(pipeline, deep=False)}
+    again = {identity(each): each for each in _look(pipeline, deep=False)}
     # Only reading files whole finds changed content, and no registration changes a file.
-    again |= {_identity(each): each for each in first if each.kind == "changed content"}
-    return [again[_identity(each)] for each in first if _identity(each) in again]
+    again |= {identity(each): each for each in first if each.kind == "changed content"}
+    return [again[identity(each)] for each in first if identity(each) in again]
 
 
 def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
@@ -34,7 +34,7 @@ def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
     return [*check_tables(pipeline, deep=deep), *chain.from_iterable(check(pipeline) for check in others)]
 
 
-def _identity(each: Disagreement) -> tuple[object, ...]:
+def identity(each: Disagreement) -> tuple[object, ...]:
     """Return what identifies a disagreement, whatever the words that describe it."""
     about = each.location or each.what
     return each.kind, each.table, each.partition, about, each.micro_batch, each.interval

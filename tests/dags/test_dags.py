@@ -38,6 +38,22 @@ heavy = sorted(set(sys.modules) & {"pyspark", "great_expectations", "pandas"})
 print("RESULT" + json.dumps({"dags": found, "heavy": heavy}))
 """
 
+CARRY_OUT = """
+import json, sys
+from types import SimpleNamespace
+sys.path.insert(0, "dags")
+import decide
+said = []
+for shown in ({"subject": "?", "body": "", "digest": "5e21"}, {"subject": "?", "body": ""}):
+    instance = SimpleNamespace(xcom_pull=lambda task_ids: shown if task_ids == "show" else None)
+    params = {"decision": "accept loss", "pipeline": "nest_cameras"}
+    decide.get_current_context = lambda: {"params": params, "ti": instance}
+    decide.carry_out = lambda request, **options: said.append(options)
+    answer = {"responded_by_user": {"name": "ada"}, "params_input": {"reason": "moved"}}
+    decide.decide.task_dict["carry_out"].python_callable(answer)
+print("RESULT" + json.dumps(said))
+"""
+
 
 def run_script(script: str, folder: Path, *arguments: str) -> Any:
     """Return what the script prints after RESULT, run like a DAG parser: no service, settings with canary secrets."""
@@ -214,3 +230,8 @@ def test_run_takes_the_last_complete_interval_when_it_has_neither_parameters_nor
         "2026-11-20T01:00:00Z/2026-11-20T02:00:00Z",
         64,
     ]
+
+
+def test_decision_is_carried_out_with_the_digest_of_what_was_shown(tmp_path: Path) -> None:
+    told = {"by": "airflow ada", "reason": "moved"}
+    assert run_script(CARRY_OUT, tmp_path) == [{"digest": "5e21", **told}, {"digest": "", **told}]

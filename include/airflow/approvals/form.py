@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from include.approvals.choices import Choice, Request, what_is_known
+from include.approvals.choices import Choice, Request, digest_of_facts, what_is_known
 from include.monitor.text import markdown_list
 from include.pipelines import pipeline_names
 
@@ -34,13 +34,18 @@ def why() -> dict[str, Param]:
 
 
 def question_of(form: Mapping[str, Any]) -> dict[str, str]:
-    """Return subject and body of the question that a filled form leads to. Raises like `what_is_known`."""
+    """Return subject and body of the question that a filled form leads to, and the digest of its facts.
+
+    Raises like `what_is_known`.
+    """
     request = Request.of_form(form)
+    # Before what is shown: should the facts change between the two, nothing is carried out.
+    digest = digest_of_facts(request)
     known = what_is_known(request)
     for line in known:
         print(line)
     body = f"What is known:\n\n{markdown_list(known[1:])}\n\nRejecting changes nothing.\n"
-    return {"subject": f"{known[0]}?", "body": body}
+    return {"subject": f"{known[0]}?", "body": body, "digest": digest}
 
 
 def answer_of(answer: Mapping[str, Any]) -> dict[str, str]:

@@ -1,16 +1,23 @@
-"""The form of a decision: what each choice needs, and what is known before a person decides."""
+"""The form of a decision: what each choice needs, what is known before a person decides, and that this still holds."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from include.approvals.choices import Choice, Request, carry_out, what_is_known
+from include.approvals import choices
+from include.approvals.choices import Choice, Request, carry_out, digest_of_facts, what_is_known
 from include.errors import UsageError
-from include.quarantine import Selection
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow
+from include.offsets import OffsetRange
+from include.pipelines import load_pipeline
+from include.quarantine import Selection, records
 from include.times import parse_time
 from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.committed import TP, commit, write_quarantined
 
 FORM = {"pipeline": "nest_cameras", "topic": None, "from": None, "to": None}
 
@@ -57,4 +64,47 @@ def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(p
     refused = [line for line in what_is_known(request) if line.startswith("would be refused")]
     assert len(refused) == 1
     with pytest.raises(UsageError, match="a reason is needed"):
-        carry_out(request, reason=" ", by="somebody")
+        carry_out(request, digest="", reason=" ", by="somebody")
+    with pytest.raises(UsageError, match="no longer those"):
+        carry_out(request, digest="", reason="late records", by="somebody")
+    shown = digest_of_facts(request)
+    assert digest_of_facts(request) == shown
+    again = begin_attempt("isp_hits")
+    register(again, note_build(again))
+    assert digest_of_facts(request) != shown
+
+
+def test_loss_is_accepted_only_when_it_is_the_one_that_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, accepted = [OffsetRange(TP, 0, 10, "id")], [OffsetRange(TP, 0, 10, "id")]
+    monkeypatch.setattr(choices, "lost_offsets", lambda _: lost)
+    monkeypatch.setattr(choices.generations, "accept_loss", lambda *_, **__: accepted)
+    request = Request.of_form({**FORM, "decision": Choice.ACCEPT_LOSS})
+    shown = digest_of_facts(request)
+    for now in (OffsetRange(TP, 0, 500, "id"), OffsetRange(TP, 0, 10, "another id")):
+        lost[:] = [now]
+        with pytest.raises(UsageError, match="no longer those that were shown"):
+            carry_out(request, digest=shown, reason="moved", by="somebody")
+    lost[:] = accepted
+    assert carry_out(request, digest=shown, reason="moved", by="somebody") == [
+        "events-0 [0, 10) (10 offsets) is accepted as lost"
+    ]
+
+
+@pytest.mark.services
+def test_records_are_discarded_only_when_none_came_after_the_question(postgres: Any) -> None:
+    pipeline = replace(load_pipeline("nest_cameras"), name="nest_decided")
+    request = Request(Choice.DISCARD, pipeline, selection=Selection(reason="malformed_json"))
+
+    def quarantine_at(number: int, offsets: list[int]) -> None:
+        batch = commit(pipeline.name, number, offsets[0], offsets[-1] + 1, quarantined=len(offsets))
+        with session() as ledger:
+            path = ledger.query(LandingFileRow).where(LandingFileRow.micro_batch_id == batch).one().path
+        write_quarantined(path, offsets)
+
+    quarantine_at(0, [0, 1])
+    shown = digest_of_facts(request)
+    quarantine_at(1, [2, 3])
+    with pytest.raises(UsageError, match="no longer those"):
+        carry_out(request, digest=shown, reason="a broken camera", by="somebody")
+    assert {each["state"] for each in records(pipeline.name)} == {"quarantined"}
+    assert "discarded: 4" in carry_out(request, digest=digest_of_facts(request), reason="broken", by="somebody")
