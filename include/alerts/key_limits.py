@@ -6,13 +6,17 @@ from datetime import UTC, datetime
 
 from include import alerts
 from include.intervals.telling.addresses import stream_page
-from include.ledger.alerts import Alert
+from include.ledger.alerts import Alert, dismissed_alerts
+from include.ledger.alerts.noted import note_cause_over
 from include.ledger.totals import key_counts
 from include.pipelines.spec import AdditiveView, Pipeline
 
 
 def watch(pipeline: Pipeline) -> tuple[int, int]:
-    """Alert about the pipeline's views over their limit; return how many there are, and how many no longer are."""
+    """Alert about the pipeline's views over their limit; return how many there are, and how many no longer are.
+
+    A view whose alert was dismissed raises none until it has been within its limit again.
+    """
     totals = [view for view in pipeline.views if view.is_total]
     if not totals:
         return 0, 0
@@ -20,10 +24,13 @@ def watch(pipeline: Pipeline) -> tuple[int, int]:
     over = {view.name for view in totals if counts.get(view.name, 0) > view.max_keys}
     recovered = 0
     for view in totals:
-        if view.name in over:
+        key = _key(pipeline, view)
+        if view.name not in over:
+            recovered += alerts.recover(key)
+            note_cause_over(key)
+        # The name of a view may be the beginning of another's.
+        elif not any(each.key == key for each in dismissed_alerts(key)):
             alerts.raise_alert(_alert(pipeline, view, counts[view.name]))
-        else:
-            recovered += alerts.recover(_key(pipeline, view))
     return len(over), recovered
 
 

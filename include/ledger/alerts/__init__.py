@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from include.ledger.connection import reading
@@ -12,6 +12,11 @@ from include.times import format_time
 
 DISMISSED = "dismissed_by", "dismissed_because"
 """Facts of an alert that a person closed although its cause may persist."""
+
+CAUSE_OVER = "cause_over_at"
+"""Fact of a dismissed alert whose cause was over later: the same failure raises another one."""
+
+_EVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ _LATEST = f"SELECT {_COLUMNS} FROM alerts WHERE pipeline = %s OR %s = '' ORDER B
 _DISMISSED = f"""
     SELECT {_COLUMNS} FROM alerts
     WHERE closed_at >= %s AND starts_with(key, %s) AND alert -> 'facts' ? '{DISMISSED[0]}'
+        AND NOT alert -> 'facts' ? '{CAUSE_OVER}'
     ORDER BY id
 """
 
@@ -75,8 +81,11 @@ def latest_alerts(pipeline: str, most: int) -> list[Alert]:
     return _asked(_LATEST, pipeline, pipeline, most)
 
 
-def dismissed_alerts(prefix: str, since: datetime) -> list[Alert]:
-    """Return the alerts whose keys begin with the prefix and that a person has dismissed since a time."""
+def dismissed_alerts(prefix: str, since: datetime = _EVER) -> list[Alert]:
+    """Return the alerts whose keys begin with the prefix and that a person has dismissed, since a time if it is given.
+
+    Those are left out whose cause was over later.
+    """
     return _asked(_DISMISSED, since, prefix)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from include.ledger.alerts import Alert, alert_of
+from include.ledger.alerts import CAUSE_OVER, DISMISSED, Alert, alert_of
 from include.ledger.database import session
 from include.ledger.models import AlertRow
 from include.times import format_time
@@ -44,6 +44,15 @@ def add_facts(key: str, facts: Mapping[str, Any]) -> None:
         row = ledger.scalar(select(AlertRow).where(AlertRow.key == key, AlertRow.closed_at.is_(None)).with_for_update())
         if row is not None:
             row.alert = {**row.alert, "facts": {**row.alert.get("facts", {}), **facts}}
+
+
+def note_cause_over(key: str) -> None:
+    """Note that the cause of a key's dismissed alerts is over; when it recurs, it is told again."""
+    dismissed = AlertRow.alert["facts"].has_key(DISMISSED[0]) & ~AlertRow.alert["facts"].has_key(CAUSE_OVER)
+    with session() as ledger:
+        for row in ledger.scalars(select(AlertRow).where(AlertRow.key == key, dismissed).with_for_update()):
+            facts = {**row.alert["facts"], CAUSE_OVER: format_time(datetime.now(UTC))}
+            row.alert = {**row.alert, "facts": facts}
 
 
 def send_unsent(channels: Mapping[str, Send], failed: Callable[[str, Exception], None]) -> int:

@@ -247,6 +247,33 @@ def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(re
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
 
 
+def test_dismissed_view_is_told_again_only_when_it_was_within_its_limit_since(receivers: Received) -> None:
+    declared = load_pipeline("isp_hits")
+    pipeline = replace(declared, name="isp_dismissed")
+    (limit,) = (view.max_keys for view in declared.views if view.name == "isp_totals")
+    key = "keys/isp_dismissed/isp_totals"
+    # Another view's, whose name begins like this one's.
+    other = replace(alert("isp_dismissed"), key=f"{key}_by_zip")
+    alerts.raise_alert(other)
+    alerts.dismiss(other.key, by="ada@host", reason="known")
+    note_keys("isp_dismissed", "isp_totals", limit + 1, version=1)
+    assert key_limits.watch(pipeline) == (1, 0)
+    alerts.dismiss(key, by="ada@host", reason="they are right")
+    receivers.posts.clear()
+    for version in (2, 3):
+        note_keys("isp_dismissed", "isp_totals", limit + version, version=version)
+        assert key_limits.watch(pipeline) == (1, 0)
+    assert open_alerts(key) == []
+    assert receivers.posts == []
+    note_keys("isp_dismissed", "isp_totals", limit, version=4)
+    assert key_limits.watch(pipeline) == (0, 0)
+    note_keys("isp_dismissed", "isp_totals", limit + 1, version=5)
+    assert [key_limits.watch(pipeline) for _ in range(2)] == [(1, 0), (1, 0)]
+    assert [each.key for each in open_alerts(key)] == [key]
+    assert [each["state"] for each in receivers.posts] == ["raised"]
+    alerts.recover(key)
+
+
 def test_stream_has_recovered_when_its_driver_has_held_the_lease_for_a_while(receivers: Received) -> None:
     pipeline, now = load_pipeline("wiki_changes"), datetime.now(UTC)
     stream = Alert("stream/wiki_changes", "wiki_changes", "3 failures in a row", "stream__wiki_changes", now, "wait")
