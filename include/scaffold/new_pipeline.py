@@ -15,7 +15,7 @@ from include.errors import UsageError
 from include.pipelines import pipeline_names
 from include.pipelines.spec import TOPIC, check_identifier
 from include.pipelines.spec.lines import declared_name
-from include.scaffold.schema import Sample, quoted, read_sample
+from include.scaffold.schema import Sample, inside_literal, quoted, read_sample
 from include.settings import REPOSITORY
 
 _FILES = {
@@ -134,7 +134,7 @@ def _rendered(chosen: NewPipeline, sample: Sample) -> dict[str, str]:
         "renamed": any(field.column != field.name for field in sample.fields),
         "messages": len(kept),
         "quoted": quoted,
-        "py": json.dumps,
+        "inside": inside_literal,
     }
     rendered = {
         path.format(chosen.name): templates.get_template(template).render(facts) for template, path in _FILES.items()

@@ -16,6 +16,8 @@ import pyarrow.json
 
 from include.errors import UsageError
 from include.pipelines.spec import OWN_COLUMNS
+from include.pipelines.spec.ddl import Field as DeclaredField
+from include.pipelines.spec.ddl import fields_of
 
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
@@ -168,30 +170,18 @@ def _is_time(value: object) -> bool:
 
 def _leaves(fields: Iterable[Field]) -> Iterator[tuple[str, str]]:
     """Yield paths and types of the fields outside arrays whose names need no quotes."""
-    for field in fields:
-        if _SIMPLE.fullmatch(field.name):
-            yield from _leaves_of(field.name, field.ddl)
+    for field in fields_of(", ".join(f"{quoted(field.name)} {field.ddl}" for field in fields)):
+        yield from _leaves_of(field.name, field)
 
 
-def _leaves_of(path: str, ddl: str) -> Iterator[tuple[str, str]]:
-    if not ddl.startswith("STRUCT<"):
-        yield path, ddl
+def _leaves_of(path: str, field: DeclaredField) -> Iterator[tuple[str, str]]:
+    if not _SIMPLE.fullmatch(field.name):
         return
-    for part in _split(ddl.removeprefix("STRUCT<").removesuffix(">")):
-        name, _, kind = part.partition(": ")
-        if _SIMPLE.fullmatch(name):
-            yield from _leaves_of(f"{path}.{name}", kind)
-
-
-def _split(fields: str) -> Iterator[str]:
-    """Yield the fields of a struct's DDL, split at the struct's own commas."""
-    depth = begun = 0
-    for at, character in enumerate(fields):
-        depth += (character == "<") - (character == ">")
-        if character == "," and not depth:
-            yield fields[begun:at].strip()
-            begun = at + 1
-    yield fields[begun:].strip()
+    if field.kind != "STRUCT":
+        yield path, field.kind
+        return
+    for part in field.inner:
+        yield from _leaves_of(f"{path}.{part.name}", part)
 
 
 def value_at(message: dict[str, Any], path: str) -> Any:
@@ -205,3 +195,17 @@ def value_at(message: dict[str, Any], path: str) -> Any:
 def quoted(name: str) -> str:
     """Return a column's name as DDL takes it."""
     return name if _SIMPLE.fullmatch(name) else f"`{name}`"
+
+
+def inside_literal(text: str) -> str:
+    """Return a text as it is written inside a Python literal between double quotes, one or three.
+
+    The names of a sample come from elsewhere: none may end the literal, and each is to be exactly itself in it.
+    """
+    return "".join(map(_character, text))
+
+
+def _character(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
