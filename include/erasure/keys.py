@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ _OTHERS = {"matched", "pending", "late", "unexplained", "rows", "added", "remove
 COUNTS = frozenset({*_RECORDS, *_OTHERS})
 """Names of numbers in the ledger's JSON that count or locate records: none is a key, whatever its value."""
 
-_WORD = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+_ESCAPED = r"(?:(?:\\u[0-9a-fA-F]{4})+|\\[\"\\/bfnrt])"
+_ESCAPE, _ESCAPE_BEFORE = re.compile(_ESCAPED), re.compile(_ESCAPED + r"\Z")
+_PAIR = len("\\ud83d\\ude00")
+_SIGNS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+_NESTED = 3
+"""How many times JSON may be a string within JSON."""
 
 
 def read_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
@@ -30,7 +37,8 @@ def read_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
     lines: list[str] = []
     if file is not None:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            # Editors of Windows put a byte-order mark before the first key.
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
                 f"{file} cannot be read: {error}", remedy="a text file in UTF-8, one key a line"
@@ -53,15 +61,15 @@ class Keys:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = tuple(keys)
-        self._forms = sorted({form for key in keys for form in _forms(key)}, key=len, reverse=True)
 
     def named_in_bytes(self, value: bytes | None) -> bool:
-        """Return whether one of the keys occurs in a value, in UTF-8 or as JSON escapes it."""
-        return value is not None and any(_occurs(form, value) for form in self._forms)
+        """Return whether one of the keys occurs in a value, in UTF-8 or in any spelling of JSON's escapes."""
+        # Bytes that are no UTF-8, as lengths in Avro, become single characters of no word: the text around them stays.
+        return value is not None and self.named_in(value.decode("utf-8", "surrogateescape"))
 
     def named_in(self, value: str) -> bool:
-        """Return whether one of the keys occurs in a text."""
-        return self.named_in_bytes(value.encode("utf-8", "surrogatepass"))
+        """Return whether one of the keys occurs in a text, as it is or escaped by JSON."""
+        return any(_occurs(key, text) for text in _readings(value) for key in self.keys)
 
     def without(self, value: Any) -> Any:
         """Return a JSON value in which each text that names one of the keys is replaced."""
@@ -77,20 +85,48 @@ class Keys:
         return value if isinstance(value, int) and name in COUNTS else self.without(value)
 
 
-def _forms(key: str) -> set[bytes]:
-    plain = {json.dumps(key, ensure_ascii=ascii)[1:-1].encode() for ascii in (True, False)}
-    return plain | {key.encode()}
+def _readings(text: str) -> Iterator[str]:
+    """Yield a text as it is, then with its escapes decoded, as often as they are nested."""
+    yield text
+    for _ in range(_NESTED):
+        if (decoded := _ESCAPE.sub(_unescaped, text)) == text:
+            return
+        yield (text := decoded)
 
 
-def _occurs(form: bytes, value: bytes) -> bool:
-    at = value.find(form)
+def _unescaped(escape: re.Match[str]) -> str:
+    sign = escape[0][1]
+    if sign != "u":
+        return _SIGNS.get(sign, sign)
+    # In one piece: a character beyond the first 65,536 is a pair of escapes.
+    units = bytes.fromhex(escape[0].replace("\\u", ""))
+    return units.decode("utf-16-be", "surrogatepass")
+
+
+def _occurs(key: str, text: str) -> bool:
+    at = text.find(key)
     while at >= 0:
-        before, after = value[at - 1 : at], value[at + len(form) : at + len(form) + 1]
-        if not (_continues(before, form[:1]) or _continues(after, form[-1:])):
+        if not (_continues(_before(text, at), key[0]) or _continues(_after(text, at + len(key)), key[-1])):
             return True
-        at = value.find(form, at + 1)
+        at = text.find(key, at + 1)
     return False
 
 
-def _continues(neighbour: bytes, end: bytes) -> bool:
-    return bool(neighbour) and neighbour[0] in _WORD and end[0] in _WORD
+def _before(text: str, at: int) -> str:
+    near = text[max(0, at - _PAIR) : at]
+    escape = _ESCAPE_BEFORE.search(near) if "\\" in near else None
+    return _unescaped(escape)[-1] if escape else near[-1:]
+
+
+def _after(text: str, at: int) -> str:
+    escape = _ESCAPE.match(text, at)
+    return _unescaped(escape)[0] if escape else text[at : at + 1]
+
+
+def _continues(neighbour: str, end: str) -> bool:
+    return _is_of_word(neighbour) and _is_of_word(end)
+
+
+def _is_of_word(character: str) -> bool:
+    # Marks, as accents and vowel signs of many scripts, belong to the letter before them.
+    return character != "" and (character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,65 @@ def test_key_occurs_when_json_escapes_it(key: str) -> None:
     assert not keys.named_in_bytes(b'{"user": "nobody"}')
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("Jürgen", rb'{"user": "J\u00FCrgen"}'),
+        ("Jürgen", rb'{"user": "J\u00fcrgen"}'),
+        ("O'Brien", rb'{"user": "O\u0027Brien"}'),
+        ("a/b", rb'{"user": "a\/b"}'),
+        ("cam-1", rb'{"note": "seen by\ncam-1\tand others"}'),
+        ("cam-1", rb'{"user": "\u0063am-1"}'),
+        ("\U0001f600", rb'{"user": "\uD83D\uDE00"}'),
+        ("C:\\new", rb"C:\new"),
+        ("C:\\new", rb'{"path": "C:\\new"}'),
+        ("Jürgen", json.dumps(json.dumps({"user": "Jürgen"})).replace("fc", "FC").encode()),
+        ("Jürgen", b"\xff\xfe{" + rb'"user": "J\u00FCrgen"}'),
+    ],
+)
+def test_key_occurs_whichever_way_json_spells_its_escapes(key: str, value: bytes) -> None:
+    assert Keys([key]).named_in_bytes(value)
+    assert Keys([key]).named_in(value.decode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize(
+    ("value", "occurs"),
+    [
+        ("Joséphine", False),
+        (json.dumps("Joséphine"), False),
+        ("chez José.", True),
+        ("ÉJosé", False),
+        ("José_2", False),
+        ("José2", False),
+        ("José\u0301", False),
+        (json.dumps({"user": "José"}), True),
+    ],
+)
+def test_key_is_a_word_of_its_own_when_letters_are_not_ascii(value: str, occurs: bool) -> None:
+    assert Keys(["José"]).named_in_bytes(value.encode()) is occurs
+
+
+def test_letter_that_json_escapes_continues_a_word() -> None:
+    keys = Keys(["Jos"])
+    for value in ("José", "éJos", "\U00010400Jos"):
+        assert not keys.named_in_bytes(json.dumps(value).encode())
+    assert keys.named_in_bytes(json.dumps("\U0001f600Jos\U0001f600").encode())
+
+
+def test_key_occurs_between_bytes_that_are_no_text() -> None:
+    for key in ("cam-1", "José", "Éva"):
+        for before, after in ((b"\x0a", b"\x06"), (b"\xc3", b"\xff"), (b"\xe3\x81", b"\xf0\x9f"), (b"\x80\x01", b"")):
+            assert Keys([key]).named_in_bytes(before + key.encode() + after)
+
+
+def test_time_grows_with_the_bytes_alone_when_a_value_is_full_of_escapes() -> None:
+    keys = Keys(["aaaa", "Jürgen"])
+    values = [rb"\u00FC" * 50_000, rb"\\" * 50_000, b"aaaab" * 50_000, rb"\naaaab" * 50_000]
+    begun = time.process_time()
+    assert not any(keys.named_in_bytes(each) for each in values)
+    assert time.process_time() - begun < 20
+
+
 def test_only_the_key_is_replaced_when_a_text_names_it() -> None:
     told = {"rows": [["cam-1", 3], ["cam-10", 1]], "note": "of cam-1", "cam-1": None, "ok": True, "share": 0.5}
     assert Keys(["cam-1"]).without(told) == {
@@ -61,6 +121,12 @@ def test_key_counts_once_when_file_and_command_line_name_it(tmp_path: Path) -> N
     file = tmp_path / "keys"
     file.write_text("a b\n\nc\na b\n", encoding="utf-8")
     assert read_keys(["c", "d"], file) == ("c", "d", "a b")
+
+
+def test_first_key_is_itself_when_its_file_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("cam-1\r\ncam-2\r\n", encoding="utf-8-sig")
+    assert read_keys([], file) == ("cam-1", "cam-2")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe"])
