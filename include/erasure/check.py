@@ -14,6 +14,7 @@ from include.ledger.streams import lines
 from include.monitor.text import quantity
 from include.pipelines.spec import KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
+from include.producing.position import refused_files
 from include.proof.signing import own_public_key
 
 
@@ -72,6 +73,9 @@ def remaining(pipeline: Pipeline) -> list[str]:
         for each in pipeline.outputs
     ]
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
+    told += [
+        f"events that Kafka refused, whole: look through {path} and delete it" for path in refused_files(pipeline.name)
+    ]
     if others := open_tables.files_of_others(pipeline):
         told.append(f"{quantity(others, 'file')} that others wrote to the folders of its Iceberg tables")
     if _has_lost_and_found():

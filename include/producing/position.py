@@ -29,6 +29,11 @@ class Reached:
     """Time of that event; when the file lacks it, the time at which the id was stored."""
 
 
+def refused_files(pipeline: str) -> list[Path]:
+    """Return the files of this home folder with events of the pipeline's streams that Kafka refused."""
+    return sorted((settings().home / "streams").glob(f"{pipeline}-*.refused.jsonl"))
+
+
 @dataclass(frozen=True)
 class StreamPosition:
     """Files in which the follower of one stream keeps its last event id and the events that Kafka refused."""

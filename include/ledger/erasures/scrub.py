@@ -21,6 +21,7 @@ from include.ledger.models import (
     ListedRow,
     OutageRow,
     QuarantineNote,
+    StreamLaunch,
 )
 from include.pipelines.spec import Limit
 
@@ -56,6 +57,8 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
         found += _clean(note, names, QuarantineNote.detail, QuarantineNote.reason)
     for failure in ledger.scalars(select(BatchFailure).where(BatchFailure.pipeline == pipeline)):
         found += _clean(failure, names, BatchFailure.error)
+    for launch in ledger.scalars(select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)):
+        found += _clean(launch, names, StreamLaunch.error)
     for version in ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline)):
         found += _drop_limits(version, names)
     for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == pipeline)):

@@ -9,10 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import select
 
 from include import lake
+from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
-from include.erasure.keys import Keys, hashes_of
+from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import landing_files
 from include.ledger.database import session
@@ -28,6 +30,7 @@ from include.ledger.models import (
     ListedRow,
     MicroBatchRange,
     Replay,
+    StreamLaunch,
     Topic,
     TopicIncarnation,
 )
@@ -36,6 +39,7 @@ from include.ledger.streams import writers
 from include.offsets import Fate, Fates, OffsetRange
 from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
+from include.settings import settings
 from include.times import Interval
 from tests.conftest import Home
 from tests.support import attempts as made
@@ -253,6 +257,35 @@ def test_replayed_record_leaves_the_quarantined_ones_when_only_its_landed_row_sh
     with session() as ledger:
         row = ledger.get_one(IntervalRange, (interval, "events", 0))
         assert (row.archived, row.quarantined, row.erased) == (7, 1, 2)
+
+
+def test_error_of_a_driver_keeps_no_key_when_it_named_one(pipeline: str) -> None:
+    errors = {"a" * 32: "a rule failed on cam-1", "b" * 32: "a rule failed on cam-10", "c" * 32: ""}
+    with session() as ledger:
+        for number, error in errors.items():
+            ledger.add(StreamLaunch(id=f"{number}{pipeline}", pipeline=pipeline, host="h", log="/log", error=error))
+    commit(pipeline, 0, 0, 10, archived=10)
+    erasure = begin(pipeline, {at(1)}, set())
+    with session() as ledger:
+        kept = ledger.scalars(
+            select(StreamLaunch.error).where(StreamLaunch.pipeline == pipeline).order_by(StreamLaunch.id)
+        )
+        assert list(kept) == [FORGOTTEN, "a rule failed on cam-10", ""]
+        assert ledger.get_one(Erasure, erasure).counts["ledger_entries"] == 1
+
+
+def test_refused_events_of_a_followed_stream_are_named_when_there_are_any(postgres: Home) -> None:
+    declared = load_pipeline("wiki_changes")
+    streams = settings().home / "streams"
+    assert not any("Kafka refused" in each for each in remaining(declared))
+    streams.mkdir(exist_ok=True)
+    own, other = (streams / f"{name}-0a1b2c3d4e5f.refused.jsonl" for name in ("wiki_changes", "other_wiki_changes"))
+    for file in (own, other):
+        file.write_text("{}")
+    (named,) = (each for each in remaining(declared) if "Kafka refused" in each)
+    assert f"look through {own} " in named
+    for file in (own, other):
+        file.unlink()
 
 
 def erase_from(pipeline: str, attempt: int) -> None:
