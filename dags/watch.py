@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
+from include import alerts
 from include.airflow.notifier import ALERTS, recover_succeeded
 from include.airflow.tasks import states_of_run, take_step
 from include.alerts import overdue
@@ -34,7 +36,7 @@ A stream counts as recovered when its driver has held the lease for {steady:.0f}
 committed since.
 
 **A failure** means that the ledger or Kafka cannot be reached; the next run checks again. An alert that one receiver refused is in
-the log, and the next run sends it again.
+the log, and the next run sends it again. A receiver that does not answer is waited for once per run, however many alerts are open.
 """
 
 
@@ -64,12 +66,21 @@ def watch_dag() -> DAG:
         @task
         def look() -> dict[str, dict[str, int]]:
             """Check every pipeline; return counts by pipeline."""
-            succeeded = take_step(recover_succeeded, states_of_run)
-            looked = {name: take_step(overdue.watch, load_pipeline(name)) for name in (p.name for p in all_pipelines())}
-            return {**looked, "tasks": {"recovered": succeeded}}
+            return take_step(watch_everything, states_of_run)
 
         look()
     return dag
+
+
+def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[str, dict[str, int]]:
+    """Check tasks and pipelines, then send what is unsent, once; return counts by pipeline.
+
+    `states`: states of a run's tasks, by DAG and run. Raises ServiceUnreachable when the ledger cannot be reached.
+    """
+    with alerts.sent_together():
+        succeeded = recover_succeeded(states)
+        looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in all_pipelines())}
+    return {**looked, "tasks": {"recovered": succeeded}}
 
 
 watch = watch_dag()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from include.alerts.channels import configured_channels
+from include.alerts.channels import configured_channels, is_refusal
 from include.errors import UsageError
 from include.ledger.alerts import DISMISSED, Alert, noted
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Alert", "dismiss", "raise_alert", "recover", "send_unsent"]
+__all__ = ["Alert", "dismiss", "raise_alert", "recover", "send_unsent", "sent_together"]
+
+_sent_later: ContextVar[bool] = ContextVar("sent_later", default=False)
 
 
 def raise_alert(alert: Alert) -> bool:
@@ -21,16 +25,32 @@ def raise_alert(alert: Alert) -> bool:
     Raises ServiceUnreachable when the ledger cannot be reached.
     """
     is_new = noted.note_alert(alert)
-    send_unsent()
+    if not _sent_later.get():
+        send_unsent()
     return is_new
 
 
 def recover(key: str, facts: Mapping[str, Any] | None = None) -> bool:
     """Close an alert with `facts` of its end, and send that where the alert was sent; return whether it was open."""
     was_open = noted.close_alert(key, facts)
-    if was_open:
+    if was_open and not _sent_later.get():
         send_unsent()
     return was_open
+
+
+@contextmanager
+def sent_together() -> Iterator[None]:
+    """Send at the end of this block, once, what it raises and closes and what was not sent before, if it fails too.
+
+    So a receiver that is away is waited for once, not for each alert of the block. Raises ServiceUnreachable when the
+    ledger cannot be reached.
+    """
+    token = _sent_later.set(True)
+    try:
+        yield
+    finally:
+        _sent_later.reset(token)
+        send_unsent()
 
 
 def dismiss(key: str, *, by: str, reason: str) -> None:
@@ -47,10 +67,12 @@ def dismiss(key: str, *, by: str, reason: str) -> None:
 
 def send_unsent() -> int:
     """Send what some channel has not sent yet, and return how many messages went out."""
-    return noted.send_unsent(configured_channels(), _report)
+    return noted.send_unsent(configured_channels(), _is_away)
 
 
-def _report(channel: str, error: Exception) -> None:
+def _is_away(channel: str, error: Exception) -> bool:
+    """Log that a channel failed; return whether it would fail for other alerts, too."""
     # The type only: an address in the error's text may hold a token.
     said = error if isinstance(error, UsageError) else type(error).__name__
     _log.error("the alert was not sent by %s, it is tried again: %s", channel, said)
+    return not is_refusal(error)

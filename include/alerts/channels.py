@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import smtplib
 from collections.abc import Mapping
 
 import httpx
+from confluent_kafka import KafkaError, KafkaException
+from httpx import codes
 
 from include import kafka
 from include.alerts.mail import SECONDS, send_email
@@ -27,6 +30,22 @@ def configured_channels() -> Mapping[str, Send]:
     if current.alert_webhook is not None:
         channels["webhook"] = post_webhook
     return channels
+
+
+_ABOUT_THE_MESSAGE = {codes.BAD_REQUEST, codes.REQUEST_ENTITY_TOO_LARGE, codes.UNPROCESSABLE_ENTITY}
+"""Answers of a web server that takes other messages."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether the receiver answered and refused this message only: it may take the next one."""
+    match error:
+        case httpx.HTTPStatusError():
+            return error.response.status_code in _ABOUT_THE_MESSAGE
+        case smtplib.SMTPDataError():
+            return error.smtp_code >= 500
+        case KafkaException():
+            return bool(error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE)
+    return False
 
 
 def send_message(alert: Alert) -> None:

@@ -60,7 +60,10 @@ def _unregistered(pipeline: Pipeline, begin: datetime, end: datetime) -> tuple[I
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
-    """Alert about a pipeline's overdue intervals and views with too many keys, and their end; return the counts."""
+    """Alert about a pipeline's overdue intervals and views with too many keys, and their end; return the counts.
+
+    Whoever watches several pipelines does it inside `alerts.sent_together`.
+    """
     # The ledger's clock, as for leases, commits and alerts: a wrong clock of this host delays no end of an alert.
     now = now or clock()
     overdue = find_overdue(pipeline, now)
@@ -70,8 +73,6 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
         "overdue": len(overdue.intervals) if overdue else 0,
         "over_limit": over_limit,
         "recovered": recovered + below_again,
-        # What a receiver missed while it was away.
-        "told": alerts.send_unsent(),
     }
 
 

@@ -37,6 +37,8 @@ class Received:
     """Of each post."""
     refuses: bool = False
     """Whether the web server answers with an error."""
+    refused_text: str = ""
+    """The web server refuses posts with this text, as one that it cannot read."""
     smtp: str = ""
     webhook: str = ""
 
@@ -79,10 +81,13 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
     class Keep(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if not received.refuses:
+            status = 503 if received.refuses else 204
+            if received.refused_text and received.refused_text in str(body):
+                status = 422
+            if status == 204:
                 received.posts.append(body)
                 received.authorizations.append(self.headers.get("Authorization", ""))
-            self.send_response(503 if received.refuses else 204)
+            self.send_response(status)
             self.end_headers()
 
         def log_message(self, *arguments: Any) -> None:

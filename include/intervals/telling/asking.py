@@ -26,8 +26,9 @@ def notify_asked(spec: AttemptSpec) -> None:
     from include import alerts
 
     alert = _alert(asked)
-    _recover(asked.pipeline, asked.interval, {"ended": "other warnings are asked about now"}, but=alert.key)
-    alerts.raise_alert(alert)
+    with alerts.sent_together():
+        _recover(asked.pipeline, asked.interval, {"ended": "other warnings are asked about now"}, but=alert.key)
+        alerts.raise_alert(alert)
 
 
 def notify_decided(asked: Question) -> None:

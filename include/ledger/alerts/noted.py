@@ -55,17 +55,21 @@ def note_cause_over(key: str) -> None:
             row.alert = {**row.alert, "facts": facts}
 
 
-def send_unsent(channels: Mapping[str, Send], failed: Callable[[str, Exception], None]) -> int:
+def send_unsent(channels: Mapping[str, Send], is_away: Callable[[str, Exception], bool]) -> int:
     """Send on each channel what was not sent there yet, and return how many messages went out.
 
-    The row is locked meanwhile, so that only one process sends it. A channel that raises is reported to `failed`, and
-    tried again the next time. An alert that was over before a channel sent it is no longer sent there.
+    The row is locked meanwhile, so that only one process sends it. An error of a channel is passed to `is_away`: a
+    channel that is away is not tried for the other alerts, so that an outage costs one wait per channel, however many
+    alerts are open. What failed is tried again the next time. An alert that was over before a channel sent it is no
+    longer sent there. Raises ServiceUnreachable when the ledger cannot be reached.
     """
-    told = 0
+    told, left = 0, dict(channels)
     for number in _untold(channels):
+        if not left:
+            break
         with session() as ledger:
             row = ledger.get_one(AlertRow, number, with_for_update=True)
-            told += _send_row(ledger, row, channels, failed)
+            told += _send_row(ledger, row, left, is_away)
     return told
 
 
@@ -83,10 +87,11 @@ def _untold(channels: Iterable[str]) -> list[int]:
 
 
 def _send_row(
-    ledger: Session, row: AlertRow, channels: Mapping[str, Send], failed: Callable[[str, Exception], None]
+    ledger: Session, row: AlertRow, channels: dict[str, Send], is_away: Callable[[str, Exception], bool]
 ) -> int:
+    """Send one alert, and take the channels that are away out of `channels`."""
     count, alert = 0, _alert(row)
-    for name, send in channels.items():
+    for name, send in list(channels.items()):
         done = row.told if row.closed_at is None else row.told_closed
         if name in done or (row.closed_at is not None and name not in row.told):
             continue
@@ -94,7 +99,8 @@ def _send_row(
             send(alert)
         except Exception as error:
             # Whatever a receiver does wrong: the others get the alert, and this one is tried again later.
-            failed(name, error)
+            if is_away(name, error):
+                del channels[name]
             continue
         noted = {**done, name: format_time(datetime.now(UTC))}
         if row.closed_at is None:

@@ -1,0 +1,107 @@
+"""A receiver that is away delays no alert on the others: it is waited for once, however many alerts are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dags.watch import watch_everything
+from include import alerts
+from include.ledger.alerts import Alert, open_alerts
+from include.services.process import free_port
+from include.times import Interval
+from tests.conftest import Home, settings_of
+from tests.support.attempts import begin_attempt, note_build, register
+from tests.support.receivers import Received, listening
+
+pytestmark = pytest.mark.services
+
+PIPELINES = ("auction_bids", "gps_positions", "isp_hits", "nest_cameras")
+SINCE = datetime(2026, 11, 20, 5, 20, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def closed(postgres: Home) -> Iterator[Received]:
+    """A mail server that works, while Kafka and the webhook are closed ports."""
+    with listening() as received:
+        away = f"127.0.0.1:{free_port()}"
+        channels = {"ALERT_SMTP": received.smtp, "ALERT_EMAIL_TO": "on-call@example.org"}
+        channels |= {"ALERT_WEBHOOK": f"http://{away}/hook", "KAFKA_BOOTSTRAP": away}
+        with settings_of(postgres, **{f"TIDEMARK_{name}": value for name, value in channels.items()}):
+            yield received
+
+
+def alert(name: str, what: str = "the archive is behind") -> Alert:
+    return Alert(f"test/{name}", name, what, "interval 05", SINCE, "look at the stream")
+
+
+def tries(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+    """How often Kafka and the webhook were tried in vain since the last call."""
+    counted = tuple(sum(f"not sent by {name}" in line for line in caplog.messages) for name in ("kafka", "webhook"))
+    caplog.clear()
+    return counted[0], counted[1]
+
+
+def test_channel_is_tried_once_when_it_is_away_and_many_alerts_are_unsent(
+    closed: Received, caplog: pytest.LogCaptureFixture
+) -> None:
+    with alerts.sent_together():
+        for number in range(5):
+            assert alerts.raise_alert(alert(f"many-{number}"))
+        assert closed.mails == []
+    assert [mail["Subject"] for mail in closed.mails] == [
+        f"[tidemark] many-{number} raised: the archive is behind" for number in range(5)
+    ]
+    assert tries(caplog) == (1, 1)
+    # They stay unsent for the channels that were away.
+    assert alerts.send_unsent() == 0
+    assert tries(caplog) == (1, 1)
+    with alerts.sent_together():
+        assert all(alerts.recover(f"test/many-{number}") for number in range(5))
+    assert len(closed.mails) == 10
+    # No channel that was away has anything to send of an alert that is over.
+    assert tries(caplog) == (0, 0)
+
+
+def test_every_pipeline_is_watched_and_channels_are_tried_once_when_they_are_away(
+    closed: Received, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed.mails.clear()
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    for name in PIPELINES:
+        done = begin_attempt(name, Interval(now - 6 * HOUR, now - 5 * HOUR))
+        register(done, note_build(done))
+    looked = watch_everything(lambda dag, run: {})
+    assert [name for name in PIPELINES if not looked[name]["overdue"]] == []
+    assert len(open_alerts("overdue/")) == len(closed.mails) == len(PIPELINES)
+    assert tries(caplog) == (1, 1)
+
+
+def test_alerts_of_a_block_are_sent_when_it_fails(closed: Received) -> None:
+    closed.mails.clear()
+
+    def fail_after_one() -> None:
+        with alerts.sent_together():
+            alerts.raise_alert(alert("half"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_after_one()
+    assert [mail["Subject"] for mail in closed.mails] == ["[tidemark] half raised: the archive is behind"]
+    alerts.recover("test/half")
+
+
+def test_refused_message_holds_back_no_other_when_the_receiver_answers(postgres: Home) -> None:
+    with listening() as received, settings_of(postgres, TIDEMARK_ALERT_WEBHOOK=received.webhook):
+        received.refused_text = "odd"
+        with alerts.sent_together():
+            alerts.raise_alert(alert("refused", "an odd error"))
+            alerts.raise_alert(alert("taken"))
+        assert "taken" in [each["pipeline"] for each in received.posts]
+        assert "refused" not in [each["pipeline"] for each in received.posts]
+        received.refused_text = ""
+        alerts.send_unsent()
+        assert "refused" in [each["pipeline"] for each in received.posts]
