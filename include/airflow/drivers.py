@@ -20,7 +20,6 @@ import psutil
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.airflow.on_cluster import applications
-from include.airflow.on_cluster.applications import STARTING
 from include.crash_points import crash_point
 from include.errors import one_line
 from include.lake import delta_tables
@@ -88,7 +87,7 @@ def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
         return None
     if noted is not None and noted.host == applications.HOST:
         return applications.end_of(noted)
-    if noted is None or _has_ended(noted) or restarts.age_of(launch) > STARTING:
+    if noted is None or _has_ended(noted) or restarts.age_of(launch) > restarts.STARTING:
         return {"event": "died"}
     return None
 
@@ -150,7 +149,7 @@ def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
     process = process_of(noted) if noted is not None else None
     live = writers.live_writer(pipeline)
     if process is None and live is None and noted is not None and noted.exit_code is None:
-        left = STARTING - restarts.age_of(launch)
+        left = restarts.STARTING - restarts.age_of(launch)
         _wait(lambda: writers.live_writer(pipeline) is not None or _ended(launch), left.total_seconds())
         live = writers.live_writer(pipeline)
     writers.request_stop(pipeline)

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from include.errors import ServiceUnreachable, one_line
@@ -24,9 +24,6 @@ from include.spark.submission import SparkSubmission, submission
 
 HOST = "yarn"
 """What is noted as the host of a launch whose host is unknown until it runs."""
-
-STARTING = timedelta(seconds=180)
-"""How long a driver in its container may take until it holds its lease."""
 
 _SHOWN = 5
 """How many lines of a live driver's log are shown per look."""
@@ -64,7 +61,7 @@ def end_of(launched: Launch) -> dict[str, Any] | None:
     """
     age = restarts.age_of(launched.id)
     if not launched.application:
-        return {"event": "died"} if age > STARTING else None
+        return {"event": "died"} if age > restarts.STARTING else None
     application = yarn.find(yarn.resource_manager(), launched.application)
     if application is None or application.has_ended:
         code = application.own_exit_code if application is not None else None
@@ -72,7 +69,7 @@ def end_of(launched: Launch) -> dict[str, Any] | None:
     # An application for which the cluster has no room waits as long as it takes.
     if application.launched_at is not None:
         age = datetime.now(UTC) - application.launched_at
-    return None if application.is_waiting or age <= STARTING else {"event": "died"}
+    return None if application.is_waiting or age <= restarts.STARTING else {"event": "died"}
 
 
 def is_alive(launched: Launch) -> bool:

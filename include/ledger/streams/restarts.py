@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch, Writer
+
+STARTING = timedelta(minutes=3)
+"""How long a driver may take from its launch to its lease."""
 
 _MOST = 20
 """How many launches are read: more failures in a row than this change nothing."""
@@ -19,17 +23,37 @@ def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
     None stands for a driver that reported none: it was killed, or died before its first line. A launch counts as ended
     when the next one was started, the newest one now.
     """
+    newest, now = _newest(pipeline)
+    return _row(newest, now, within)
+
+
+def failures_so_far(pipeline: str, within: timedelta, *, is_led: bool) -> list[int | None]:
+    """Return what `failures_in_a_row` does, for a reader that comes while the newest launch may still run.
+
+    That one has not failed if no end of it is noted and a driver holds the lease (`is_led`), or it is still starting.
+    Once it has run for longer than `within`, the row is over.
+    """
+    newest, now = _newest(pipeline)
+    if not newest or newest[0].exit_code is not None or newest[0].ended_at is not None:
+        return _row(newest, now, within)
+    age = now - newest[0].launched_at
+    if not is_led and age > STARTING:
+        return _row(newest, now, within)
+    return [] if age > within else _row(newest[1:], newest[0].launched_at, within)
+
+
+def _newest(pipeline: str) -> tuple[Sequence[StreamLaunch], datetime]:
+    """Return the newest launches, newest first, and the ledger's time."""
+    wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
     with session() as ledger:
         now = ledger.scalars(select(func.clock_timestamp())).one()
-        newest = ledger.scalars(
-            select(StreamLaunch)
-            .where(StreamLaunch.pipeline == pipeline)
-            .order_by(StreamLaunch.number.desc())
-            .limit(_MOST)
-        ).all()
+        return ledger.scalars(wanted.order_by(StreamLaunch.number.desc()).limit(_MOST)).all(), now
+
+
+def _row(launches: Sequence[StreamLaunch], ended: datetime, within: timedelta) -> list[int | None]:
+    """Return the exit codes of the first launches that failed; the newest had ended by then."""
     failures: list[int | None] = []
-    ended = now
-    for launch in newest:
+    for launch in launches:
         if launch.exit_code == 0 or (launch.ended_at or ended) - launch.launched_at > within:
             break
         failures.append(launch.exit_code)

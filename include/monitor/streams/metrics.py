@@ -22,7 +22,7 @@ from include.ledger.intervals.states import IntervalState
 from include.ledger.streams import progress
 from include.ledger.streams.overview import ReasonCount, quarantined_by_reason
 from include.ledger.streams.progress import QueryProgress
-from include.ledger.streams.restarts import failures_in_a_row
+from include.ledger.streams.restarts import failures_so_far
 from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
 from include.monitor.lag import Lag
 from include.monitor.missing import MissingSummary, summarize_missing
@@ -105,7 +105,7 @@ def _observe(pipeline: Pipeline) -> Observed:
         () if broker.error else broker.lags,
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items()},
         quarantined_by_reason(pipeline.name),
-        len(failures_in_a_row(pipeline.name, _AN_HOUR)),
+        len(failures_so_far(pipeline.name, _AN_HOUR, is_led=bool(state.holder))),
         summarize_missing(pipeline),
         len(alerts_of([pipeline.name])),
         completeness(pipeline.name),

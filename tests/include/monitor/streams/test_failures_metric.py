@@ -1,0 +1,80 @@
+"""The metric of failures in a row: the driver that is running has not failed."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
+
+from include.ledger.database import session
+from include.ledger.models import StreamLaunch
+from include.ledger.streams import launches, writers
+from include.monitor.streams.metrics import metrics_text
+from include.pipelines import load_pipeline
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+NAME = "tidemark_stream_failures_in_a_row"
+
+
+def failures(pipeline: str) -> float:
+    """The metric's value."""
+    text = metrics_text([replace(load_pipeline("isp_hits"), name=pipeline)]).decode()
+    [family] = [each for each in text_string_to_metric_families(text) if each.name == NAME]
+    [sample] = family.samples
+    return float(sample.value)
+
+
+def launch(pipeline: str, exit_code: int | None = None) -> str:
+    made = uuid.uuid4().hex
+    launches.note_intent(made, pipeline, "host", "/nowhere")
+    if exit_code is not None:
+        launches.note_end(made, exit_code)
+    return made
+
+
+def put_back(launched: str, by: timedelta) -> None:
+    with session() as ledger:
+        earlier = {StreamLaunch.launched_at: StreamLaunch.launched_at - by}
+        ledger.execute(update(StreamLaunch).where(StreamLaunch.id == launched).values(earlier))
+
+
+def test_metric_is_0_when_a_healthy_stream_was_just_launched(postgres: Home) -> None:
+    assert failures("f_healthy") == 0
+    running = launch("f_healthy")
+    assert failures("f_healthy") == 0
+    lease = writers.acquire("f_healthy")
+    put_back(running, timedelta(minutes=20))
+    assert failures("f_healthy") == 0
+    writers.release(lease)
+
+
+def test_metric_counts_the_failures_before_when_a_third_driver_runs(postgres: Home) -> None:
+    for _ in range(2):
+        launch("f_third", 6)
+    running = launch("f_third")
+    assert failures("f_third") == 2
+    lease = writers.acquire("f_third")
+    put_back(running, timedelta(minutes=20))
+    assert failures("f_third") == 2
+    # Once it has run for an hour, they are over.
+    put_back(running, timedelta(minutes=50))
+    assert failures("f_third") == 0
+    writers.release(lease)
+
+
+def test_metric_counts_each_failure_when_the_third_has_ended(postgres: Home) -> None:
+    for code in (6, 4, 6):
+        launch("f_three", code)
+    assert failures("f_three") == 3
+
+
+def test_metric_counts_the_newest_launch_when_it_was_killed_without_a_word(postgres: Home) -> None:
+    killed = launch("f_killed")
+    put_back(killed, timedelta(minutes=10))
+    assert failures("f_killed") == 1
