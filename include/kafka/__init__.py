@@ -1,7 +1,17 @@
 """Kafka outside Spark: its topics, offsets and records, as commands and drivers ask for them."""
 
 from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at, record_times
-from include.kafka.client import TIMEOUT, admin, consumer, few_records, kept_clients, producer, reaching_kafka, send
+from include.kafka.client import (
+    TIMEOUT,
+    admin,
+    consumer,
+    enqueue,
+    few_records,
+    kept_clients,
+    producer,
+    reaching_kafka,
+    send,
+)
 from include.kafka.topics import (
     TopicIdentity,
     check_same_topic,
@@ -25,6 +35,7 @@ __all__ = [
     "consumer",
     "create_topic",
     "describe_topics",
+    "enqueue",
     "few_records",
     "first_timestamp",
     "is_compacted",

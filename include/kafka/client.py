@@ -156,6 +156,22 @@ def producer(**options: Any) -> Producer:
     return Producer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
 
 
+def enqueue(sender: Producer, topic: str, value: bytes | None, key: bytes | None, **options: Any) -> None:
+    """Queue a message; while the client's queue is full, wait until it has confirmed or given up some of its messages.
+
+    `options` are those of confluent-kafka's `produce`. Raises KafkaException when the client refuses the message.
+    """
+    while True:
+        try:
+            sender.produce(topic, value, key, **options)
+        except BufferError:
+            # Not for ever: `message.timeout.ms` ends every message, and polling makes room.
+            sender.poll(0.5)
+            continue
+        sender.poll(0)
+        return
+
+
 def send(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> int:
     """Write keys and values to a topic and return how many, once the broker has confirmed all.
 
@@ -165,8 +181,7 @@ def send(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> int:
     sender = producer()
     count = 0
     for key, value in messages:
-        sender.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
-        sender.poll(0)
+        enqueue(sender, topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
         count += 1
     if sender.flush(90) or refused:
         raise _unreachable(refused[0].str() if refused else f"not every message to {topic} was confirmed")

@@ -18,7 +18,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
@@ -26,7 +25,7 @@ from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
-from include.kafka.client import TIMEOUT, consumer, producer, reaching_kafka
+from include.kafka.client import TIMEOUT, consumer, enqueue, producer, reaching_kafka
 
 Headers = Mapping[str, bytes]
 
@@ -35,6 +34,10 @@ Message = tuple[str, bytes | None, bytes | None] | tuple[str, bytes | None, byte
 
 MESSAGES = 50_000
 """The most messages of a transaction: more take several, each repeated as a whole."""
+
+BYTES = 64 * 1024 * 1024
+"""The most bytes of a transaction's messages, unless it has one only: they are held in memory, and must be confirmed
+within `_PATIENCE`."""
 
 _PATIENCE = 60.0
 """Seconds within which a transaction's messages must be confirmed; then the broker aborts it."""
@@ -114,8 +117,8 @@ class FencedProducer:
             ends[delivered.topic(), delivered.partition()] = delivered.offset()
 
         for topic, key, value, *own in chunk:
-            sender.produce(topic, value, key, headers={**(headers or {}), **(own[0] if own else {})}, on_delivery=note)
-            sender.poll(0)
+            named = {**(headers or {}), **(own[0] if own else {})}
+            enqueue(sender, topic, value, key, headers=named, on_delivery=note)
         if waiting := sender.flush(_PATIENCE):
             raise ServiceUnreachable(
                 f"Kafka did not confirm {waiting} messages of {self.query} within {_PATIENCE:.0f} s",
@@ -193,6 +196,21 @@ class FencedProducer:
 
 
 def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    following = iter(messages)
-    while chunk := list(islice(following, MESSAGES)):
+    """Yield the messages in order, at most MESSAGES and BYTES at a time."""
+    chunk: list[Message] = []
+    held = 0
+    for message in messages:
+        size = _bytes_of(message)
+        if chunk and (len(chunk) == MESSAGES or held + size > BYTES):
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(message)
+        held += size
+    if chunk:
         yield chunk
+
+
+def _bytes_of(message: Message) -> int:
+    _, key, value, *headers = message
+    own = headers[0] if headers else {}
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(content) for name, content in own.items())

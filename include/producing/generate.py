@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
-from tenacity import Retrying, stop_never, wait_none
 
 from include import kafka
 from include.errors import ServiceUnreachable, UsageError
@@ -112,9 +111,7 @@ def produce(
         bad += bool(reason)
         pace.wait(producer)
         milliseconds = int(moment.timestamp() * 1000)
-        for attempt in Retrying(stop=stop_never, wait=wait_none()):
-            with attempt:
-                _enqueue(producer, topic, key, value, milliseconds, count_delivery)
+        kafka.enqueue(producer, topic, value, key, timestamp=milliseconds, on_delivery=count_delivery)
     producer.flush(90)
     if refused or sum(written.values()) != events:
         reason = refused[0].str() if refused else "no confirmation"
@@ -134,18 +131,6 @@ def _first_topic(pipeline: Pipeline) -> str:
             pipeline=pipeline.name,
         )
     return pipeline.source.named[0]
-
-
-def _enqueue(
-    producer: Producer, topic: str, key: bytes | None, value: bytes | None, milliseconds: int, on_delivery: Any
-) -> None:
-    try:
-        producer.produce(topic, value, key, timestamp=milliseconds, on_delivery=on_delivery)
-    except BufferError:
-        # The client's queue is full: polling makes room, then the caller retries.
-        producer.poll(0.5)
-        raise
-    producer.poll(0)
 
 
 class Pace:

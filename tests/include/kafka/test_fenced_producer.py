@@ -149,6 +149,26 @@ def test_lease_is_checked_before_each_commit_when_chunks_are_written(
     assert len(audit.read_topic(in_process.kafka, topic)) == 16
 
 
+def test_transactions_are_bounded_by_bytes_when_messages_are_large(
+    in_process: Home, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fenced_producer, "BYTES", 1_000_000)
+    seen: list[int] = []
+    producer = FencedProducer(topic, "view", lambda: seen.append(len(audit.read_topic(in_process.kafka, topic))))
+    large = [(topic, key.encode(), b"x" * 300_000) for key in KEYS[:8]]
+    assert producer.write(iter(large)) == 8
+    # After the check at the opening: three messages, three, and two.
+    assert seen == [0, 0, 3, 6]
+    assert len(audit.read_topic(in_process.kafka, topic)) == 8
+
+
+def test_every_message_is_committed_when_they_are_larger_than_the_client_s_queue(in_process: Home, topic: str) -> None:
+    producer = FencedProducer(topic, "view", lambda: None, {"queue.buffering.max.kbytes": "1024"})
+    large = [(topic, key.encode(), b"x" * 300_000) for key in KEYS]
+    assert producer.write(iter(large)) == len(KEYS)
+    assert len(audit.read_topic(in_process.kafka, topic)) == len(KEYS)
+
+
 def test_messages_are_readable_when_write_has_returned(in_process: Home, topic: str) -> None:
     producer = FencedProducer(topic, "view", lambda: None)
     partitions = kafka.topic_partitions_of(kafka.describe_topics([topic]).values())
