@@ -29,8 +29,15 @@ from include.kafka.client import TIMEOUT, consumer, enqueue, producer, reaching_
 
 Headers = Mapping[str, bytes]
 
-Message = tuple[str, bytes | None, bytes | None] | tuple[str, bytes | None, bytes | None, Headers]
-"""Topic, key and value, and its own headers. A null value deletes the key of a compacted topic."""
+Message = (
+    tuple[str, bytes | None, bytes | None]
+    | tuple[str, bytes | None, bytes | None, Headers]
+    | tuple[str, bytes | None, bytes | None, Headers, int]
+)
+"""Topic, key and value, its own headers, and the topic partition if not the one of its key.
+
+A null value deletes the key of a compacted topic, in that topic partition.
+"""
 
 MESSAGES = 50_000
 """The most messages of a transaction: more take several, each repeated as a whole."""
@@ -78,7 +85,7 @@ class FencedProducer:
     def write(self, messages: Iterable[Message], headers: Headers | None = None) -> int:
         """Write the messages, each with the headers and its own, and return how many, once they are committed.
 
-        Keys go to the topic partitions that Java's producers, Spark's among them, choose for them.
+        Unless a message names its topic partition, keys go to those that Java's producers, Spark's among them, choose.
         Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
         """
         count = 0
@@ -116,9 +123,11 @@ class FencedProducer:
             # Called in the order of the offsets; the commit reports a refused message.
             ends[delivered.topic(), delivered.partition()] = delivered.offset()
 
-        for topic, key, value, *own in chunk:
-            named = {**(headers or {}), **(own[0] if own else {})}
-            enqueue(sender, topic, value, key, headers=named, on_delivery=note)
+        for message in chunk:
+            topic, key, value = message[:3]
+            named = {**(headers or {}), **headers_of(message)}
+            place = {"partition": message[4]} if len(message) == 5 else {}
+            enqueue(sender, topic, value, key, headers=named, on_delivery=note, **place)
         if waiting := sender.flush(_PATIENCE):
             raise ServiceUnreachable(
                 f"Kafka did not confirm {waiting} messages of {self.query} within {_PATIENCE:.0f} s",
@@ -195,6 +204,11 @@ class FencedProducer:
         )
 
 
+def headers_of(message: Message) -> Headers:
+    """Return the message's own headers."""
+    return message[3] if len(message) > 3 else {}
+
+
 def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
     """Yield the messages in order, at most MESSAGES and BYTES at a time."""
     chunk: list[Message] = []
@@ -211,6 +225,6 @@ def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _bytes_of(message: Message) -> int:
-    _, key, value, *headers = message
-    own = headers[0] if headers else {}
-    return len(key or b"") + len(value or b"") + sum(len(name) + len(content) for name, content in own.items())
+    _, key, value = message[:3]
+    headers = headers_of(message).items()
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(content) for name, content in headers)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
-from include.kafka.fenced_producer import FencedProducer, Message
+from include.kafka.fenced_producer import FencedProducer, Message, headers_of
 from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
 from include.ledger.streams import writers
 from include.pipelines.spec import IDENTITY, PRODUCER_OPTIONS, KafkaTopic, Pipeline, Rows
@@ -114,14 +114,12 @@ class _Limits:
 
 def _refusal(message: Message, limits: dict[str, _Limits]) -> tuple[str, str] | None:
     """Return reason and detail when no broker would take the message."""
-    topic, key, value, *headers = message
+    topic, key, value = message[:3]
     if topic not in limits:
         return "undeclared_topic", f"the row names the topic {topic[:100]!r}, which its output does not declare"
     if key is None and limits[topic].is_compacted:
         return "no_key", f"the topic {topic} is compacted, and takes no message without a key"
-    size = (
-        len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in (headers[0] if headers else {}).items())
-    )
+    size = len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in headers_of(message).items())
     if size > limits[topic].most:
         return "too_large", f"a message of {size} bytes; the topic {topic} takes {limits[topic].most}"
     return None

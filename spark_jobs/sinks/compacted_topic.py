@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView
 from spark_jobs.spark.kafka_source import held_messages_of, messages_of
-from spark_jobs.views.speed_topic import VERSION, speed_values
+from spark_jobs.views.speed_topic import VERSION, key_places
 from spark_jobs.views.values import value_json
 
 
@@ -34,10 +34,14 @@ class CompactedTopicTarget:
         self.producer.write(held_messages_of(self._addressed(changed)))
 
     def replace(self, values: DataFrame, version: int) -> None:
-        """Write all values of the view, and a deletion for each key of the topic that is not among them."""
+        """Write all values of the view, and a deletion for each key of the topic that is not among them.
+
+        A deletion goes to each topic partition that holds the key: where topic partitions were added, compaction would
+        remove the one of the key's new topic partition, and the value in the older one would be its last again.
+        """
         messages = values.select("key", value_json(self.view, version).alias("value"))
-        gone = speed_values(values.sparkSession, self.view, version).select("key").join(values, "key", "left_anti")
-        deletions = gone.select("key", F.lit(None).cast("string").alias("value"))
+        gone = key_places(values.sparkSession, self.view, version).join(values, "key", "left_anti")
+        deletions = gone.select("key", "partition", F.lit(None).cast("string").alias("value"))
         self._send(messages)
         self._send(deletions, {VERSION: str(version).encode()})
 

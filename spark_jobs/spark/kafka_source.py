@@ -127,9 +127,14 @@ def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -
 
 
 def messages_of(messages: DataFrame) -> Iterator[Message]:
-    """Yield messages to the driver, a Spark partition at a time. Columns: topic, key, value."""
-    for topic, key, value in _as_bytes(messages).toLocalIterator(prefetchPartitions=True):
-        yield topic, None if key is None else bytes(key), None if value is None else bytes(value)
+    """Yield messages to the driver, a Spark partition at a time.
+
+    Columns: topic, key, value, and `partition`, the topic partition, for messages that do not go to their key's.
+    """
+    place = ["partition"] if "partition" in messages.columns else []
+    for topic, key, value, *at in _as_bytes(messages, place).toLocalIterator(prefetchPartitions=True):
+        message = topic, None if key is None else bytes(key), None if value is None else bytes(value)
+        yield (*message, {}, at[0]) if at else message
 
 
 def held_messages_of(messages: DataFrame) -> Iterator[Message]:
@@ -141,8 +146,8 @@ def held_messages_of(messages: DataFrame) -> Iterator[Message]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _as_bytes(messages: DataFrame) -> DataFrame:
-    return messages.select("topic", *(F.col(name).cast("BINARY").alias(name) for name in ("key", "value")))
+def _as_bytes(messages: DataFrame, more: Sequence[str] = ()) -> DataFrame:
+    return messages.select("topic", *(F.col(name).cast("BINARY").alias(name) for name in ("key", "value")), *more)
 
 
 def write_stream(messages: DataFrame, topic: str) -> DataStreamWriter:

@@ -41,6 +41,23 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
     that is not a value of the view, counts as a last value with null measures, because readers get it too. Where topic
     partitions were added, a key may have values in two of them: the one with the larger version is the last.
     """
+    committed = _committed(spark, view, last_batch, since)
+    # Wrapped in a struct, because max_by skips nulls and would return the value before a deletion.
+    lasts = committed.groupBy("key", "partition").agg(F.max_by(F.struct("value", "version"), "offset").alias("last"))
+    last = lasts.groupBy("key").agg(F.max_by("last", "last.version")["value"].alias("value"))
+    return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
+
+
+def key_places(spark: SparkSession, view: AdditiveView, last_batch: int) -> DataFrame:
+    """Return the keys that `speed_values` returns, with each topic partition that holds one. Columns: key, partition.
+
+    Where topic partitions were added, a key may lie in two of them, and a deletion reaches only the one it is in.
+    """
+    return _committed(spark, view, last_batch).select("key", "partition").distinct()
+
+
+def _committed(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
+    """Return what the speed view committed. Columns: key, partition, offset, value, version."""
     declared = struct_of(view.columns)
     schema = StructType([*(declared[name] for name in view.measures)]).add("version", LongType())
     values = read_topic(spark, view.speed.topic, since).select(
@@ -51,11 +68,7 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
     version = F.coalesce(F.col("value.version"), F.col("deleted_by"), F.lit(_NO_VERSION)).alias("version")
-    committed = values.select("key", "partition", "offset", "value", version).where(F.col("version") <= last_batch)
-    # Wrapped in a struct, because max_by skips nulls and would return the value before a deletion.
-    lasts = committed.groupBy("key", "partition").agg(F.max_by(F.struct("value", "version"), "offset").alias("last"))
-    last = lasts.groupBy("key").agg(F.max_by("last", "last.version")["value"].alias("value"))
-    return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
+    return values.select("key", "partition", "offset", "value", version).where(F.col("version") <= last_batch)
 
 
 def _version_in(headers: Column) -> Column:

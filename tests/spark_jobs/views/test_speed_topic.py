@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -49,3 +50,11 @@ def test_last_value_of_a_key_is_the_newest_one_when_topic_partitions_were_added(
     newer.replace(values(30, KEYS[:10]), 4)
     assert last() == {**dict.fromkeys(KEYS, None), **dict.fromkeys(KEYS[:10], 30)}
     assert last(3) == dict.fromkeys(KEYS, 20)
+    # A deletion reaches the topic partition that it is in: one that compaction removes must leave no older value.
+    held: defaultdict[bytes, set[int]] = defaultdict(set)
+    deleted: defaultdict[bytes, set[int]] = defaultdict(set)
+    for (_, partition, _), record in audit.read_topic(in_process.kafka, TOPIC).items():
+        (deleted if record.value is None else held)[record.key].add(partition)
+    gone = [key.encode() for key in KEYS[10:]]
+    assert any(len(held[key]) == 2 for key in gone)
+    assert deleted == {key: held[key] for key in gone}
