@@ -303,7 +303,8 @@ def _successors(
         _check_replacement(proof, parse(stored), own, public_key, report)
     elif stored is not None and stored != content:
         report.differs("chain", f"the lake holds another proof at {proof['file']}")
-    return later
+    # Not by name: there, build 10 comes before build 9.
+    return sorted(later, key=lambda other: int(other["build"]))
 
 
 def _of_this(stored: bytes | None, content: bytes, own: str) -> str | None:
