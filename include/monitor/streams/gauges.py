@@ -18,6 +18,8 @@ STREAM = {
     "tidemark_records_last_hour": "Records committed in the last hour",
     "tidemark_quarantined_last_hour": "Records that came into quarantine in the last hour",
     "tidemark_open_alerts": "Alerts that are open",
+    "tidemark_interval_seconds": "Length of the pipeline's intervals",
+    "tidemark_registered_within_seconds": "How long after its end an interval is to be registered",
 }
 """Gauges with the label `pipeline`."""
 

@@ -56,6 +56,10 @@ class Observed:
     partitions: Sequence[PartitionCompleteness]
     keys: Mapping[str, tuple[int, int]]
     """For views without a window: their keys, and the limit."""
+    interval: timedelta
+    """Length of the schedule's intervals."""
+    registered_within: timedelta
+    """How long after its end an interval is to be registered."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,8 @@ def _observe(pipeline: Pipeline) -> Observed:
         completeness(pipeline.name),
         partition_completeness(pipeline.name),
         _keys(pipeline),
+        pipeline.schedule.every,
+        pipeline.schedule.registered_within,
     )
 
 
@@ -192,6 +198,8 @@ def _of_stream(each: Observed) -> Samples:
         state.records,
         state.quarantined,
         each.open_alerts,
+        each.interval.total_seconds(),
+        each.registered_within.total_seconds(),
     )
     return (state.pipeline,), dict(zip(STREAM, values, strict=True))
 

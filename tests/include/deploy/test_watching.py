@@ -63,6 +63,8 @@ def exported() -> dict[str, set[str]]:
         complete,
         parts,
         {"totals": (7, 5)},
+        timedelta(hours=1),
+        timedelta(minutes=20),
     )
     intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
     found: dict[str, set[str]] = {}
@@ -88,6 +90,27 @@ def test_metric_exists_with_its_labels_when_dashboard_or_alert_uses_it(exported:
         assert names_in(expression) <= exported.keys(), expression
         for name, label in selectors(expression):
             assert label in exported[name], f"{name} has no label {label}: {expression}"
+
+
+@pytest.mark.parametrize(
+    ("every", "age", "waits"),
+    [
+        (timedelta(hours=1), timedelta(minutes=75), False),
+        (timedelta(hours=1), timedelta(minutes=85), True),
+        (timedelta(hours=24), timedelta(hours=24, minutes=15), False),
+        (timedelta(hours=24), timedelta(hours=24, minutes=25), True),
+    ],
+)
+def test_alert_waits_for_the_deadline_when_intervals_are_longer_than_hours(
+    every: timedelta, age: timedelta, waits: bool
+) -> None:
+    [rule] = [each for each in RULES if each["alert"] == "TidemarkNothingRegistered"]
+    since_last, limit = rule["expr"].split(" and ")[0].split(" > ")
+    assert since_last == "time() - tidemark_last_registered_interval_end_timestamp_seconds"
+    values = {"tidemark_interval_seconds": every, "tidemark_registered_within_seconds": timedelta(minutes=20)}
+    terms = re.findall(r"tidemark_\w+|\d+", limit)
+    seconds = sum(values[each].total_seconds() if each in values else float(each) for each in terms)
+    assert (age.total_seconds() > seconds) is waits
 
 
 def test_label_exists_when_a_text_quotes_it(exported: dict[str, set[str]]) -> None:
