@@ -30,6 +30,7 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                 "pools": {t: (task.pool, task.pool_slots) for t, task in dag.task_dict.items()},
                 "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
                 "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
+                "alerts": sorted(t for t, task in dag.task_dict.items() if task.on_failure_callback),
                 "doc": dag.doc_md,
                 "paused": dag.is_paused_upon_creation,
                 "serialized": json.dumps(DagSerialization.serialize_dag(dag), default=str),
@@ -180,6 +181,13 @@ def test_example_follows_a_table_by_both_kinds_of_event_when_it_is_parsed(
         "each_interval_of_nest_cameras": "AssetTriggeredTimetable",
         "each_day_of_nest_cameras": "PartitionedAssetTimetable",
     }
+
+
+def test_task_raises_an_alert_when_it_fails_for_good_in_a_dag_of_a_pipeline(parsed: dict[str, Any]) -> None:
+    dags = {name: dag for name, dag in parsed["dags"].items() if "__" in name or name == "housekeeping"}
+    assert len(dags) > len(pipeline_names())
+    silent = {name: sorted(set(dag["tasks"]) - set(dag["alerts"])) for name, dag in dags.items()}
+    assert {name: tasks for name, tasks in silent.items() if tasks} == {}
 
 
 def test_housekeeping_has_a_task_that_waits_for_no_other_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
