@@ -25,6 +25,9 @@ _ESCAPE, _ESCAPE_BEFORE = re.compile(_ESCAPED), re.compile(_ESCAPED + r"\Z")
 _PAIR = len("\\ud83d\\ude00")
 _SIGNS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
+_WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
+"""How the names of letters begin whose scripts do not divide words."""
+
 _NESTED = 3
 """How many times JSON may be a string within JSON."""
 
@@ -128,5 +131,8 @@ def _continues(neighbour: str, end: str) -> bool:
 
 
 def _is_of_word(character: str) -> bool:
+    # What such a script has beside a key says nothing: a name that is passed over would stay.
+    if character == "" or unicodedata.name(character, "").startswith(_WITHOUT_SPACES):
+        return False
     # Marks, as accents and vowel signs of many scripts, belong to the letter before them.
-    return character != "" and (character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M")
+    return character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M"

@@ -84,6 +84,14 @@ def test_key_is_a_word_of_its_own_when_letters_are_not_ascii(value: str, occurs:
     assert Keys(["José"]).named_in_bytes(value.encode()) is occurs
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("田中", "昨日田中さんが来た"), ("สมชาย", "คุณสมชายมา"), ("Müller", "客Müller様")]
+)
+def test_key_occurs_inside_a_sentence_of_a_script_without_spaces(key: str, value: str) -> None:
+    for spelling in (value.encode(), json.dumps(value).encode()):
+        assert Keys([key]).named_in_bytes(spelling)
+
+
 def test_letter_that_json_escapes_continues_a_word() -> None:
     keys = Keys(["Jos"])
     for value in ("José", "éJos", "\U00010400Jos"):
