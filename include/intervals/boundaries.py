@@ -11,7 +11,7 @@ from include import kafka
 from include.errors import OffsetsLost, ServiceUnreachable, UsageError
 from include.kafka import offset_search
 from include.kafka.offset_search import Spans
-from include.kafka.sources import describe_source, source_topic_partitions
+from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
 from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
 from include.kafka.truncation import check_ends, timestamps_at
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
@@ -125,12 +125,11 @@ class SourceLog:
 def read_log(pipeline: Pipeline) -> SourceLog:
     """Return the pipeline's topics as they are now.
 
-    Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read,
-    ServiceUnreachable.
+    Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read or a topic
+    has left the source, ServiceUnreachable.
     """
     topics = describe_source(pipeline.source)
-    for topic, topic_id in stored_topics(pipeline.name).items():
-        kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
+    check_topics_read(pipeline.name, pipeline.source, stored_topics(pipeline.name), topics)
     if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
         if read := lines.sources_of(pipeline.name):
             raise no_offsets(read[0], pipeline.name)

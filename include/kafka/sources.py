@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from include import kafka
+from include.errors import UsageError
 from include.kafka import TopicIdentity
 from include.offsets import TopicPartition
 from include.pipelines.spec import KafkaTopics
@@ -26,6 +27,24 @@ def matching_topics(pattern: str) -> list[str]:
 def reads(source: KafkaTopics, topic: str) -> bool:
     """Return whether a topic belongs to the source."""
     return topic in source.named or bool(source.pattern and re.fullmatch(source.pattern, topic))
+
+
+def check_topics_read(
+    pipeline: str, source: KafkaTopics, stored: Mapping[str, str], topics: Mapping[str, TopicIdentity]
+) -> None:
+    """Check the topics that were read before (`stored`: ids by name) against those that exist now.
+
+    Raises UsageError for one that the source does not name any more, TopicRecreated for one that is another or gone.
+    """
+    if left := sorted(topic for topic in stored if not reads(source, topic)):
+        raise UsageError(
+            f"{', '.join(left)} was read before, and the source does not name it any more: archived offsets of it that "
+            "are in no interval yet would never be in one",
+            remedy="declare it again, which costs nothing while nobody writes to it; or give the pipeline a new name",
+            pipeline=pipeline,
+        )
+    for topic, topic_id in stored.items():
+        kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
 
 
 def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdentity]) -> list[TopicPartition]:

@@ -21,6 +21,8 @@ from include.settings import settings, write_private
 MAX_SCHEMA_BYTES = 262_144
 MAX_SCHEMA_DEPTH = 32
 
+_LARGEST_ID = 2**31 - 1
+
 UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of records whose schema id the registry did not know."""
 
@@ -57,7 +59,8 @@ class WriterSchemas:
     def resolve(self, schema_ids: Iterable[int]) -> None:
         """Ask the registry for the ids not resolved yet. Raises ServiceUnreachable; what was resolved is kept."""
         for schema_id in sorted(set(schema_ids) - self.resolved().keys()):
-            found = self._registry.schema(schema_id)
+            # A registry whose ids are of 32 bits has no answer of its own for a larger one, and looks unreachable.
+            found = self._registry.schema(schema_id) if schema_id <= _LARGEST_ID else None
             if found is not None:
                 self._keep(schema_id, found)
             with self._lock:

@@ -82,10 +82,6 @@ def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by:
         identities = check_sources(pipeline)
         positions = positions_to_hold(pipeline, source_topic_partitions(pipeline.source, identities))
         ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]
-        stored = micro_batches.stored_topics(pipeline.name)
-        # Positions in what the source does not read any more: it may be declared again.
-        others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp not in positions}
-        ranges += [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
         topics = {tp.topic: identities[tp.topic] for tp in positions}
         generations.open_with_losses(lease, [*lost.values()], ranges, topics, accepted_by=accepted_by, reason=reason)
     return [*lost.values()]

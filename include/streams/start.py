@@ -11,7 +11,7 @@ from include import kafka
 from include.errors import OffsetsLost, UsageError
 from include.intervals.lake_of_ledger import check_lake
 from include.intervals.references import keep_references
-from include.kafka.sources import describe_source, first_offsets, reads, source_topic_partitions
+from include.kafka.sources import check_topics_read, describe_source, first_offsets, source_topic_partitions
 from include.kafka.truncation import check_ends
 from include.ledger.archive import micro_batches
 from include.ledger.archive.committed import committed_offsets
@@ -26,16 +26,14 @@ from include.pipelines.spec import PRODUCER_OPTIONS, KafkaMessages, KafkaTopic, 
 from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
-from include.topics import TopicIdentity, check_same_topic
+from include.topics import TopicIdentity
 from include.user import user_at_host
 
 
 def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
-    """Return the source topics that exist. Raises TopicRecreated when one is not the one that was read before."""
+    """Return the source topics that exist. Raises what `check_topics_read` raises about those that were read before."""
     identities = describe_source(pipeline.source)
-    for topic, topic_id in micro_batches.stored_topics(pipeline.name).items():
-        if reads(pipeline.source, topic):
-            check_same_topic(pipeline.name, identities.get(topic), topic, topic_id)
+    check_topics_read(pipeline.name, pipeline.source, micro_batches.stored_topics(pipeline.name), identities)
     return identities
 
 

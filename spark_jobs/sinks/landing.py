@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.kafka.sources import reads
 from include.lake import delta_tables
 from include.ledger.archive import micro_batches
 from include.ledger.archive.failures import note_failure
@@ -112,9 +111,7 @@ class LandingSink:
         """Return the current topics of the ranges. Raises TopicRecreated."""
         topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
         for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
-            # Another topic was read before the declaration changed.
-            if reads(self.pipeline.source, topic):
-                kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
+            kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
         return topics
 
     def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:

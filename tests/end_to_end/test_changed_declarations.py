@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
@@ -150,25 +149,3 @@ def test_older_code_is_refused_before_anything_is_built_when_the_catalog_follows
     assert f"lake.{VIEW}" in refused or "lake.nest_cameras" in refused
     assert "is not declared any more" in refused
     assert sorted(Path(home.lake / "tables").rglob("*.parquet")) == before
-
-
-def test_stream_goes_on_when_a_topic_has_left_the_source(home: Home, tmp_path: Path) -> None:
-    with_former = copy_checkout(tmp_path / "checkout", home)
-    with_former.edit(
-        "include/pipelines/wiki_changes.py", 'subscribe=("wiki-changes",)', 'subscribe=("wiki-changes", "wiki-former")'
-    )
-    # A client must outlive its futures.
-    admin = AdminClient({"bootstrap.servers": home.kafka})
-    admin.create_topics([NewTopic("wiki-former", 1)])["wiki-former"].result(30)
-    produce = ("produce", "wiki_changes", "--events", "100", "--start", iso(START), "--span", "1h")
-    home.run(*produce)
-    copied = home.producer()
-    for record in audit.read_topic(home.kafka, "wiki-changes").values():
-        copied.produce("wiki-former", record.value)
-    assert copied.flush(30) == 0
-    with_former.run("stream", "wiki_changes", "--until-caught-up")
-    home.run(*produce)
-    assert "new-generation" in home.run("stream", "wiki_changes", "--until-caught-up", expect=64).stderr
-    home.run("new-generation", "wiki_changes", "--reason", "its former topic is read no more")
-    home.run("stream", "wiki_changes", "--until-caught-up")
-    assert {each["lag"] for each in home.json("lag", "wiki_changes", "--json")} == {0}

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from include import kafka
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
-from include.kafka.sources import describe_source, source_topic_partitions
+from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_committed_offsets
 from include.ledger.archive.positions import stored_topics
 from include.ledger.intervals.states import Source
@@ -108,8 +108,7 @@ def _check_ends(pipeline: Pipeline, ranges: Sequence[OffsetRange], source: Sourc
 
 def _in_kafka(pipeline: Pipeline) -> Bounds:
     topics = describe_source(pipeline.source)
-    for topic, topic_id in stored_topics(pipeline.name).items():
-        kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
+    check_topics_read(pipeline.name, pipeline.source, stored_topics(pipeline.name), topics)
     return kafka.offset_bounds(source_topic_partitions(pipeline.source, topics))
 
 

@@ -428,18 +428,18 @@ def cut(log: Log, partition: int, before: int) -> None:
     next(iter(futures.values())).result(30)
 
 
-def test_position_in_a_topic_that_left_the_source_stays_when_a_loss_is_accepted(log: Log) -> None:
-    other = Log(replace(log.pipeline, source=KafkaTopics(subscribe=(f"{log.topic}-former",))))
+def test_stream_and_interval_are_refused_while_a_topic_that_was_read_is_not_declared(log: Log) -> None:
+    former = f"{log.topic}-former"
+    other = Log(replace(log.pipeline, source=KafkaTopics(subscribe=(former,))))
     other.create(1)
-    other.send(0, 0.5, 0.6)
+    other.send(0, 0.5)
     other.archive()
-    log.batches = other.batches
-    log.archive()
-    log.send(0, *[1.5] * 3)
-    cut(log, 0, 2)
-    generations.accept_loss(log.pipeline, reason="expired", accepted_by="test@host")
-    known = micro_batches.positions(log.pipeline.name)
-    assert known == {Tp(log.topic, 0): 2, Tp(log.topic, 1): 0, Tp(other.topic, 0): 2}
+    for check in (lambda: check_retention(log.pipeline, None), lambda: log.pin(0)):
+        with pytest.raises(UsageError, match=f"{former} was read before, and the source does not name it") as raised:
+            check()
+        assert "declare it again" in raised.value.remedy
+    both = Log(replace(log.pipeline, source=KafkaTopics(subscribe=(log.topic, former))), log.batches)
+    check_retention(both.pipeline, None)
 
 
 def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_and_is_accepted(log: Log) -> None:

@@ -279,6 +279,14 @@ def test_unknown_id_is_asked_for_again_when_another_process_starts(
     assert another_process.asked.count("/schemas/ids/2100000000") == 2
 
 
+def test_registry_is_not_asked_for_an_id_beyond_those_of_any_registry(
+    spark: Any, ids: list[int], another_process: Gate
+) -> None:
+    # Confluent's answers it with a 404 that is not its own.
+    another_process.answer = 404
+    assert reasons(spark, [b"\0\xff\xff\xff\xff\x02a"]) == ["unknown_schema"]
+
+
 def test_batch_ends_when_it_has_more_ids_than_any_registry_gives(spark: Any, ids: list[int]) -> None:
     with pytest.raises(TidemarkError, match="not Avro of a schema registry"):
         decoded(spark, [b"\0" + (1_000_000 + n).to_bytes(4, "big") for n in range(1_001)])
