@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update.snapshot import ManageSnapshots
+from pyiceberg.table.update.snapshot import ManageSnapshots, UpdateSnapshot, _OverwriteFiles
 from pyiceberg.typedef import Record
 
 from include.catalog import DATABASE
@@ -146,6 +146,18 @@ def _equal_to(column: str, value: str) -> BooleanExpression:
     return made
 
 
+def overwrite(update: UpdateSnapshot) -> _OverwriteFiles:
+    """Return the snapshot's producer that removes files, with an evaluator of its own for each manifest.
+
+    PyIceberg's threads share one, and each would look at its manifest by the bounds of another one: a file to remove is
+    then not found, and the commit fails.
+    """
+    producer = update.overwrite()
+    shared = producer._build_manifest_evaluator
+    producer._build_manifest_evaluator = lambda spec_id: lambda manifest: shared(spec_id)(manifest)  # type: ignore
+    return producer
+
+
 def roll_back_foreign(table: Table) -> Table:
     """Return the table at its last snapshot below which all are Tidemark's; what others committed is dropped."""
     kept = last_own(table)
@@ -201,7 +213,7 @@ def _commit(
     with table.transaction() as transaction:
         update = transaction.update_snapshot(snapshot_properties=statement.summary(wanted))
         append = update.merge_append if _has_many_small_manifests(table) else update.fast_append
-        producer = update.overwrite() if difference.unknown else append()
+        producer = overwrite(update) if difference.unknown else append()
         with producer as snapshot:
             for file in difference.unknown:
                 snapshot.delete_data_file(file)

@@ -22,7 +22,7 @@ from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.iceberg.catalog import find, metadata_gone, opened, unescaped, writing
-from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, roll_back_foreign
+from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, overwrite, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
 from include.ledger.lineage import BuiltRevision
@@ -133,7 +133,7 @@ def _say_again(table: Table, without: Sequence[DataFile], names: Names) -> None:
     ]
     with table.transaction() as transaction:
         update = transaction.update_snapshot(snapshot_properties=said)
-        producer = update.overwrite() if without else update.merge_append()
+        producer = overwrite(update) if without else update.merge_append()
         with producer as snapshot:
             for file in without:
                 snapshot.delete_data_file(file)

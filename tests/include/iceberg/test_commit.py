@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor
 from pyiceberg.table import Table
 
 from include import lake
@@ -74,6 +77,24 @@ def test_files_are_swapped_and_partitions_dropped_in_one_commit_when_a_rerun_dif
     assert (head.summary["added-data-files"], head.summary["deleted-data-files"]) == ("1", "2")
     assert table.refs()[second.tag].snapshot_id == head.snapshot_id
     assert len(before - files_of(table)) == 2
+
+
+def test_files_are_swapped_when_the_threads_that_look_for_them_take_turns_at_any_moment(
+    archive: OpenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = _ManifestEvalVisitor.visit_equal
+
+    def slowly(self: _ManifestEvalVisitor, **named: Any) -> bool:
+        # Another thread sets the bounds of its manifest meanwhile.
+        time.sleep(0.002)
+        return looked(self, **named)
+
+    monkeypatch.setattr(_ManifestEvalVisitor, "visit_equal", slowly)
+    for hour in range(4):
+        archive.run(hour, {"2026-11-18": rows_of(hour, 3)})
+    for seed in range(6):
+        archive.run(seed % 4, {"2026-11-18": rows_of(seed % 4, 4, 100 * seed)})
+    assert files_of(archive.load()) == registered_files(archive)
 
 
 def test_existing_snapshot_is_only_tagged_when_a_rerun_has_the_same_rows(archive: OpenTable) -> None:
