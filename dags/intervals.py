@@ -36,7 +36,8 @@ DOC = """
 agree, lets Great Expectations judge, and only then registers the table partitions {tables}.
 
 **When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
-A manual run takes the last complete interval, or the one of its form.
+A manual run takes the last complete interval, or the one of its form. An interval that waits, for its archive or for a person's
+answer, does not keep the next ones from being built.
 Intervals that were never built (Airflow was down) are built by runs `missing__â€¦` that a run triggers: as many as its parameter
 `build_missing` says, the oldest first. {build_missing}
 
@@ -48,7 +49,7 @@ Intervals that were never built (Airflow was down) are built by runs `missing__â
 | build_interval | Kafka, PostgreSQL or Spark failed while its driver built, compared, validated or registered | the log's last line names it; it is retried, and finishes what was begun |
 | reconcile | something is unexplained: a row in Kafka is not in the archive, or a speed view differs | the error names the first coordinates; read the report. Nothing was registered |
 | publish | an expectation failed; the catalog is as it was | read the report; correct the data or the suite, then clear the task `pin_ranges` |
-| publish, *awaiting input* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve to register, or refuse to fail the run; give a reason |
+| publish, *deferred* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve to register, or refuse to fail the run; give a reason. `./tidemark approve` does the same |
 | announce | the report could not be written, or a notification could not be sent | it is retried |
 | find_missing, build_missing | the intervals that were never built could not be read, or their runs could not be triggered; *skipped* is not a failure: there are none, or none are requested | it is retried |
 | announce_tables | Airflow did not accept a table's event; *skipped* is not a failure: the interval has no row in that table | it is retried |
@@ -69,6 +70,12 @@ Running an interval again with unchanged code changes nothing: same ranges, same
 """
 
 
+MOST_RUNS = 24
+"""Runs of a pipeline at the same time: a day of hours. One that waits for a person, or for its stream, must not keep
+later ones from beginning, for with `catchup=False` Airflow never makes up for a run that could not begin in time. How
+many drivers there are is up to the pool."""
+
+
 def interval_dag(pipeline: Pipeline) -> DAG:
     """Return the DAG `interval__<pipeline>`."""
     with DAG(
@@ -77,7 +84,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         schedule=CronDataIntervalTimetable(pipeline.schedule.cron, timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=MOST_RUNS,
         is_paused_upon_creation=True,
         tags=["tidemark", "interval", pipeline.name],
         default_args=_task_defaults(pipeline),
@@ -170,7 +177,7 @@ def _build_missing(pipeline: Pipeline, attempt: Any) -> None:
         """Choose the intervals, oldest first."""
         return take_step(runs_of_missing, pipeline, get_current_context())
 
-    # After pin_ranges, which also pins earlier intervals; the runs wait for this one to end (max_active_runs).
+    # After pin_ranges, which also pins earlier intervals.
     attempt >> (missing := find_missing())
     TriggerDagRunOperator.partial(
         task_id="build_missing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from airflow.sdk import get_current_context
@@ -111,6 +112,7 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
 
     As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule.
     An interval that has had such a run is left out, however it ended: its alert was sent, and doctor still reports it.
+    So is one for which another run is about to begin.
     """
     run, wanted = context["dag_run"], context["params"].get("build_missing")
     if wanted is None:
@@ -119,7 +121,8 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     for interval in missing_in_order(pipeline) if wanted else ():
         begin, end = format_time(interval.from_time), format_time(interval.to_time)
         run_id = f"missing__{begin}"
-        if not context["ti"].get_dr_count(run.dag_id, run_ids=[run_id]):
+        count = partial(context["ti"].get_dr_count, run.dag_id)
+        if not count(run_ids=[run_id]) and not count(logical_dates=[interval.from_time], states=["queued", "running"]):
             runs.append({"trigger_run_id": run_id, "conf": {"from": begin, "to": end}})
         if len(runs) == wanted:
             break

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from include.errors import UsageError
 from include.intervals import steps
@@ -13,6 +15,32 @@ from include.ledger.intervals import attempts, builds, locks
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.times import Interval
+
+_PUBLISHED_WITHIN = timedelta(minutes=10)
+"""How long after an approval whoever gave it may take to publish the build, before somebody else does."""
+
+
+class Answered(StrEnum):
+    """Why nobody needs to be asked a question any more."""
+
+    DECIDED = "decided"
+    BUILT_AGAIN = "the interval was built again since"
+
+
+def answered(question: int) -> Answered | None:
+    """Return why nobody needs to be asked a question any more; None while it is open.
+
+    An approval counts once the build is published, or should have been long ago.
+    """
+    asked = approvals.question(question)
+    last = approvals.last_of_interval(asked.pipeline, asked.interval)
+    if last is None or last.build != asked.build:
+        return Answered.BUILT_AGAIN
+    if (decision := asked.decision) is None:
+        # A newer question about the same build is the one that is open; whoever answers this one is told so.
+        return None
+    waits = decision.approved and not builds.is_published(asked.build)
+    return None if waits and datetime.now(UTC) - decision.at < _PUBLISHED_WITHIN else Answered.DECIDED
 
 
 def find_question(pipeline: str, interval: Interval, number: int | None = None) -> Question:

@@ -376,26 +376,30 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
 
 
 @pytest.mark.slow
-def test_interval_that_only_warns_awaits_an_approval_and_is_registered_then(
+def test_interval_that_only_warns_waits_without_keeping_others_and_ends_when_the_command_approves_it(
     home: Home, airflow: AirflowApi, launched: dict[str, Any]
 ) -> None:
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     airflow.set_paused(INTERVAL, False)
-    # The DAG takes one run at a time; what it runs by its schedule would find itself unusual, too, and wait first.
+    # What the DAG runs by its schedule would find itself unusual, too, and ask.
     wait_for("the schedule's run", lambda: any(each["run_type"] == "scheduled" for each in airflow.runs(INTERVAL)), 120)
     wait_for("it to end", lambda: all(each["state"] in ("success", "failed") for each in airflow.runs(INTERVAL)), 480)
     before, bounds = registered(home), {"from": iso(START), "to": iso(START + timedelta(hours=1))}
     with busier_before(home, "nest_cameras", START):
         with_busier = registered(home)
         run = airflow.trigger(INTERVAL, **bounds)
-        wait_for("it to ask", lambda: airflow.tasks(INTERVAL, run)["publish"] == "awaiting_input", 480)
+        wait_for("it to ask", lambda: airflow.tasks(INTERVAL, run)["publish"] == "deferred", 480)
         assert registered(home) == with_busier
-        airflow.answer(INTERVAL, run, "publish", "Approve", reason="a quiet hour")
+        other = airflow.trigger(INTERVAL, **bounds, dry_run=True)
+        wait_for_success(airflow, INTERVAL, other, 240)
+        assert airflow.tasks(INTERVAL, run)["publish"] == "deferred"
+        home.run("approve", "nest_cameras", "--from", bounds["from"], "--to", bounds["to"], "--reason", "a quiet hour")
         wait_for_success(airflow, INTERVAL, run, 480)
     assert registered(home) == before
-    assert ledger(home, "SELECT approved, decided_by, reason FROM approvals") == [
-        (True, "airflow admin", "a quiet hour")
-    ]
+    assert "intervals.nest_cameras" in {event["name"] for event in airflow.asset_events(run)}
+    [(approved, by, reason)] = ledger(home, "SELECT approved, decided_by, reason FROM approvals")
+    assert (approved, reason) == (True, "a quiet hour")
+    assert "@" in by
 
 
 @pytest.mark.slow

@@ -260,7 +260,7 @@ def test_interval_that_only_warns_is_refused_and_then_approved_by_a_person(
 
     def asked() -> str:
         run = airflow.trigger(INTERVAL, **{"from": iso(START), "to": iso(HOUR)})
-        wait_for("it to ask", lambda: airflow.tasks(INTERVAL, run).get("publish") == "awaiting_input", 600)
+        wait_for("it to ask", lambda: airflow.tasks(INTERVAL, run).get("publish") == "deferred", 600)
         return run
 
     # Nothing lies between these and the interval, so that it has far fewer rows than usual: a warning, and no more.

@@ -1,6 +1,7 @@
 """The task `publish`, which waits for a person when a build failed only by warnings.
 
-While it waits it takes no task slot: Airflow calls `execute_complete` when somebody has answered.
+While it waits it takes no task slot: Airflow calls `execute_complete` when somebody has answered, there or by
+`./tidemark approve`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import Context, Param
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
 from include.airflow.interval_run.build import code_of_build
+from include.airflow.interval_run.decision import ANSWERED_ELSEWHERE, DecisionTrigger
 from include.airflow.interval_run.links import push_links
 from include.airflow.interval_run.step_log import log_step
 from include.airflow.spark import JobOperator
 from include.airflow.tasks import take_step
 from include.errors import ValidationFailed
 from include.intervals import approving, steps
+from include.intervals.approving import Answered
 from include.intervals.telling.addresses import interval_page
 from include.intervals.telling.summary import summarize
+from include.ledger.intervals import builds
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
@@ -53,14 +57,22 @@ class PublishOperator(JobOperator):
     def execute_complete(self, context: Context, event: dict[str, Any], question: int) -> None:
         """Note what was answered, by whom and why; register, or fail and leave the catalog as it was.
 
-        It also fails when another question is open by now: Airflow shows only the first question of a task's try.
+        It also fails when another question is open by now: Airflow shows only the first question of a task's try. A
+        decision that was taken outside of Airflow counts as one in it.
         """
+        if event.get(ANSWERED_ELSEWHERE) == Answered.BUILT_AGAIN:
+            raise AirflowSkipException(
+                f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"
+            )
         asked = take_step(lambda: approvals.last_of_build(load_attempt(int(self.attempt)).build))
         if asked is None or asked.id != question:
             raise AirflowFailException(
                 f"question {question} is no longer asked: suite or build have changed since, and nothing was "
                 "registered; clear this task, which publishes or asks again"
             )
+        if ANSWERED_ELSEWHERE in event:
+            self._go_on(context, asked)
+            return
         user = (event.get("responded_by_user") or {}).get("name") or "unknown"
         reason = str((event.get("params_input") or {}).get("reason") or "").strip() or "no reason was given"
         answer = {"by": f"airflow {user}", "reason": reason}
@@ -73,6 +85,19 @@ class PublishOperator(JobOperator):
         for line in approving.lines_of(take_step(approving.approve, asked, **answer)):
             self.log.info("%s", line)
         self._end(self.run_job(context))
+
+    def _go_on(self, context: Context, asked: Question) -> None:
+        """Succeed or fail as was decided outside of Airflow, where the build was published, too."""
+        assert asked.decision is not None
+        for line in approving.lines_of(asked):
+            self.log.info("%s", line)
+        if not asked.decision.approved:
+            log_step("publish", int(self.attempt), failed=True)
+            raise AirflowFailException(
+                f"refused by {asked.decision.by}: {asked.decision.reason}; nothing was registered"
+            )
+        published = take_step(builds.is_published, asked.build)
+        self._end(0 if published else self.run_job(context))
 
     def _open_question(self) -> Question | None:
         """Return the undecided question about the build; None without one."""
@@ -93,7 +118,10 @@ class PublishOperator(JobOperator):
             body=_body(int(self.attempt), question),
             params={"reason": reason.serialize()},
         )
-        raise TaskAwaitingInput(method_name="execute_complete", kwargs={"question": question.id})
+        # Deferred, not only "awaiting input", which nobody but Airflow's API server ends.
+        self.defer(
+            trigger=DecisionTrigger(question.id), method_name="execute_complete", kwargs={"question": question.id}
+        )
 
 
 def _body(attempt: int, question: Question) -> str:

@@ -76,6 +76,12 @@ def ask(build: int, suite: str, warnings: Sequence[ExpectationResult]) -> Questi
         return _one(ledger, row.id)
 
 
+def question(number: int) -> Question:
+    """Return a question. Raises UsageError when there is none of the number."""
+    with session() as ledger:
+        return _one(ledger, number)
+
+
 def last_of_build(build: int | None) -> Question | None:
     """Return what was asked last about a build; None when nothing was."""
     with session() as ledger:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from include.airflow.interval_run import approval
 from include.airflow.interval_run.approval import PublishOperator
@@ -127,7 +127,7 @@ def test_person_is_asked_by_publish_when_the_first_driver_only_warned(
     driver.write_text(str(ValidationFailed.exit_code))
     run(build(attempt))
     driver.write_text("1")
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskDeferred):
         run(publish(attempt))
     assert [each["subject"] for each in questions] == [f"isp_hits {hour()}: 1 warning. Register it?"]
 

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +15,17 @@ from urllib.parse import unquote
 
 import pytest
 import structlog
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from include import lake
 from include.airflow.interval_run import approval
 from include.airflow.interval_run.approval import PublishOperator
+from include.airflow.interval_run.decision import DecisionTrigger
+from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.lineage import BuiltRevision
+from include.ledger.models import Approval
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision
 from tests.conftest import Home
@@ -47,15 +54,20 @@ def context() -> dict[str, Any]:
 
 
 @pytest.fixture
-def waiting(postgres: Home) -> int:
-    """An attempt whose build waits for a person."""
+def built(postgres: Home) -> tuple[int, BuiltRevision]:
+    """An attempt whose build waits for a person, and what it built."""
     attempt = begin_attempt(NAME)
-    note_build(attempt)
+    revision = note_build(attempt)
     spec = attempts.load_attempt(attempt)
     assert spec.build is not None
     question = approvals.ask(spec.build, "suite-1", (WARNED,))
     builds.hold(spec, Validation(False, NAME, (WARNED,), question=question.id))
-    return attempt
+    return attempt, revision
+
+
+@pytest.fixture
+def waiting(built: tuple[int, BuiltRevision]) -> int:
+    return built[0]
 
 
 def publish(attempt: int) -> PublishOperator:
@@ -98,7 +110,7 @@ def test_person_is_asked_and_approval_registers_when_only_warnings_were_not_met(
 ) -> None:
     driver.write_text("2")
     operator = publish(waiting)
-    with pytest.raises(TaskAwaitingInput) as parked:
+    with pytest.raises(TaskDeferred) as parked:
         operator.execute(context)  # type: ignore[arg-type]
     assert (parked.value.method_name, parked.value.kwargs) == ("execute_complete", {"question": question(waiting)})
     [shown] = asked
@@ -163,6 +175,78 @@ def test_answer_agrees_with_the_command_when_that_was_faster(
     assert decision(waiting).by == "bob@host"
     with pytest.raises(AirflowFailException, match="it was approved by bob@host before: a holiday"):
         publish(waiting).execute_complete(context, answer("Refuse", "no"), question=number)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def elsewhere(waiting: int) -> Callable[[], dict[str, Any] | None]:
+    """Return the event of a trigger that looks at the question once; None while it has none."""
+
+    async def look() -> dict[str, Any] | None:
+        trigger = DecisionTrigger(question(waiting), poll_seconds=0.1)
+        assert trigger.serialize()[1]["question"] == question(waiting)
+        try:
+            async with asyncio.timeout(2):
+                return (await anext(aiter(trigger.run()))).payload
+        except TimeoutError:
+            return None
+
+    return lambda: asyncio.run(look())
+
+
+def test_run_goes_on_without_another_driver_when_the_command_has_approved_and_published(
+    driver: Path,
+    context: dict[str, Any],
+    built: tuple[int, BuiltRevision],
+    elsewhere: Callable[[], dict[str, Any] | None],
+) -> None:
+    assert elsewhere() is None
+    waiting, revision = built
+    number = question(waiting)
+    approvals.decide(number, approved=True, by="bob@host", reason="a holiday")
+    # Whoever approved it is publishing.
+    assert elsewhere() is None
+    register(waiting, revision)
+    event = elsewhere()
+    assert event is not None
+    # Were another driver started, the task would fail.
+    driver.write_text("1")
+    publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
+
+
+def test_run_publishes_when_the_command_has_approved_and_ended_before_it_did(
+    driver: Path, context: dict[str, Any], waiting: int, elsewhere: Callable[[], dict[str, Any] | None]
+) -> None:
+    number = question(waiting)
+    approvals.decide(number, approved=True, by="bob@host", reason="a holiday")
+    with session() as ledger:
+        ledger.get_one(Approval, number).decided_at = datetime.now(UTC) - timedelta(minutes=11)
+    event = elsewhere()
+    assert event is not None
+    driver.write_text("1")
+    with pytest.raises(AirflowException, match="publish of isp_hits ended with exit code 1"):
+        publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
+
+
+def test_run_fails_for_good_when_the_command_has_refused(
+    context: dict[str, Any], waiting: int, elsewhere: Callable[[], dict[str, Any] | None]
+) -> None:
+    number = question(waiting)
+    approvals.decide(number, approved=False, by="bob@host", reason="rows are missing")
+    event = elsewhere()
+    assert event is not None
+    with pytest.raises(AirflowFailException, match="refused by bob@host: rows are missing; nothing was registered"):
+        publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
+
+
+def test_run_ends_when_its_interval_was_built_again_while_it_waited(
+    context: dict[str, Any], waiting: int, elsewhere: Callable[[], dict[str, Any] | None]
+) -> None:
+    number = question(waiting)
+    note_build(begin_attempt(NAME))
+    event = elsewhere()
+    assert event is not None
+    with pytest.raises(AirflowSkipException, match=f"question {number} is no longer asked: the interval was built"):
+        publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
 
 
 def test_nobody_is_asked_when_an_expectation_failed(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -112,10 +114,17 @@ class Run:
 
     run_type: str
     known: tuple[str, ...] = ()
+    queued: tuple[datetime, ...] = ()
     dag_id: str = f"interval__{PIPELINE}"
 
-    def get_dr_count(self, dag_id: str, run_ids: list[str]) -> int:
-        return len({*run_ids} & {*self.known})
+    def get_dr_count(
+        self,
+        dag_id: str,
+        logical_dates: Sequence[datetime] = (),
+        run_ids: Sequence[str] = (),
+        states: Sequence[str] = (),
+    ) -> int:
+        return len({*run_ids} & {*self.known}) + ("queued" in states) * len({*logical_dates} & {*self.queued})
 
     def builds(self, pipeline: Pipeline, build_missing: int | None = None) -> list[str]:
         """The starts of the intervals that it triggers runs for."""
@@ -131,6 +140,8 @@ def test_run_builds_the_oldest_ones_when_some_are_declared_or_requested(log: Log
     assert Run("scheduled").builds(declared) == begins[:2]
     # Those that have had a run of their own are not triggered for ever, and do not keep the others waiting.
     assert Run("scheduled", known=(f"missing__{begins[0]}",)).builds(declared) == begins[1:3]
+    # Nor are those that the schedule is about to build.
+    assert Run("scheduled", queued=(START + HOUR,)).builds(declared) == [begins[0], begins[2]]
     assert Run("scheduled").builds(log.pipeline) == []
     # The runs that it triggers, and those of a backfill, trigger none.
     assert Run("manual").builds(declared) == Run("backfill").builds(declared) == []
