@@ -21,7 +21,8 @@ def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, 
     if identity is None:
         raise TopicRecreated(
             f"topic {topic} (id {stored_id}) no longer exists",
-            remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"',
+            remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"; if '
+            f"it will not come back, take it out of the source: ./tidemark unsubscribe {pipeline} {topic}",
             pipeline=pipeline,
         )
     if identity.topic_id != stored_id:

@@ -79,6 +79,9 @@ VERBS: dict[str, Verb] = {
         "Go on without offsets that Kafka removed before they were archived; they stay on record",
     ),
     "adopt": Verb("generations", "Go on with a topic that was deleted and created again, from its beginning"),
+    "unsubscribe": Verb(
+        "generations", "Stop reading a topic that was taken out of the source, or deleted where the source is a pattern"
+    ),
     "outputs": Verb(
         "generations",
         "Show how far each output of rows has sent, what it waits for, and with --json the rows that it refused",

@@ -1,4 +1,4 @@
-"""`new-generation`, `accept-loss`, `adopt`: what to do when a stream refuses to go on; `references`, `outputs`."""
+"""`new-generation`, `accept-loss`, `adopt`, `unsubscribe`: how a stream goes on; `references`, `outputs`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="new-generation")(new_generation)
     app.command(name="accept-loss")(accept_loss)
     app.command()(adopt)
+    app.command()(unsubscribe)
     app.command()(references)
     app.command()(outputs)
 
@@ -76,6 +77,22 @@ def adopt(
         print_json(adopted)
     else:
         print_facts(adopted)
+        suggest(f"./tidemark stream {declared.name}")
+
+
+def unsubscribe(
+    pipeline: PipelineName,
+    topic: Annotated[str, typer.Argument(help="the topic that the source does not name any more")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Stop reading a topic that was taken out of the source, or deleted where the source is a pattern."""
+    declared = load_pipeline(pipeline)
+    left = generations.unsubscribe(declared, topic, reason=reason, left_by=user_at_host())
+    if as_json:
+        print_json(left)
+    else:
+        print_facts(left)
         suggest(f"./tidemark stream {declared.name}")
 
 

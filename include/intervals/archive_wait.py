@@ -20,13 +20,13 @@ def await_archive(
 ) -> None:
     """Wait until the archive has committed everything below the interval's end. Raises ArchiveBehind."""
 
-    def missing() -> list[str]:
+    def missing() -> dict[TopicPartition, str]:
         reached = positions(pipeline.name)
-        return [
-            f"{tp} is at {reached.get(tp, 0)} of {offset}"
+        return {
+            tp: f"{tp} is at {reached.get(tp, 0)} of {offset}"
             for tp, offset in sorted(until.items())
             if reached.get(tp, 0) < offset
-        ]
+        }
 
     waiting = retry(
         retry=retry_if_result(bool),
@@ -36,9 +36,10 @@ def await_archive(
     try:
         waiting()
     except RetryError as error:
-        behind = error.last_attempt.result()
+        waited_for = error.last_attempt.result()
+        behind = [*waited_for.values()]
         remedy = f"is the stream running? ./tidemark status; ./tidemark stream {pipeline.name}"
-        if opened := _open_transactions(until):
+        if opened := _open_transactions({tp: until[tp] for tp in waited_for}):
             behind += opened
             remedy = f"end the producer's transaction (kafka-transactions.sh find-hanging, abort), or: {remedy}"
         raise ArchiveBehind(

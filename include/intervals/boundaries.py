@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
 from include.kafka.truncation import check_ends, timestamps_at
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
 from include.ledger.archive.committed import first_committed_offsets
-from include.ledger.archive.positions import positions, stored_topics
+from include.ledger.archive.positions import positions, stored_topics, topics_that_left
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
@@ -42,6 +42,8 @@ class SourceLog:
     may still commit belong to their own interval."""
     topic_ids: Mapping[str, str]
     read_at: datetime
+    left: Collection[str] = ()
+    """Topics that the pipeline has stopped reading: they end where the archive does, and may be gone from Kafka."""
     _commits: dict[TopicPartition, CommittedSpan] = field(default_factory=dict, repr=False)
     _searches: dict[_Search, Mapping[TopicPartition, Boundary]] = field(default_factory=dict, repr=False)
 
@@ -52,25 +54,33 @@ class SourceLog:
         return TimestampRule(_milliseconds(self.read_at), self._committed_at, int(tolerance.total_seconds() * 1000))
 
     def boundaries(self, moment: datetime, spans: Spans) -> Mapping[TopicPartition, Boundary]:
-        """Return where an interval ends at `moment` in each topic partition's span."""
+        """Return where an interval ends at `moment` in each topic partition's span.
+
+        What is left of a topic that is read no longer is of the next interval, whatever its times: no more will come.
+        """
         search = moment, frozenset(spans.items())
         if search not in self._searches:
-            empty = {tp: Boundary(until) for tp, (begin, until) in spans.items() if begin >= until}
-            rest = {tp: span for tp, span in spans.items() if tp not in empty}
-            self._searches[search] = empty | offset_search.find_boundaries(moment, rest, self.rule)
+            known = {
+                tp: Boundary(until) for tp, (begin, until) in spans.items() if begin >= until or tp.topic in self.left
+            }
+            rest = {tp: span for tp, span in spans.items() if tp not in known}
+            self._searches[search] = known | offset_search.find_boundaries(moment, rest, self.rule)
         return self._searches[search]
 
     def last_timestamps(self, pinned: PinnedInterval) -> dict[TopicPartition, int]:
         """Return the timestamps, in milliseconds, of the records before the ends of an interval's ranges.
 
-        Without those of other incarnations, and of offsets at which no record is visible.
+        Without those of other incarnations, of topics that are read no longer, and of offsets at which no record is
+        visible.
         """
         ends = {r.topic_partition: r.until_offset - 1 for r in pinned.ranges if r.until_offset}
         return self._timestamps_at(
             {
                 tp: offset
                 for tp, offset in ends.items()
-                if tp in self.bounds and pinned.topic_ids[tp.topic] == self.topic_ids[tp.topic]
+                if tp in self.bounds
+                and tp.topic not in self.left
+                and pinned.topic_ids[tp.topic] == self.topic_ids[tp.topic]
             }
         )
 
@@ -108,7 +118,11 @@ class SourceLog:
 
     def first_time(self, spans: Spans) -> datetime | None:
         """Return when the records of the spans begin; None when there are none."""
-        begins = {tp: max(begin, self.bounds[tp][0]) for tp, (begin, end) in spans.items() if begin < end}
+        begins = {
+            tp: max(begin, self.bounds[tp][0])
+            for tp, (begin, end) in spans.items()
+            if begin < end and tp.topic not in self.left
+        }
         times = offset_search.first_times(begins, self.rule)
         return min(times.values(), default=None)
 
@@ -128,8 +142,9 @@ def read_log(pipeline: Pipeline) -> SourceLog:
     Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read or a topic
     has left the source, ServiceUnreachable.
     """
-    topics = describe_source(pipeline.source)
-    check_topics_read(pipeline.name, pipeline.source, stored_topics(pipeline.name), topics)
+    topics, stored = describe_source(pipeline.source), stored_topics(pipeline.name)
+    left = topics_that_left(pipeline.name)
+    check_topics_read(pipeline.name, pipeline.source, stored, topics, left)
     if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
         if read := lines.sources_of(pipeline.name):
             raise no_offsets(read[0], pipeline.name)
@@ -140,11 +155,15 @@ def read_log(pipeline: Pipeline) -> SourceLog:
             remedy=f"produce into it first: ./tidemark produce {pipeline.name} --events 1000",
             pipeline=pipeline.name,
         )
+    reached = positions(pipeline.name)
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")
-    check_ends(pipeline.name, positions(pipeline.name), {tp: end for tp, (_, end) in bounds.items()})
-    return SourceLog(
-        pipeline, bounds, {topic: identity.topic_id for topic, identity in topics.items()}, datetime.now(UTC)
-    )
+    check_ends(pipeline.name, reached, {tp: end for tp, (_, end) in bounds.items()})
+    # Also of one that is declared again, until a stream reads it again.
+    ended = {tp: (0, end) for tp, end in reached.items() if tp.topic in left}
+    others = {tp: span for tp, span in bounds.items() if tp.topic not in left}
+    topic_ids = {topic: identity.topic_id for topic, identity in topics.items()}
+    topic_ids |= {topic: stored[topic] for topic in left}
+    return SourceLog(pipeline, others | ended, topic_ids, datetime.now(UTC), left)
 
 
 def asked_interval(pipeline: Pipeline, from_time: datetime, to_time: datetime) -> Interval:

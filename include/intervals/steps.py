@@ -22,6 +22,7 @@ from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
 from include.ledger.archive.decoders import decoders_of
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.attempts import AttemptSpec
@@ -66,8 +67,10 @@ def pin(
 
 
 def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
-    """Return where the interval can be read from: for a topic that was deleted since, only the archive is left."""
-    return Source.ARCHIVE if closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
+    """Return where the interval can be read from: for a topic that was deleted or left since, only the archive."""
+    left = topics_that_left(pinned.pipeline)
+    is_over = any(len(each) and each.topic_partition.topic in left for each in pinned.ranges)
+    return Source.ARCHIVE if is_over or closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
 
 
 def source_as_registered(pinned: PinnedInterval) -> Source | None:

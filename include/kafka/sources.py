@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from include import kafka
 from include.errors import UsageError
@@ -30,21 +30,26 @@ def reads(source: KafkaTopics, topic: str) -> bool:
 
 
 def check_topics_read(
-    pipeline: str, source: KafkaTopics, stored: Mapping[str, str], topics: Mapping[str, TopicIdentity]
+    pipeline: str,
+    source: KafkaTopics,
+    stored: Mapping[str, str],
+    topics: Mapping[str, TopicIdentity],
+    left: Collection[str] = (),
 ) -> None:
     """Check the topics that were read before (`stored`: ids by name) against those that exist now.
 
-    Raises UsageError for one that the source does not name any more, TopicRecreated for one that is another or gone.
+    Those that have `left` the pipeline need not exist. Raises UsageError for another one that the source does not name
+    any more, TopicRecreated for one that is another or gone.
     """
-    if left := sorted(topic for topic in stored if not reads(source, topic)):
+    if missing := sorted(topic for topic in stored if topic not in left and not reads(source, topic)):
         raise UsageError(
-            f"{', '.join(left)} was read before, and the source does not name it any more: archived offsets of it that "
-            "are in no interval yet would never be in one",
-            remedy="declare it again, which costs nothing while nobody writes to it; or give the pipeline a new name",
+            f"{', '.join(missing)} was read before, and the source does not name it any more",
+            remedy=f'declare it again, or stop reading it: ./tidemark unsubscribe {pipeline} {missing[0]} --reason "…"',
             pipeline=pipeline,
         )
     for topic, topic_id in stored.items():
-        kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
+        if topic not in left or topic in topics or topic in source.named:
+            kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
 
 
 def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdentity]) -> list[TopicPartition]:

@@ -102,6 +102,11 @@ class Topic(Base):
     topic_id: Mapped[str] = mapped_column(comment="Kafka's topic id; a recreated topic has another one")
     topic_partitions: Mapped[int] = mapped_column(comment="Number of topic partitions when last seen")
     first_seen_at: Mapped[datetime] = _now("When the id was first stored")
+    left_at: Mapped[datetime | None] = mapped_column(
+        comment="When the pipeline stopped reading it, after which its archive does not grow; null: it is read"
+    )
+    left_by: Mapped[str | None] = mapped_column(comment="user@host that said so")
+    left_for: Mapped[str | None] = mapped_column(comment="Why")
 
 
 class MicroBatch(Base):

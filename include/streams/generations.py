@@ -1,4 +1,4 @@
-"""How a stream goes on when it must not simply continue: a new generation, an accepted loss, an adopted topic.
+"""How a stream goes on when it must not simply continue: a new generation, a loss, an adopted topic, one that left.
 
 Each holds the pipeline's lease, so that no stream runs meanwhile, and commits one transaction of the ledger
 (`include/ledger/streams/generations.py`).
@@ -17,11 +17,12 @@ from include.intervals.lake_of_ledger import check_lake
 from include.kafka.sources import describe_source, reads, source_topic_partitions
 from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
-from include.streams.start import check_sources, lost_offsets, positions_to_hold
+from include.streams.start import check_sources, lost_offsets, positions_to_hold, topics_back
 from include.topics import TopicIdentity
 
 
@@ -51,12 +52,14 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
     """Open the next generation and return its number: its stream begins with new checkpoints where the archive ends.
 
     Its number is greater than that of any checkpoint in the lake, also when the ledger has lost some generations.
-    Raises AnotherWriter while a stream runs.
+    Topics that had left and are declared again are read from where they were left. Raises AnotherWriter while a stream
+    runs; while a topic is among those that left, also what `check_sources` raises.
     """
     reason = _check_reason(reason)
     with no_stream(pipeline.name) as lease:
+        back = topics_back(pipeline) if topics_that_left(pipeline.name) else []
         beyond = max(generation_folders(pipeline.name), default=-1)
-        return generations.open_generation(lease, started_by=started_by, reason=reason, beyond=beyond)
+        return generations.open_generation(lease, started_by=started_by, reason=reason, beyond=beyond, back=back)
 
 
 def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[OffsetRange]:
@@ -83,6 +86,9 @@ def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by:
         positions = positions_to_hold(pipeline, source_topic_partitions(pipeline.source, identities))
         ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]
         topics = {tp.topic: identities[tp.topic] for tp in positions}
+        stored, left = micro_batches.stored_topics(pipeline.name), topics_that_left(pipeline.name)
+        ended = micro_batches.positions(pipeline.name).items()
+        ranges += [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in ended if tp.topic in left - topics.keys()]
         generations.open_with_losses(lease, [*lost.values()], ranges, topics, accepted_by=accepted_by, reason=reason)
     return [*lost.values()]
 
@@ -127,11 +133,48 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     }
 
 
+def unsubscribe(pipeline: Pipeline, topic: str, *, reason: str, left_by: str) -> dict[str, Any]:
+    """Stop reading a topic that the source does not name any more, and return where it was left and what waits there.
+
+    The next interval gets what is archived of it and in no interval yet. A new generation opens. If the topic is
+    declared again, `new_generation` goes on where it was left.
+    Raises UsageError for a topic that was never read, has left before, or that the source still reads; the error of
+    `check_lake`, AnotherWriter, ServiceUnreachable.
+    """
+    reason = _check_reason(reason)
+    check_lake(pipeline)
+    read = micro_batches.stored_topics(pipeline.name)
+    left = topics_that_left(pipeline.name)
+    if topic not in read or topic in left:
+        raise UsageError(
+            f"{topic!r} is not a topic that is read",
+            remedy=f"one of: {', '.join(sorted(read.keys() - left)) or 'none yet'}",
+            pipeline=pipeline.name,
+        )
+    if topic in pipeline.source.named or topic in describe_source(pipeline.source):
+        raise UsageError(
+            f"the source still reads {topic!r}", remedy="take it out of the declaration first", pipeline=pipeline.name
+        )
+    with no_stream(pipeline.name) as lease:
+        positions = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic == topic}
+        existing = kafka.describe_topics([topic]).get(topic)
+        is_same = existing is not None and existing.topic_id == read[topic]
+        ends = {tp: end for tp, (_, end) in kafka.offset_bounds(positions).items()} if is_same else {}
+        number = generations.open_without_topic(lease, topic, left_by=left_by, reason=reason)
+    return {
+        "topic": topic,
+        "topic_id": read[topic],
+        "left_at": {str(tp): at for tp, at in sorted(positions.items())},
+        "unread": sum(max(0, end - positions[tp]) for tp, end in ends.items()),
+        "generation": number,
+    }
+
+
 def _successor(pipeline: Pipeline, topic: str, identity: TopicIdentity | None, stored_id: str) -> TopicIdentity:
     if identity is None:
         raise TopicRecreated(
             f"topic {topic} (id {stored_id}) no longer exists",
-            remedy="restore it, or create it again and adopt it then",
+            remedy="restore it, or create it again and adopt it then; if it will not come back: ./tidemark unsubscribe",
             pipeline=pipeline.name,
         )
     if identity.topic_id == stored_id:

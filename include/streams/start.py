@@ -16,6 +16,7 @@ from include.kafka.truncation import check_ends
 from include.ledger.archive import micro_batches
 from include.ledger.archive.committed import committed_offsets
 from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations, losses
 from include.ledger.streams.flags import FLAGS
@@ -33,8 +34,14 @@ from include.user import user_at_host
 def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
     """Return the source topics that exist. Raises what `check_topics_read` raises about those that were read before."""
     identities = describe_source(pipeline.source)
-    check_topics_read(pipeline.name, pipeline.source, micro_batches.stored_topics(pipeline.name), identities)
+    stored, left = micro_batches.stored_topics(pipeline.name), topics_that_left(pipeline.name)
+    check_topics_read(pipeline.name, pipeline.source, stored, identities, left)
     return identities
+
+
+def topics_back(pipeline: Pipeline) -> list[str]:
+    """Return the topics that had left the pipeline and that its source reads again. Raises like `check_sources`."""
+    return sorted(topics_that_left(pipeline.name) & check_sources(pipeline).keys())
 
 
 def archive_positions(
@@ -229,7 +236,12 @@ def begin(pipeline: Pipeline) -> StreamStart:
     stored = micro_batches.stored_topics(pipeline.name)
     for topic in set(pipeline.source.subscribe) - stored.keys():
         kafka.create_topic(topic, pipeline.source.topic_partitions)
-    check_sources(pipeline)
+    if back := topics_back(pipeline):
+        raise UsageError(
+            f"{', '.join(back)} left the pipeline and is declared again; the checkpoints do not know where it was left",
+            remedy=f'go on there: ./tidemark new-generation {pipeline.name} --reason "…"',
+            pipeline=pipeline.name,
+        )
     create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, user_at_host())
     fingerprints = fingerprint.fingerprints_of(pipeline)

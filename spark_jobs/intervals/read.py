@@ -20,7 +20,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
-from include.pipelines.spec import IDENTITY, Pipeline
+from include.pipelines.spec import IDENTITY
 from include.reconciliation import Reconciliation
 from include.versions import decoder_version
 from spark_jobs.archive.content_hash import HashVersion
@@ -117,7 +117,7 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
     ranges = losses.without(pinned.ranges, lost)
-    _check_topics(pipeline, pinned, ranges)
+    _check_topics(pinned, ranges)
     version = decoder_version(pipeline.name)
     otherwise = decoded_otherwise(pipeline.name, ranges, version)
     records = without_erased(read_ranges(spark, ranges), pipeline.name, ranges)
@@ -242,8 +242,10 @@ def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Readi
     )
 
 
-def _check_topics(pipeline: Pipeline, pinned: PinnedInterval, ranges: Sequence[OffsetRange]) -> None:
-    topics = kafka.describe_topics(pinned.topic_ids)
-    for topic, topic_id in pinned.topic_ids.items():
-        kafka.check_same_topic(pipeline.name, topics.get(topic), topic, topic_id)
-    kafka.check_retained(pipeline.name, ranges)
+def _check_topics(pinned: PinnedInterval, ranges: Sequence[OffsetRange]) -> None:
+    # One without offsets here may have been deleted after the pipeline stopped reading it.
+    read = {each.topic_partition.topic for each in pinned.ranges if len(each)}
+    topics = kafka.describe_topics(read)
+    for topic in sorted(read):
+        kafka.check_same_topic(pinned.pipeline, topics.get(topic), topic, pinned.topic_ids[topic])
+    kafka.check_retained(pinned.pipeline, ranges)

@@ -18,6 +18,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.failures import note_failure
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import writers
 from include.offsets import Coordinates, Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -110,8 +111,10 @@ class LandingSink:
     def _topics(self, ranges: Sequence[OffsetRange]) -> dict[str, kafka.TopicIdentity]:
         """Return the current topics of the ranges. Raises TopicRecreated."""
         topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
+        left = topics_that_left(self.pipeline.name)
         for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
-            kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
+            if topic not in left:
+                kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
         return topics
 
     def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:

@@ -23,6 +23,7 @@ from pyspark.sql import Column, SparkSession
 from include import kafka, lake
 from include.errors import ServiceUnreachable
 from include.ledger.archive import micro_batches
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.quarantine import diverted
 from include.offsets import Coordinates, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -85,7 +86,8 @@ class PoisonRestarts:
         now = time.monotonic()
         wait = self._waits.get(view)
         if wait is None:
-            bounds = kafka.offset_bounds(micro_batches.positions(self._pipeline))
+            left = topics_that_left(self._pipeline)
+            bounds = kafka.offset_bounds(tp for tp in micro_batches.positions(self._pipeline) if tp.topic not in left)
             wait = self._waits[view] = _Wait({tp: end for tp, (_, end) in bounds.items()}, now)
         reached = micro_batches.positions(self._pipeline)
         if wait.archive_moves(reached) or self._searching.is_set():

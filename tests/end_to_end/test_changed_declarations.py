@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
@@ -149,3 +151,37 @@ def test_older_code_is_refused_before_anything_is_built_when_the_catalog_follows
     assert f"lake.{VIEW}" in refused or "lake.nest_cameras" in refused
     assert "is not declared any more" in refused
     assert sorted(Path(home.lake / "tables").rglob("*.parquet")) == before
+
+
+def test_every_record_is_in_one_interval_when_a_topic_leaves_the_source_and_is_deleted(
+    home: Home, tmp_path: Path
+) -> None:
+    with_former = copy_checkout(tmp_path / "checkout", home)
+    with_former.edit(
+        "include/pipelines/wiki_changes.py", 'subscribe=("wiki-changes",)', 'subscribe=("wiki-changes", "wiki-former")'
+    )
+    # A client must outlive its futures.
+    admin = AdminClient({"bootstrap.servers": home.kafka})
+    admin.create_topics([NewTopic("wiki-former", 1)])["wiki-former"].result(30)
+    produce = ("produce", "wiki_changes", "--events", "100", "--start", iso(START), "--span", "1h")
+    home.run(*produce)
+    copied = home.producer()
+    for record in audit.read_topic(home.kafka, "wiki-changes").values():
+        copied.produce("wiki-former", record.value)
+    assert copied.flush(30) == 0
+    with_former.run("stream", "wiki_changes", "--until-caught-up")
+    home.run(*produce)
+    admin.delete_topics(["wiki-former"])["wiki-former"].result(30)
+    refused = home.run("stream", "wiki_changes", "--until-caught-up", expect=64).stderr
+    assert "./tidemark unsubscribe wiki_changes wiki-former" in refused
+    home.run("unsubscribe", "wiki_changes", "wiki-former", "--reason", "its producer is gone")
+    home.run("stream", "wiki_changes", "--until-caught-up")
+    assert {each["lag"] for each in home.json("lag", "wiki_changes", "--json")} == {0}
+    verdict = home.interval("wiki_changes", START)
+    assert verdict["reconciliation"]["unexplained"] == 0
+    archived = audit.coordinates_of(
+        audit.read_parquet(each["location"] for each in verdict["registered"] if each["table"] == "wiki_changes")
+    )
+    quarantined = home.json("quarantine", "list", "wiki_changes", "--limit", "5000", "--json")
+    fates = [topic for topic, _, _ in archived.elements()] + [each["topic"] for each in quarantined]
+    assert Counter(fates) == {"wiki-former": 100, "wiki-changes": 200}

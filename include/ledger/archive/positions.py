@@ -38,6 +38,13 @@ def topic_ids(ledger: Session, pipeline: str) -> dict[str, str]:
     return {row.topic: row.topic_id for row in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline))}
 
 
+def topics_that_left(pipeline: str) -> frozenset[str]:
+    """Return the stored topics that the pipeline has stopped reading (`./tidemark unsubscribe`)."""
+    with session() as ledger:
+        wanted = select(Topic.topic).where(Topic.pipeline == pipeline, Topic.left_at.is_not(None))
+        return frozenset(ledger.scalars(wanted))
+
+
 def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:
     """Store topics that are read for the first time. Raises TopicRecreated when one is not the stored one."""
     for topic, identity in topics.items():

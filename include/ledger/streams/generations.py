@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from include.ledger.archive.removal import removed_in
 from include.ledger.database import lock, session
 from include.ledger.intervals import pins
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.models import Generation, IntervalRow, MicroBatch
+from include.ledger.models import Generation, IntervalRow, MicroBatch, Topic
 from include.ledger.streams import incarnations, losses, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition, offsets_json, parse_offsets_json
@@ -81,14 +81,26 @@ def current_or_first(pipeline: str, started_by: str) -> StreamGeneration:
         return _of(row)
 
 
-def open_generation(lease: Lease, *, started_by: str, reason: str, beyond: int = -1) -> int:
+def open_generation(lease: Lease, *, started_by: str, reason: str, beyond: int = -1, back: Iterable[str] = ()) -> int:
     """Open the pipeline's next generation in one transaction, and return its number, which is greater than `beyond`.
 
-    Raises AnotherWriter.
+    `back`: topics that had left, and that it reads again. Raises AnotherWriter.
     """
     with session() as ledger:
         writers.check(ledger, lease)
+        for topic in back:
+            row = ledger.get_one(Topic, (lease.pipeline, topic))
+            row.left_at, row.left_by, row.left_for = None, None, None
         return open_in(ledger, lease.pipeline, started_by, reason, beyond)
+
+
+def open_without_topic(lease: Lease, topic: str, *, left_by: str, reason: str) -> int:
+    """Note that a topic has left and open the next generation, in one transaction. Raises AnotherWriter."""
+    with session() as ledger:
+        writers.check(ledger, lease)
+        row = ledger.get_one(Topic, (lease.pipeline, topic))
+        row.left_at, row.left_by, row.left_for = func.now(), left_by, reason
+        return open_in(ledger, lease.pipeline, left_by, f"without {topic}: {reason}")
 
 
 def open_with_losses(

@@ -32,4 +32,5 @@ def succeed(ledger: Session, pipeline: str, successor: TopicIdentity, closed_by:
         )
     )
     row.topic_id, row.topic_partitions = successor.topic_id, successor.topic_partitions
+    row.left_at, row.left_by, row.left_for = None, None, None
     ledger.flush()

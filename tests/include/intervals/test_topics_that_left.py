@@ -1,0 +1,164 @@
+"""A topic that a pipeline has stopped reading: where its rest goes, and how it comes back. Real broker and ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from include.errors import TopicRecreated, UsageError
+from include.intervals.pinning import pin_interval
+from include.intervals.steps import readable_source
+from include.ledger.archive import micro_batches
+from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
+from include.offsets import TopicPartition as Tp
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics, Pipeline
+from include.streams import generations, start
+from tests.conftest import Home, settings_of
+from tests.support.topic_log import Log, hour
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_this_process(home: Home) -> Iterator[None]:
+    """This process's settings are those of the home."""
+    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
+        yield
+
+
+@dataclass
+class Two:
+    """A pipeline that has read two topics with a topic partition each, and its declaration without the second one."""
+
+    both: Pipeline
+    one: Pipeline
+    kept: Log
+    former: Log
+
+    def archive(self, *logs: Log) -> None:
+        for log in logs:
+            log.batches = self.kept.batches = max(self.kept.batches, self.former.batches) + 1
+            log.archive()
+
+    def ranges(self, pipeline: Pipeline, number: int) -> tuple[tuple[int, int], ...]:
+        """Pin an hour and return its offsets: of the topic that is kept, and of the former one."""
+        return spans(pin_interval(pipeline, hour(number), pinned_by="test"), self)
+
+    def leave(self) -> dict[str, object]:
+        return generations.unsubscribe(self.one, self.former.topic, reason="over", left_by="test@host")
+
+
+def spans(pinned: PinnedInterval, two: Two) -> tuple[tuple[int, int], ...]:
+    by_topic = {r.topic_partition.topic: (r.from_offset, r.until_offset) for r in pinned.ranges}
+    return by_topic[two.kept.topic], by_topic[two.former.topic]
+
+
+@pytest.fixture
+def two(request: pytest.FixtureRequest) -> Two:
+    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
+    topics = (f"{name}-kept", f"{name}-former")
+    nest = replace(load_pipeline("nest_cameras"), name=name, views=(), reports=())
+    kept, former, both = (
+        replace(nest, source=KafkaTopics(subscribe=named)) for named in ((topics[0],), (topics[1],), topics)
+    )
+    made = Two(both, kept, Log(kept), Log(former))
+    for log in (made.kept, made.former):
+        log.create(1)
+        log.send(0, 0.2, 0.8, 1.5)
+    made.former.send(0, 5.5)
+    made.archive(made.kept, made.former)
+    assert made.ranges(both, 0) == ((0, 2), (0, 2))
+    return made
+
+
+def test_rest_of_a_topic_is_in_the_next_interval_when_it_left_and_was_deleted(two: Two) -> None:
+    with pytest.raises(UsageError, match="was read before") as raised:
+        two.ranges(two.one, 1)
+    assert f"./tidemark unsubscribe {two.one.name} {two.former.topic}" in raised.value.remedy
+    left = two.leave()
+    assert left["left_at"] == {f"{two.former.topic}-0": 4}
+    assert left["unread"] == 0
+    two.former.delete()
+    start.check_retention(two.one, None)
+    assert start.begin(two.one).generation.number == left["generation"]
+    two.kept.send(0, 2.5, 3.5)
+    two.archive(two.kept)
+    # Whatever its times: nothing would come after it.
+    assert two.ranges(two.one, 1) == ((2, 3), (2, 4))
+    assert two.ranges(two.one, 2) == ((3, 4), (4, 4))
+    intervals = two.kept.pinned()
+    assert [readable_source(each, Source.KAFKA) for each in intervals] == [Source.ARCHIVE, Source.ARCHIVE, Source.KAFKA]
+
+
+def test_topic_goes_on_where_it_was_left_when_it_is_declared_again(two: Two) -> None:
+    two.former.send(0, 5.6)
+    assert two.leave()["unread"] == 1
+    two.kept.send(0, 2.5, 3.5)
+    two.archive(two.kept)
+    assert two.ranges(two.one, 1) == ((2, 3), (2, 4))
+    with pytest.raises(UsageError, match="is declared again") as raised:
+        start.begin(two.both)
+    assert f"./tidemark new-generation {two.both.name}" in raised.value.remedy
+    # Until then its intervals end where it was left.
+    assert two.ranges(two.both, 2) == ((3, 4), (4, 4))
+    generations.new_generation(two.both, reason="it is back", started_by="test@host")
+    start.begin(two.both)
+    assert start.archive_positions(two.both, [Tp(two.former.topic, 0)]) == {Tp(two.former.topic, 0): 4}
+    two.kept.send(0, 5.7)
+    two.archive(two.kept, two.former)
+    assert two.ranges(two.both, 3) == ((4, 5), (4, 4))
+    assert two.ranges(two.both, 5) == ((5, 6), (4, 5))
+
+
+def test_position_of_a_topic_that_left_stays_when_a_loss_is_accepted(two: Two) -> None:
+    two.leave()
+    two.kept.send(0, *[1.6] * 3)
+    futures = two.kept.admin.delete_records([TopicPartition(two.kept.topic, 0, 5)])
+    next(iter(futures.values())).result(30)
+    lost = generations.accept_loss(two.one, reason="expired", accepted_by="test@host")
+    assert [(each.from_offset, each.until_offset) for each in lost] == [(3, 5)]
+    known = micro_batches.positions(two.one.name)
+    assert known == {Tp(two.kept.topic, 0): 5, Tp(two.former.topic, 0): 4}
+
+
+def test_topic_that_left_is_adopted_when_it_was_created_again(two: Two) -> None:
+    two.leave()
+    two.former.delete()
+    two.former.create(1)
+    two.former.send(0, 2.1)
+    assert two.ranges(two.one, 1) == ((2, 3), (2, 4))
+    for refused in (start.begin, lambda each: generations.new_generation(each, reason="back", started_by="me")):
+        with pytest.raises(TopicRecreated, match="was deleted and created again"):
+            refused(two.both)
+    adopted = generations.adopt(two.both, two.former.topic, reason="a new one", adopted_by="test@host")
+    assert adopted["pinned"] is None
+    start.begin(two.both)
+    two.archive(two.kept, two.former)
+    assert two.ranges(two.both, 2) == ((3, 3), (0, 1))
+
+
+def test_only_a_topic_that_was_read_and_is_declared_no_more_can_leave(two: Two) -> None:
+    for pipeline, topic, words in (
+        (two.both, two.former.topic, "the source still reads"),
+        (two.one, two.kept.topic, "the source still reads"),
+        (two.one, "never-read", "is not a topic that is read"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            generations.unsubscribe(pipeline, topic, reason="over", left_by="test@host")
+    by_pattern = replace(two.one, source=KafkaTopics(pattern=f"{two.one.name}-.*"))
+    with pytest.raises(UsageError, match="the source still reads"):
+        generations.unsubscribe(by_pattern, two.former.topic, reason="over", left_by="test@host")
+    two.former.delete()
+    with pytest.raises(TopicRecreated, match="no longer exists") as raised:
+        start.begin(by_pattern)
+    assert f"./tidemark unsubscribe {two.one.name} {two.former.topic}" in raised.value.remedy
+    generations.unsubscribe(by_pattern, two.former.topic, reason="over", left_by="test@host")
+    start.begin(by_pattern)
+    with pytest.raises(UsageError, match="is not a topic that is read"):
+        two.leave()
