@@ -50,7 +50,7 @@ def ask(shape: Shape, question: Question) -> Answer:
         where, values = f"{quoted(question.column)} = %s", [question.key]
     elif not shape.is_total:
         where = f"{quoted(shape.start)} >= %s"
-    largest = f"{quoted(shape.measures[0].name)} DESC"
+    largest = f"{quoted(shape.measures[0].name)} DESC NULLS LAST"
     order = largest if shape.is_total else f"{quoted(shape.start)} DESC, {largest}"
     with transaction("./tidemark doctor --repair") as asked:
         asked.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = '20s'")

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 from psycopg2.extensions import cursor
 
 from include.ledger.completeness.served import ALL
-from include.serving.shape import Shape
+from include.serving.shape import Column, Shape
 
 _STATES = """
     CREATE SCHEMA IF NOT EXISTS proved;
@@ -45,24 +46,28 @@ _FOUND = """
     SELECT to_regclass(%(table)s) IS NOT NULL,
         (SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%(table)s) AND contype = 'p'),
         obj_description(to_regclass('proved.' || %(table)s), 'pg_class'),
-        obj_description(to_regclass('live.' || %(table)s), 'pg_class')
+        obj_description(to_regclass('live.' || %(table)s), 'pg_class'),
+        EXISTS (SELECT FROM pg_attribute
+            WHERE attrelid = to_regclass(%(table)s) AND attnotnull AND attname = ANY(%(measures)s::name[]))
 """
 
 
 def ensure(asked: cursor, shape: Shape) -> None:
     """Create what is missing. Partial values of another declaration are dropped; `follow` loads them again."""
-    asked.execute(_FOUND, {"table": shape.table})
-    has_live, primary_key, proved, view = asked.fetchone() or (None,) * 4
+    has_live, primary_key, proved, view, refuses_nulls = _found(asked, shape)
     wanted = _digest(_proved(shape)), _digest(answer(shape))
-    if (proved, view) == wanted and not primary_key and has_live >= shape.has_live:
+    is_current = not primary_key and not refuses_nulls
+    if (proved, view) == wanted and is_current and has_live >= shape.has_live:
         return
     # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
     asked.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
     asked.execute(_STATES)
     if shape.has_live:
         _ensure_live(asked, shape, primary_key)
-    asked.execute(_FOUND, {"table": shape.table})
-    _, _, proved, view = asked.fetchone() or (None,) * 4
+        if refuses_nulls:
+            # Tables were made with measures that take no nulls; a sum of nulls is null.
+            _take_nulls(asked, shape.table, shape.measures)
+    _, _, proved, view, _ = _found(asked, shape)
     if proved != wanted[0]:
         _make_proved(asked, shape, wanted[0])
         view = None
@@ -72,15 +77,26 @@ def ensure(asked: cursor, shape: Shape) -> None:
         asked.execute(f"COMMENT ON VIEW {name} IS %s", [wanted[1]])
 
 
+def _found(asked: cursor, shape: Shape) -> tuple[Any, ...]:
+    measures = [each.name for each in shape.measures]
+    asked.execute(_FOUND, {"table": shape.table, "measures": measures if shape.has_live else []})
+    return asked.fetchone() or (None,) * 5
+
+
+def _take_nulls(asked: cursor, table: str, columns: Iterable[Column]) -> None:
+    nulls = ", ".join(f"ALTER COLUMN {quoted(each.name)} DROP NOT NULL" for each in columns)
+    asked.execute(f"ALTER TABLE {quoted(table)} {nulls}")
+
+
 def _ensure_live(asked: cursor, shape: Shape, primary_key: str | None) -> None:
     table, unique = quoted(shape.table), _unique(shape)
     if primary_key:
         # A table that was made with a primary key, which takes no nulls, gets the key that tables have now.
-        nulls = ", ".join(f"ALTER COLUMN {quoted(each.name)} DROP NOT NULL" for each in shape.keys)
-        asked.execute(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(primary_key)}, {nulls}, ADD {unique}")
+        asked.execute(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(primary_key)}, ADD {unique}")
+        _take_nulls(asked, shape.table, shape.keys)
         return
     keys = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.keys)
-    measures = ", ".join(f"{quoted(each.name)} {each.kind} NOT NULL" for each in shape.measures)
+    measures = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.measures)
     asked.execute(f"CREATE TABLE IF NOT EXISTS {table} ({keys}, {measures}, version bigint NOT NULL, {unique})")
     if shape.is_total:
         return
@@ -143,7 +159,8 @@ def both_layers(shape: Shape, source: str = "") -> str:
 def answer(shape: Shape) -> str:
     """Return the query that `live.<table>` stands for."""
     rows = f"each_key.{quoted('p_' + shape.measures[0].name)} > each_key.{quoted('l_' + shape.measures[0].name)}"
-    missing = f"each_key.{quoted('l_' + shape.measures[0].name)} IS NULL"
+    # Not by a measure: the stream may have a null sum.
+    missing = "each_key.version IS NULL"
     proved = _is_settled(shape) if shape.is_total else "w.proved_at IS NOT NULL"
     counts = f"{proved} OR {missing} OR ({rows})"
     own = {name: quoted(shape.own(name)) for name in ("state", "intervals", "version", "proved_until", "proved_below")}

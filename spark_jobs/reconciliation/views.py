@@ -131,7 +131,7 @@ def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def summed_by_side(view: AdditiveView, sides: Iterable[str]) -> list[Column]:
-    """Return the sums `<side>_<measure>` of `all_sides`, 0 where there is nothing."""
+    """Return the sums `<side>_<measure>` of `all_sides`, 0 where there is nothing, which a null sum is too."""
     return [
         F.coalesce(F.sum(F.when(F.col("side") == side, F.col(measure))), F.lit(0)).alias(f"{side}_{measure}")
         for side in sides

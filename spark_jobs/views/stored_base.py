@@ -77,8 +77,9 @@ class StoredBase:
         base = self.every() if is_complete else self.of_days(days)
         measures = self._view.measures
         below = base.select("key", *(F.col(name).alias(f"base_{name}") for name in measures))
+        # Null where neither has a value, as a sum of nulls is: so the batch view has it.
         added = [
-            (F.coalesce(name, _zero(state, name)) + F.coalesce(f"base_{name}", _zero(state, name))).alias(name)
+            F.coalesce(F.col(name) + F.col(f"base_{name}"), F.col(name), F.col(f"base_{name}")).alias(name)
             for name in measures
         ]
         return state.join(below, "key", "full" if is_complete else "left").select("key", *added)
@@ -88,7 +89,3 @@ class StoredBase:
             return empty_frame(self._spark, self._schema)
         folders = [f"{self._location}/{DAY}={day}" for day in sorted(days)]
         return self._spark.read.schema(self._schema).parquet(*folders)
-
-
-def _zero(state: DataFrame, measure: str) -> Column:
-    return F.lit(0).cast(state.schema[measure].dataType)

@@ -100,11 +100,11 @@ class LiveWindows:
 
     def top(self, window: Window, measure: str) -> tuple[TopRow, ...]:
         """Return the keys of a window with the largest measure, equal ones in the order of their keys."""
-        measured = [(key, told.get(measure) or 0) for key, (_, told) in self.values.get(window, {}).items()]
-        largest = sorted(measured, key=lambda each: (-each[1], *map(str, each[0])))[:ROWS]
-        most = max((_length(value) for _, value in largest), default=0.0) or 1.0
+        measured = [(key, told.get(measure)) for key, (_, told) in self.values.get(window, {}).items()]
+        largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
+        most = max((_length(value or 0) for _, value in largest), default=0.0) or 1.0
         return tuple(
-            TopRow(tuple(map(cell, key)), _words(value), round(_length(value) / most * WIDTH, 1))
+            TopRow(tuple(map(cell, key)), _words(value), round(_length(value or 0) / most * WIDTH, 1))
             for key, value in largest
         )
 

@@ -41,6 +41,7 @@ from include.ledger.models import (
 )
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, Pipeline, Sink
+from include.serving.answers import Question, ask
 from include.serving.follow import follow_ledger
 from include.serving.live_rows import merge
 from include.serving.shape import shape_of
@@ -280,6 +281,18 @@ def test_window_is_live_then_proved_when_intervals_cover_it_and_both_when_they_c
     assert row == (2, "both", 1, 2, 1, 0)
     world.register(1)
     assert world.answers() == {("1", DAY): (2, "proved")}
+
+
+def test_other_measures_are_served_when_the_first_one_is_a_null_sum(postgres: Home) -> None:
+    pipeline = world_of("t_null_sums").pipeline
+    declared = pipeline.views[0]
+    view = replace(declared, measures=("weight", "count"), columns=f"{declared.columns}, weight BIGINT")
+    shape = shape_of(pipeline, view)
+    merge(shape, [("1", DAY, DAY + HOUR, None, 3), ("2", DAY, DAY + HOUR, 5, 3)], 0)
+    found = asked(f"SELECT zip_code, weight, count, state FROM live.{shape.table} ORDER BY zip_code")
+    assert found == [("1", None, 3, "live"), ("2", 5, 3, "live")]
+    told = ask(shape, Question("zip_code", None, HOUR, 10)).rows
+    assert [(each["zip_code"], each["weight"]) for each in told] == [("2", 5), ("1", None)]
 
 
 def test_window_waits_when_only_the_stream_has_one_of_its_rows(world: World) -> None:

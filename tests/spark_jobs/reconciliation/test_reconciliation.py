@@ -133,6 +133,22 @@ def test_key_falls_into_its_class_when_the_sides_hold_its_values(spark: Any) -> 
 
 
 @pytest.mark.spark
+def test_null_sum_is_compared_like_any_value_when_a_measure_is_null(spark: Any) -> None:
+    none: Any = None
+    found = classified(
+        spark,
+        {
+            "speed": {"null": (3, none), "shared": (5, 20), "lost": (2, none), "made": (2, 5)},
+            "batch": {"null": (3, none), "shared": (3, none), "lost": (2, 5), "made": (2, none)},
+            "inside": {"null": (3, none), "shared": (3, none), "lost": (2, 5), "made": (2, none)},
+            "elsewhere": {"shared": (2, 20)},
+        },
+    )
+    assert found.counts == ReconciliationCounts(matched=1, pending=1, unexplained=2)
+    assert [each.where for each in found.differences if each.cls == "unexplained"] == ["lost", "made"]
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("sides", "evidence"),
     [

@@ -1,4 +1,4 @@
-"""A speed view's rows in PostgreSQL: keys with nulls in them."""
+"""A speed view's rows in PostgreSQL: keys and measures with nulls in them."""
 
 from __future__ import annotations
 
@@ -81,3 +81,16 @@ def test_rows_stay_and_nulls_are_taken_when_earlier_code_made_the_table(in_proce
     for version in (1, 2):
         to.write(values(spark, to.view, [("a", 1, 5 + version), (None, 1, version)]), version)
         assert stored(to.table) == {("a", 1, 5 + version), (None, 1, version)}
+
+
+def test_null_sum_is_stored_when_earlier_code_made_the_table_without_nulls(in_process: Home, spark: Any) -> None:
+    to = target("null_sums")
+    to.write(values(spark, to.view, [("a", 1, 5)]), 0)
+    in_serving(sql.SQL("ALTER TABLE {} ALTER COLUMN hits SET NOT NULL").format(sql.Identifier(to.table)))
+    none: Any = None
+    to.write(values(spark, to.view, [("a", 1, none), ("b", 1, 7)]), 1)
+    assert stored(to.table) == {("a", 1, None), ("b", 1, 7)}
+    to.write(values(spark, to.view, [("a", 1, 6), ("c", 1, none)]), 2)
+    assert stored(to.table) == {("a", 1, 6), ("b", 1, 7), ("c", 1, None)}
+    served = sql.SQL("SELECT name, hits, state FROM live.{} ORDER BY name").format(sql.Identifier(to.table))
+    assert in_serving(served) == [("a", 6, "live"), ("b", 7, "live"), ("c", None, "live")]

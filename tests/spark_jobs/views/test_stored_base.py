@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import functions as F
@@ -97,3 +97,12 @@ def test_nothing_is_added_when_the_history_is_empty(spark: Any, tmp_path: Path) 
     base = StoredBase(spark, VIEW, str(tmp_path / "empty"))
     assert added(spark, base, [("94103", BEGIN, 1)]) == {("94103", "2025-01-01T00"): 1}
     assert base.every().count() == 0
+
+
+def test_sum_is_null_only_when_base_and_state_have_none(spark: Any, tmp_path: Path) -> None:
+    at, none = BEGIN + timedelta(hours=5), cast(int, None)
+    StoredBase.write(keyed(spark, [("base", at, 7), ("both", at, none), ("state", at, none)]), str(tmp_path / "nulls"))
+    base = StoredBase(spark, VIEW, str(tmp_path / "nulls"))
+    found = added(spark, base, [("base", at, none), ("both", at, none), ("state", at, 2), ("new", at, none)])
+    sums = {zip_code: count for (zip_code, _), count in found.items()}
+    assert sums == {"base": 7, "both": None, "state": 2, "new": None}

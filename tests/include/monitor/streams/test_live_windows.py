@@ -66,6 +66,17 @@ def test_one_window_holds_all_keys_when_a_view_has_none() -> None:
     assert len(live.values[EVER]) == WINDOWS + 3
 
 
+def test_null_sum_is_the_smallest_value_and_shown_as_none() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    live.note(key(BEGIN, zipcode="10001"), value(1, hits=None))
+    live.note(key(BEGIN, zipcode="20002"), value(1, hits=4))
+    assert [(row.key, row.value, row.width) for row in live.top(at, "hits")] == [
+        (("20002",), "4", WIDTH),
+        (("10001",), "–", 0),
+    ]
+    assert [bar.total for bar in live.distribution("hits")] == ["4"]
+
+
 def test_sums_are_exact_and_keys_cleaned_when_values_are_decimals_and_keys_hostile() -> None:
     pipeline = load_pipeline("auction_bids")
     live, at = LiveWindows(pipeline.views[0]), (BEGIN, BEGIN + timedelta(minutes=10))
