@@ -63,6 +63,9 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
             if counted and (wrong := _wrong_counts(asked, shape, state)):
                 where = "table_name = %s AND interval_id = ANY(%s)"
                 asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, wrong])
+                # Also of intervals that the ledger does not know: it may have been restored from an older copy.
+                rows = f"DELETE FROM proved.{quoted(shape.table)} WHERE tidemark_interval = ANY(%s)"
+                asked.execute(rows, [wrong])
             if count := _follow(asked, shape, state):
                 changed.append(f"live.{shape.table} follows {count} intervals")
             crash_point("serving_written")
@@ -174,7 +177,8 @@ def _name_in(there: Collection[str], name: str, before: Sequence[str]) -> str:
 def _value(row: dict[str, Any], path: tuple[str, ...]) -> object:
     value: Any = row
     for part in path:
-        value = None if value is None else value[part]
+        # A file from before a measure was declared does not have it.
+        value = None if value is None else value.get(part)
     return value
 
 

@@ -10,7 +10,7 @@ A key of a total, which has no window, is `proved` as long as intervals have reg
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from psycopg2.extensions import cursor
@@ -48,26 +48,34 @@ _FOUND = """
         obj_description(to_regclass('proved.' || %(table)s), 'pg_class'),
         obj_description(to_regclass('live.' || %(table)s), 'pg_class'),
         EXISTS (SELECT FROM pg_attribute
-            WHERE attrelid = to_regclass(%(table)s) AND attnotnull AND attname = ANY(%(measures)s::name[]))
+            WHERE attrelid = to_regclass(%(table)s) AND attnotnull AND attname = ANY(%(measures)s::name[])),
+        (SELECT json_object_agg(attname, format_type(atttypid, atttypmod)) FROM pg_attribute
+            WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped)
 """
+
+_FORMATTED = {"timestamptz": "timestamp with time zone"}
+"""Types by the names that PostgreSQL's catalog gives them, where these differ."""
 
 
 def ensure(asked: cursor, shape: Shape) -> None:
     """Create what is missing. Partial values of another declaration are dropped; `follow` loads them again."""
-    has_live, primary_key, proved, view, refuses_nulls = _found(asked, shape)
+    has_live, primary_key, proved, view, refuses_nulls, there = _found(asked, shape)
     wanted = _digest(_proved(shape)), _digest(answer(shape))
-    is_current = not primary_key and not refuses_nulls
+    differs = bool(shape.has_live and there and _differing(shape.columns, there))
+    is_current = not primary_key and not refuses_nulls and not differs
     if (proved, view) == wanted and is_current and has_live >= shape.has_live:
         return
     # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
     asked.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
     asked.execute(_STATES)
+    if differs:
+        _adapt_live(asked, shape, there)
     if shape.has_live:
         _ensure_live(asked, shape, primary_key)
         if refuses_nulls:
             # Tables were made with measures that take no nulls; a sum of nulls is null.
             _take_nulls(asked, shape.table, shape.measures)
-    _, _, proved, view, _ = _found(asked, shape)
+    _, _, proved, view, _, _ = _found(asked, shape)
     if proved != wanted[0]:
         _make_proved(asked, shape, wanted[0])
         view = None
@@ -80,7 +88,34 @@ def ensure(asked: cursor, shape: Shape) -> None:
 def _found(asked: cursor, shape: Shape) -> tuple[Any, ...]:
     measures = [each.name for each in shape.measures]
     asked.execute(_FOUND, {"table": shape.table, "measures": measures if shape.has_live else []})
-    return asked.fetchone() or (None,) * 5
+    return asked.fetchone() or (None,) * 6
+
+
+def _differing(columns: Iterable[Column], there: Mapping[str, str]) -> list[Column]:
+    return [each for each in columns if there.get(each.name) != _FORMATTED.get(each.kind, each.kind)]
+
+
+def _adapt_live(asked: cursor, shape: Shape, there: Mapping[str, str]) -> None:
+    """Give a table that was made by another declaration the columns of this one.
+
+    A table with another key is made anew. The new generation, without which no stream goes on after such a change,
+    fills it.
+    """
+    table = quoted(shape.table)
+    if _differing(shape.keys, there):
+        asked.execute(f"DROP TABLE {table} CASCADE")
+        return
+    # It holds on to types and names of the columns.
+    asked.execute(f"DROP VIEW IF EXISTS live.{table}")
+    for each in _differing(shape.measures, there):
+        kind, name = each.kind, quoted(each.name)
+        before = next((old for old in shape.formerly.get(each.name, ()) if old in there), None)
+        if each.name not in there and before is None:
+            asked.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+            continue
+        if each.name not in there and before is not None:
+            asked.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(before)} TO {name}")
+        asked.execute(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind}")
 
 
 def _take_nulls(asked: cursor, table: str, columns: Iterable[Column]) -> None:

@@ -452,6 +452,44 @@ def test_doctor_repairs_served_rows_when_they_differ(world: World) -> None:
     assert world.answers() == {("1", DAY): (1, "proved"), ("2", DAY): (1, "proved")}
 
 
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "not noted"])
+def test_doctor_removes_served_rows_of_an_interval_that_the_ledger_does_not_know(world: World, noted: bool) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    before, unknown = world.answers(), 10**9
+    asked(
+        f"INSERT INTO proved.{world.table} SELECT zip_code, window_start, window_end, count, %s "
+        f"FROM proved.{world.table}",
+        [unknown],
+    )
+    if noted:
+        asked(
+            "INSERT INTO proved.tidemark_intervals (table_name, interval_id, from_time, to_time, covers, revision, rows)"
+            " VALUES (%s, %s, %s, %s, TRUE, 'r-9', 1)",
+            [world.table, unknown, DAY, DAY + HOUR],
+        )
+    assert world.answers() != before
+    assert len(list(check_served_views(world.pipeline))) == 1
+    follow_ledger(world.pipeline, counted=True)
+    assert list(check_served_views(world.pipeline)) == []
+    assert world.answers() == before
+
+
+def test_measure_that_was_declared_later_is_served_with_older_files_and_an_older_table(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    more = replace(world.view, measures=("count", "people"), columns=f"{world.view.columns}, people BIGINT")
+    wider = replace(world.pipeline, views=(more,))
+    follow_ledger(wider)
+    query = f"SELECT zip_code, count, people, state FROM live.{world.table}"
+    assert asked(query) == [("1", 1, None, "proved")]
+    shape, window = shape_of(wider, more), (DAY + HOUR, DAY + 2 * HOUR)
+    merge(shape, [("1", *window, 4, 3)], world.version, replace=True)
+    assert asked(f"{query} ORDER BY window_start") == [("1", 1, None, "proved"), ("1", 4, 3, "live")]
+
+
 def test_view_is_recreated_and_loaded_again_when_its_declaration_differs(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import psycopg2
@@ -81,6 +82,36 @@ def test_rows_stay_and_nulls_are_taken_when_earlier_code_made_the_table(in_proce
     for version in (1, 2):
         to.write(values(spark, to.view, [("a", 1, 5 + version), (None, 1, version)]), version)
         assert stored(to.table) == {("a", 1, 5 + version), (None, 1, version)}
+
+
+def test_rows_stay_when_a_measure_is_renamed_and_wider_and_another_one_is_declared(
+    in_process: Home, spark: Any
+) -> None:
+    to = target("later_measures")
+    narrow = replace(to, view=replace(to.view, columns=COLUMNS.replace("hits BIGINT", "hits INT")))
+    narrow.write(values(spark, to.view, [("a", 1, 5)]), 0)
+    columns = f"{COLUMNS.replace('hits BIGINT', 'visits BIGINT')}, bytes DECIMAL(20,2)"
+    renamed = {"visits": ("hits",)}
+    later = replace(to, view=replace(to.view, measures=("visits", "bytes"), columns=columns, renamed=renamed))
+    rows = values(spark, to.view, [("b", 1, 2**40)]).select(
+        "key", F.col("hits").alias("visits"), F.lit(1.25).cast("DECIMAL(20,2)").alias("bytes")
+    )
+    later.write(rows, 1)
+    query = sql.SQL("SELECT name, visits, bytes, state FROM live.{} ORDER BY name").format(sql.Identifier(to.table))
+    assert in_serving(query) == [("a", 5, None, "live"), ("b", 2**40, Decimal("1.25"), "live")]
+
+
+def test_table_is_made_anew_when_the_key_is_another(in_process: Home, spark: Any) -> None:
+    to = target("another_key")
+    to.write(values(spark, to.view, [("a", 1, 5)]), 0)
+    key = ("name", "window")
+    other = replace(to, view=replace(to.view, key=key, columns=COLUMNS.replace("number INT, ", "")))
+    plain = values(spark, to.view, [("b", 1, 7)])
+    from_key = F.from_json("key", "name STRING, window STRUCT<start: STRING, end: STRING>")
+    rows = plain.select(F.to_json(from_key).alias("key"), "hits")
+    other.replace(rows, 1)
+    query = sql.SQL("SELECT name, hits FROM live.{}").format(sql.Identifier(to.table))
+    assert in_serving(query) == [("b", 7)]
 
 
 def test_null_sum_is_stored_when_earlier_code_made_the_table_without_nulls(in_process: Home, spark: Any) -> None:
