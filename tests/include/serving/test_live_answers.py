@@ -465,8 +465,8 @@ def test_doctor_removes_served_rows_of_an_interval_that_the_ledger_does_not_know
     )
     if noted:
         asked(
-            "INSERT INTO proved.tidemark_intervals (table_name, interval_id, from_time, to_time, covers, revision, rows)"
-            " VALUES (%s, %s, %s, %s, TRUE, 'r-9', 1)",
+            "INSERT INTO proved.tidemark_intervals (table_name, interval_id, from_time, to_time, covers, revision, "
+            "rows) VALUES (%s, %s, %s, %s, TRUE, 'r-9', 1)",
             [world.table, unknown, DAY, DAY + HOUR],
         )
     assert world.answers() != before
