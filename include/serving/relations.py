@@ -50,7 +50,9 @@ _FOUND = """
         EXISTS (SELECT FROM pg_attribute
             WHERE attrelid = to_regclass(%(table)s) AND attnotnull AND attname = ANY(%(measures)s::name[])),
         (SELECT json_object_agg(attname, format_type(atttypid, atttypmod)) FROM pg_attribute
-            WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped)
+            WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped),
+        ARRAY(SELECT attname::text FROM pg_attribute a JOIN pg_constraint c ON c.conrelid = a.attrelid
+            WHERE a.attrelid = to_regclass(%(table)s) AND c.contype IN ('p', 'u') AND a.attnum = ANY(c.conkey))
 """
 
 _FORMATTED = {"timestamptz": "timestamp with time zone"}
@@ -59,9 +61,10 @@ _FORMATTED = {"timestamptz": "timestamp with time zone"}
 
 def ensure(asked: cursor, shape: Shape) -> None:
     """Create what is missing. Partial values of another declaration are dropped; `follow` loads them again."""
-    has_live, primary_key, proved, view, refuses_nulls, there = _found(asked, shape)
+    has_live, primary_key, proved, view, refuses_nulls, there, key = _found(asked, shape)
     wanted = _digest(_proved(shape)), _digest(answer(shape))
-    differs = bool(shape.has_live and there and _differing(shape.columns, there))
+    has_key = set(key or ()) == {each.name for each in shape.keys}
+    differs = bool(shape.has_live and there and (not has_key or _differing(shape.columns, there)))
     is_current = not primary_key and not refuses_nulls and not differs
     if (proved, view) == wanted and is_current and has_live >= shape.has_live:
         return
@@ -69,13 +72,13 @@ def ensure(asked: cursor, shape: Shape) -> None:
     asked.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
     asked.execute(_STATES)
     if differs:
-        _adapt_live(asked, shape, there)
+        _adapt_live(asked, shape, there, has_key=has_key)
     if shape.has_live:
         _ensure_live(asked, shape, primary_key)
         if refuses_nulls:
             # Tables were made with measures that take no nulls; a sum of nulls is null.
             _take_nulls(asked, shape.table, shape.measures)
-    _, _, proved, view, _, _ = _found(asked, shape)
+    proved, view = _found(asked, shape)[2:4]
     if proved != wanted[0]:
         _make_proved(asked, shape, wanted[0])
         view = None
@@ -88,21 +91,21 @@ def ensure(asked: cursor, shape: Shape) -> None:
 def _found(asked: cursor, shape: Shape) -> tuple[Any, ...]:
     measures = [each.name for each in shape.measures]
     asked.execute(_FOUND, {"table": shape.table, "measures": measures if shape.has_live else []})
-    return asked.fetchone() or (None,) * 6
+    return asked.fetchone() or (None,) * 7
 
 
 def _differing(columns: Iterable[Column], there: Mapping[str, str]) -> list[Column]:
     return [each for each in columns if there.get(each.name) != _FORMATTED.get(each.kind, each.kind)]
 
 
-def _adapt_live(asked: cursor, shape: Shape, there: Mapping[str, str]) -> None:
+def _adapt_live(asked: cursor, shape: Shape, there: Mapping[str, str], *, has_key: bool) -> None:
     """Give a table that was made by another declaration the columns of this one.
 
     A table with another key is made anew. The new generation, without which no stream goes on after such a change,
     fills it.
     """
     table = quoted(shape.table)
-    if _differing(shape.keys, there):
+    if not has_key or _differing(shape.keys, there):
         asked.execute(f"DROP TABLE {table} CASCADE")
         return
     # It holds on to types and names of the columns.
