@@ -6,24 +6,21 @@ the order in which it is reached, and a reference to it is its number. So only w
 lies, how it is imported, laid out, annotated, commented or documented.
 
 Attributes of objects are not followed: a class counts where it is named, and then with all of its methods. A module
-that is passed as a value counts with its public functions. Statements at the top of a module that define nothing,
-and what is imported by a name that is made at run time, do not count.
+that is passed as a value counts with its public functions. Names that `import *` brings from a module of the
+repository are followed as if they were imported by name. Statements at the top of a module that define nothing, what
+`import *` brings from elsewhere, and what is imported by a name that is made at run time, do not count.
 """
 
 from __future__ import annotations
 
 import ast
-import symtable
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from include.errors import TidemarkError
-
-_PACKAGES = ("include", "spark_jobs", "expectations")
+from include.versions.module_source import PACKAGES, Source, listed, read_source
 
 _UNSAID = frozenset({"returns", "annotation", "type_comment", "type_params", "ctx", "kind"})
 """Fields of a syntax tree that change nothing at run time."""
@@ -72,15 +69,6 @@ class _Foreign:
 _Target = _Definition | _Module | _Foreign
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A module's definitions by their names, the global names that each loads, and its imports by local name."""
-
-    statements: dict[str, list[ast.stmt]]
-    loaded: dict[str, set[str]]
-    imports: dict[str, tuple[str, str]]
-
-
 class _Reached:
     """The definitions that are reached, numbered in that order."""
 
@@ -89,7 +77,7 @@ class _Reached:
         self._boundary = boundary
         self._numbers: dict[_Definition, int] = {}
         self._files: dict[str, Path | None] = {}
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, Source] = {}
 
     def exists(self, name: str) -> bool:
         module, _, definition = name.partition(":")
@@ -122,17 +110,41 @@ class _Reached:
                 return ("module", *(self.reference(_Definition(module, name)) for name in sorted(public)))
         return ("foreign", target.name)
 
-    def target(self, module: str, name: str) -> _Target | None:
-        """Return what a global name of a module stands for; None for a name of Python's own."""
+    def target(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> _Target | None:
+        """Return what a global name of a module stands for; None for a name of Python's own.
+
+        Modules in `asked` lead here by an `import *`: they may import each other.
+        """
         source = self._source(module)
         if name in source.statements:
             return _Definition(module, name)
-        if name in source.imports:
+        for star in reversed(source.stars):
+            is_hidden = name in source.imports and name not in star.hides
+            if not is_hidden and (found := self._starred(star.module, name, asked | {module})):
+                return found
+        # A package that imports its own module names itself.
+        if name in source.imports and source.imports[name] != (module, name):
             imported, original = source.imports[name]
-            if imported.split(".")[0] not in _PACKAGES:
+            if imported.split(".")[0] not in PACKAGES:
                 return _Foreign(f"{imported}.{original}".rstrip("."))
             return self.target(imported, original) if original else _Module(imported)
         return _Module(f"{module}.{name}") if self._is_module(f"{module}.{name}") else None
+
+    def _starred(self, module: str, name: str, asked: frozenset[str]) -> _Target | None:
+        """Return what `from module import *` makes a name stand for; None when it does not bring the name."""
+        if module in asked:
+            return None
+        declared = self._source(module).statements.get("__all__")
+        if declared is None:
+            return None if name.startswith("_") else self.target(module, name, asked)
+        names = listed(declared)
+        if names is None:
+            raise TidemarkError(
+                f"the code imports * from {module}, whose __all__ is made at run time: which code is executed, and the "
+                "versions with it, cannot be told",
+                remedy="write __all__ as a list of texts, or import by name",
+            )
+        return self.target(module, name, asked) if name in names else None
 
     def _is_outside(self, module: str, name: str = "") -> bool:
         parts = module.split(".")
@@ -153,12 +165,13 @@ class _Reached:
             self._files[module] = next((file for file in files if file.is_file()), None)
         return self._files[module]
 
-    def _source(self, module: str) -> _Source:
+    def _source(self, module: str) -> Source:
         if module not in self._sources:
             file = self._file(module)
             if file is None:
                 raise TidemarkError(f"the code imports {module}, which is not there")
-            self._sources[module] = _read(file.read_text(encoding="utf-8"))
+            package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+            self._sources[module] = read_source(file.read_text(encoding="utf-8"), module, package)
         return self._sources[module]
 
 
@@ -210,86 +223,3 @@ def _says_nothing(node: object) -> bool:
     """Return whether a statement does nothing by itself: a docstring, `pass`, an import (it counts where used)."""
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_text or isinstance(node, ast.Import | ast.ImportFrom | ast.Pass)
-
-
-@cache
-def _read(text: str) -> _Source:
-    tree = ast.parse(text)
-    tables = {(table.get_name(), table.get_lineno()): table for table in _tables(text)}
-    source = _Source({}, {}, dict(each for node in _statements(tree) for each in _imported(node)))
-    for statement in tree.body:
-        names = (node for node in _evaluated(statement) if isinstance(node, ast.Name))
-        loaded = {name.id for name in names if isinstance(name.ctx, ast.Load)}
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            loaded |= _globals(tables[statement.name, statement.lineno])
-        for name in _defined(statement):
-            source.statements.setdefault(name, []).append(statement)
-            source.loaded.setdefault(name, set()).update(loaded)
-    return source
-
-
-def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements of a tree in the order of `ast.walk`, without expressions: these are most of a tree."""
-    pending = deque([tree])
-    while pending:
-        node = pending.popleft()
-        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
-            inner = getattr(node, name, ())
-            # The body of a lambda is an expression.
-            if isinstance(inner, list):
-                yield from inner
-                pending.extend(inner)
-
-
-def _tables(text: str) -> list[symtable.SymbolTable]:
-    return symtable.symtable(text, "module", "exec").get_children()
-
-
-def _globals(table: symtable.SymbolTable) -> set[str]:
-    """Return the names that a function or a class loads from its module or imports, those of annotations left out."""
-    names = {
-        symbol.get_name()
-        for symbol in table.get_symbols()
-        if symbol.is_imported() or (symbol.is_global() and symbol.is_referenced())
-    }
-    inner = (child for child in table.get_children() if "annotation" not in str(child.get_type()).lower())
-    return names.union(*map(_globals, inner))
-
-
-def _evaluated(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Return the nodes of a statement that are evaluated in the module's own scope."""
-    match statement:
-        case ast.ClassDef(bases=bases, keywords=keywords, decorator_list=decorators):
-            parts: list[ast.AST] = [*bases, *keywords, *decorators]
-        case (
-            ast.FunctionDef(args=args, decorator_list=decorators)
-            | ast.AsyncFunctionDef(args=args, decorator_list=decorators)
-        ):
-            parts = [*args.defaults, *(each for each in args.kw_defaults if each), *decorators]
-        case ast.AnnAssign(value=value):
-            parts = [value] if value else []
-        case _:
-            parts = [statement]
-    return (node for part in parts for node in ast.walk(part))
-
-
-def _defined(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement at the top of a module defines."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
-    if isinstance(statement, ast.Import | ast.ImportFrom | ast.Expr):
-        return set()
-    stored = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    inner = (node for node in ast.walk(statement) if isinstance(node, ast.FunctionDef | ast.ClassDef))
-    return stored | {node.name for node in inner}
-
-
-def _imported(node: ast.AST) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield what an import binds: a local name, the module, and the name in it, empty for the module itself."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            top = alias.name.split(".")[0]
-            yield (alias.asname, (alias.name, "")) if alias.asname else (top, (top, ""))
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        for alias in node.names:
-            yield alias.asname or alias.name, (node.module, alias.name)

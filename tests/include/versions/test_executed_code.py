@@ -128,3 +128,115 @@ def test_error_names_a_root_or_boundary_when_it_does_not_exist(tmp_path: Path) -
     for roots, boundary in ((["include.root:gone"], []), (["include.root:root"], ["include.gone"])):
         with pytest.raises(TidemarkError, match="gone, which is not there"):
             executed_code(roots, boundary, tmp_path)
+
+
+COMMON = """
+from include.jobs.deeper.measures import *
+
+_UNIT = 1
+
+def clean(value):
+    return value * _UNIT
+
+def other(value):
+    return value
+
+def _hidden(value):
+    return value
+"""
+
+
+def package_text(folder: Path, imported: str, called: str, changes: dict[str, tuple[str, str]] | None = None) -> str:
+    """Return the code of a root that imports and calls this, beside helpers with these changes of files, by stem."""
+    files = {
+        "include/__init__.py": "",
+        "include/jobs/__init__.py": "from .common import other as shown\n",
+        "include/jobs/root.py": f"{imported}\n\ndef root(value):\n    return {called}\n",
+        "include/jobs/common.py": COMMON,
+        "include/jobs/later.py": "def clean(value):\n    return value + 5\n",
+        "include/jobs/deeper/__init__.py": "from . import measures\n",
+        "include/jobs/deeper/measures.py": "from ..common import _hidden\n\ndef scaled(n):\n    return _hidden(n)\n",
+    }
+    for path, source in files.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        old, new = (changes or {}).get(file.stem, ("", ""))
+        assert old in source
+        file.write_text(source.replace(old, new) if old else source)
+    return executed_code(["include.jobs.root:root"], (), folder)
+
+
+HELPER = {"common": ("value * _UNIT", "value - _UNIT")}
+HIDDEN = {"common": ("def _hidden(value):\n    return value", "def _hidden(value):\n    return -value")}
+
+
+@pytest.mark.parametrize(
+    ("imported", "called", "changes"),
+    [
+        ("from .common import clean", "clean(value)", HELPER),
+        ("from . import common", "common.clean(value)", HELPER),
+        ("from . import common as helpers", "helpers.clean(value)", HELPER),
+        ("from ..jobs.common import clean", "clean(value)", HELPER),
+        ("from .. import jobs", "jobs.common.clean(value)", HELPER),
+        ("from . import shown", "shown(value)", {"common": ("return value\n\ndef _", "return -value\n\ndef _")}),
+        ("from .deeper import measures", "measures.scaled(value)", HIDDEN),
+        ("from include.jobs.common import *", "clean(value)", HELPER),
+        ("from .common import *", "clean(value)", HELPER),
+        ("from .common import *", "scaled(value)", HIDDEN),
+        ("from .common import *\nfrom .later import *", "clean(value)", {"later": ("+ 5", "+ 6")}),
+    ],
+)
+def test_text_changes_when_a_helper_does_that_is_imported_relatively_or_by_a_star(
+    tmp_path: Path, imported: str, called: str, changes: dict[str, tuple[str, str]]
+) -> None:
+    assert package_text(tmp_path, imported, called, changes) != package_text(tmp_path, imported, called)
+
+
+@pytest.mark.parametrize(
+    ("imported", "called"),
+    [
+        ("from .common import clean", "clean(value)"),
+        ("from . import common", "common.clean(value)"),
+        ("from .common import *", "clean(value)"),
+        ("from .common import clean\nfrom .later import *\nfrom .common import clean", "clean(value)"),
+    ],
+)
+def test_text_is_the_same_however_a_helper_is_imported(tmp_path: Path, imported: str, called: str) -> None:
+    absolute = package_text(tmp_path, "from include.jobs.common import clean", "clean(value)")
+    assert package_text(tmp_path, imported, called) == absolute
+    unused = {"common": ("def other(value):\n    return value", "def other(value):\n    return -value")}
+    assert package_text(tmp_path, imported, called, unused) == absolute
+
+
+@pytest.mark.parametrize(
+    ("named", "changes_version"),
+    [
+        ('__all__ = ["clean"]', True),
+        ('__all__ = ("other",)\n__all__ += ["clean"]', True),
+        ('__all__ = ["other"]', False),
+    ],
+)
+def test_star_imports_only_what_all_names(tmp_path: Path, named: str, changes_version: bool) -> None:
+    declared = {"common": ("_UNIT = 1", f"_UNIT = 1\n{named}")}
+    changed = {"common": ("_UNIT = 1", f"_UNIT = 2\n{named}")}
+    before = package_text(tmp_path, "from .common import *", "clean(value)", declared)
+    assert (package_text(tmp_path, "from .common import *", "clean(value)", changed) != before) == changes_version
+
+
+def test_error_says_what_to_write_when_a_star_s_names_are_made_at_run_time(tmp_path: Path) -> None:
+    made = {"common": ("_UNIT = 1", "_UNIT = 1\n__all__ = [each for each in dir()]")}
+    with pytest.raises(TidemarkError, match=r"include\.jobs\.common.*__all__"):
+        package_text(tmp_path, "from .common import *", "clean(value)", made)
+
+
+def test_modules_that_import_each_other_by_stars_have_a_text(tmp_path: Path) -> None:
+    each_other = {
+        "later": ("def clean", "from .common import *\n\ndef clean"),
+        "common": ("_UNIT = 1", "from .later import *"),
+    }
+    assert package_text(tmp_path, "from .common import *\nfrom .later import *", "other(len(value))", each_other)
+
+
+def test_error_names_the_module_when_a_relative_import_leaves_the_packages(tmp_path: Path) -> None:
+    with pytest.raises(TidemarkError, match=r"include\.jobs\.root"):
+        package_text(tmp_path, "from ....common import clean", "clean(value)")

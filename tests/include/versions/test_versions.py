@@ -172,15 +172,38 @@ def test_no_version_changes_when_a_module_moves(tree: Path, module: str, moved: 
     assert [all_versions(name) for name in names] == before
 
 
-def test_no_version_changes_when_a_name_is_imported_otherwise(tree: Path) -> None:
-    old, new = (
-        "from spark_jobs.decoding.fitting import changed_column",
-        "from spark_jobs.decoding import fitting as fits",
-    )
+@pytest.mark.parametrize(
+    ("new", "called"),
+    [
+        ("from spark_jobs.decoding import fitting as fits", "fits.changed_column"),
+        ("from . import fitting", "fitting.changed_column"),
+        ("from .fitting import changed_column as changed", "changed"),
+        ("from .fitting import *", "changed_column"),
+    ],
+)
+def test_no_version_changes_when_a_name_is_imported_otherwise(tree: Path, new: str, called: str) -> None:
+    old = "from spark_jobs.decoding.fitting import changed_column"
     before = all_versions("nest_cameras")
     (file,) = (file for file in tree.rglob("*.py") if old in file.read_text())
-    file.write_text(file.read_text().replace(old, new).replace("= changed_column(", "= fits.changed_column("))
+    file.write_text(file.read_text().replace(old, new).replace("= changed_column(", f"= {called}("))
     assert all_versions("nest_cameras") == before
+
+
+@pytest.mark.parametrize(
+    ("imported", "called"),
+    [
+        ("from .common import clean", "clean"),
+        ("from . import common", "common.clean"),
+        ("from spark_jobs.transforms.common import *", "clean"),
+    ],
+)
+def test_every_version_changes_when_a_helper_of_the_rows_transform_does(tree: Path, imported: str, called: str) -> None:
+    transforms = tree / "spark_jobs" / "transforms"
+    (transforms / "common.py").write_text("def clean(column):\n    return column\n")
+    cameras = transforms / "nest_cameras.py"
+    text = cameras.read_text().replace("F.map_values(", f"{called}(F.map_values)(")
+    cameras.write_text(text.replace("import functions as F", f"import functions as F\n{imported}"))
+    assert changed(tree, "nest_cameras", "    return column\n", "    return -column\n") == ALL
 
 
 def test_version_changes_when_a_name_is_imported_from_another_definition(tree: Path) -> None:
