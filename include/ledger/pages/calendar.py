@@ -10,6 +10,7 @@ from sqlalchemy import Select, and_, case, func, select, true
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
+from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
 
@@ -80,17 +81,21 @@ def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) 
 
 
 def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) -> Select:
-    """Return the query over intervals with the latest attempt and the latest build of each."""
+    """Return the query over intervals with the latest attempt and the latest build of each.
+
+    Builds for comparison only do not count, and their attempts neither.
+    """
     attempt = (
         select(Attempt.id, Attempt.ended_at, Attempt.exit_code, Attempt.run_by)
-        .where(Attempt.interval_id == IntervalRow.id)
+        .where(Attempt.interval_id == IntervalRow.id, Attempt.run_by != REBUILD)
         .order_by(Attempt.id.desc())
         .limit(1)
         .lateral()
     )
     build = (
         select(Build.id, Build.unexplained, Build.late, Build.passed, Build.published_at)
-        .where(Build.interval_id == IntervalRow.id)
+        .join(Attempt, Attempt.id == Build.attempt_id)
+        .where(Build.interval_id == IntervalRow.id, Attempt.run_by != REBUILD)
         .order_by(Build.id.desc())
         .limit(1)
         .lateral()
