@@ -18,6 +18,7 @@ from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, take_s
 from include.airflow.tasks import take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
+from include.ledger.intervals.attempts import note_failure
 from include.pipelines import load_pipeline
 from include.spark import yarn
 from include.spark.cluster import DeployMode
@@ -98,6 +99,7 @@ class JobOperator(SparkSubmitOperator):
         if issubclass(failed, ValidationFailed):
             log_step(self.job, int(self.attempt), failed=True)
             meaning = _validation(int(self.attempt)) or meaning
+        note_failure(int(self.attempt), code)
         for line in self._lines.reasons(code):
             self.log.error("driver: %s", line)
         return task_failure(failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}")

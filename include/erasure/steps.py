@@ -81,6 +81,7 @@ def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) 
     with locks.attempt_under_way(pipeline.name, pinned.interval):
         code = run_job(steps.submit_both(pipeline.name, attempt))
         if code not in (0, 2):
+            attempts.note_failure(attempt, code)
             raise _ended(pipeline, str(pinned.interval), code)
         verdict = steps.announce(attempt)
     if verdict.exit_code:

@@ -112,6 +112,7 @@ def _run_again(pipeline: Pipeline, pinned: PinnedInterval, run_by: str, source: 
     with locks.attempt_under_way(pipeline.name, pinned.interval):
         code = run_job(steps.submit_both(pipeline.name, attempt))
         if code not in (0, 2):
+            attempts.note_failure(attempt, code)
             raise _ended(pipeline, pinned, f"ended with {code}", code)
         verdict = steps.announce(attempt)
     if verdict.exit_code:

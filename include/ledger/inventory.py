@@ -1,12 +1,12 @@
-"""Tables as a whole, for doctor and housekeeping: revisions in every state, and the attempts under way."""
+"""Tables as a whole, for doctor and housekeeping: revisions in every state, and the attempts under way or lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
@@ -17,6 +17,9 @@ from include.ledger.intervals.states import RETIRED, IntervalState, RevisionStat
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Approval, Attempt, Build, IntervalRange, IntervalRow, Revision
 from include.times import Interval
+
+QUIET = timedelta(hours=1)
+"""How long an attempt may be between two of its processes, as when its next task waits for a slot."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,37 @@ def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
         found = [(key, Interval(begin, end), is_new) for key, begin, end, is_new in ledger.execute(wanted)]
     worked_on = with_attempts(pipeline, {interval for _, interval, is_new in found if not is_new})
     return {key: interval for key, interval, is_new in found if is_new or interval in worked_on}
+
+
+def lost_attempts(*of_intervals: ColumnElement[bool]) -> frozenset[int]:
+    """Return the attempts that ended without a verdict, of the intervals that meet these conditions.
+
+    Their job or its host died: nothing of them began or was built for `QUIET`, and no process works on their interval.
+    """
+    sign = func.greatest(Attempt.started_at, func.max(Build.noted_at), func.max(Build.published_at))
+    wanted = (
+        select(Attempt.id, IntervalRow.pipeline, IntervalRow.from_time, IntervalRow.to_time)
+        .join(IntervalRow, IntervalRow.id == Attempt.interval_id)
+        .outerjoin(Build, Build.attempt_id == Attempt.id)
+        .where(Attempt.ended_at.is_(None), *of_intervals)
+        .group_by(Attempt.id, IntervalRow.id)
+        .having(sign < func.now() - QUIET)
+    )
+    places: dict[str, dict[int, Interval]] = {}
+    with session() as ledger:
+        for attempt, pipeline, begin, end in ledger.execute(wanted):
+            places.setdefault(pipeline, {})[attempt] = Interval(begin, end)
+    idle = [attempt for pipeline, silent in places.items() for attempt in silent.keys() - _worked_on(pipeline, silent)]
+    if not idle:
+        return frozenset()
+    # One that was announced meanwhile has let its lock go.
+    with session() as ledger:
+        return frozenset(ledger.scalars(select(Attempt.id).where(Attempt.id.in_(idle), Attempt.ended_at.is_(None))))
+
+
+def _worked_on(pipeline: str, attempts: Mapping[int, Interval]) -> set[int]:
+    worked_on = with_attempts(pipeline, attempts.values())
+    return {attempt for attempt, interval in attempts.items() if interval in worked_on}
 
 
 def intervals_without_revisions(pipeline: str, table: str) -> list[Interval]:

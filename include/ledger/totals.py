@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from include.ledger.database import session
+from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import IntervalState
-from include.ledger.models import IntervalRow, ViewKeys
+from include.ledger.inventory import lost_attempts
+from include.ledger.models import Attempt, IntervalRow, ViewKeys
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,23 @@ class IntervalCount:
 
 
 def interval_counts() -> list[IntervalCount]:
-    """Return how many intervals of each pipeline are in each state."""
+    """Return how many intervals of each pipeline are in each state.
+
+    A pinned one whose last attempt ended without a verdict has failed.
+    """
+    is_pinned = IntervalRow.state == IntervalState.PINNED
+    lost = lost_attempts(is_pinned)
+    last = (
+        select(func.max(Attempt.id))
+        .where(Attempt.interval_id == IntervalRow.id, Attempt.run_by != REBUILD)
+        .scalar_subquery()
+    )
+    state = case((is_pinned & last.in_(list(lost)), IntervalState.FAILED.value), else_=IntervalRow.state)
+    each = select(IntervalRow.pipeline, state.label("state"), IntervalRow.to_time).subquery().c
     wanted = (
-        select(IntervalRow.pipeline, IntervalRow.state, func.count(), func.max(IntervalRow.to_time))
-        .group_by(IntervalRow.pipeline, IntervalRow.state)
-        .order_by(IntervalRow.pipeline, IntervalRow.state)
+        select(each.pipeline, each.state, func.count(), func.max(each.to_time))
+        .group_by(each.pipeline, each.state)
+        .order_by(each.pipeline, each.state)
     )
     with session() as ledger:
         return [IntervalCount(name, IntervalState(state), n, end) for name, state, n, end in ledger.execute(wanted)]

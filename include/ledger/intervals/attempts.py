@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger.database import session
 from include.ledger.held_locks import held_lock
 from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
@@ -69,7 +69,7 @@ def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec
     """
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt, with_for_update=True)
-        if row.ended_at is not None:
+        if row.ended_at is not None or row.exit_code is not None:
             # Housekeeping leaves alone what an attempt that began recently may be reading.
             row.started_at, row.ended_at, row.exit_code = func.now(), None, None
         if code_version is not None:
@@ -176,6 +176,18 @@ def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any]) -> None:
 def _is_registered(ledger: Session, interval_id: int) -> bool:
     wanted = select(Revision.id).where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
     return ledger.scalar(wanted.limit(1)) is not None
+
+
+def note_failure(attempt: int, exit_code: int) -> None:
+    """Note the exit code of a job after which nobody announces the attempt, for whoever looks at it.
+
+    It has not ended by this: only a verdict, or a rebuild's end, outdates other attempts. Where the ledger does not
+    answer, nothing is noted: the job's own error is what counts.
+    """
+    with suppress(ServiceUnreachable), session() as ledger:
+        row = ledger.get(Attempt, attempt)
+        if row is not None and row.ended_at is None:
+            row.exit_code = exit_code
 
 
 def close_attempt(attempt: int, exit_code: int) -> None:

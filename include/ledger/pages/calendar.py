@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Select, and_, case, func, select, true
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, select, true
+from sqlalchemy.orm import Session, aliased
 
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import RevisionState
+from include.ledger.inventory import lost_attempts
 from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
 
 
@@ -35,7 +37,10 @@ class KnownInterval:
     state: str
     attempt: int | None
     is_under_way: bool
+    has_no_verdict: bool
+    """Whether its latest attempt ended without a verdict, and no other one was announced since it began."""
     exit_code: int | None
+    """Also of a job that failed before there was a verdict; None where it is not known."""
     run_by: str | None
     unexplained: int | None
     late: int | None
@@ -54,30 +59,41 @@ def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) 
 
     One snapshot: an interval that is published meanwhile is shown as before or as after it.
     """
+    # Before the snapshot: what ends meanwhile has ended there.
+    lost = lost_attempts(*_begin_in(pipelines, since, until))
     with session() as ledger:
         ledger.connection(execution_options={"isolation_level": "REPEATABLE READ"})
         rows = ledger.execute(intervals_query(pipelines, since, until)).all()
         delivered = _delivered(ledger, pipelines, since, until)
-    return [
-        KnownInterval(
-            row.pipeline,
-            row.from_time,
-            row.to_time,
-            row.state,
-            row.attempt,
-            row.attempt is not None and row.ended_at is None,
-            row.exit_code,
-            row.run_by,
-            row.unexplained,
-            row.late,
-            row.passed,
-            row.build is not None,
-            row.published_at is not None,
-            row.question,
-            delivered.get(row.id, {}),
-        )
-        for row in rows
-    ]
+    return [_known(row, row.attempt in lost, delivered.get(row.id, {})) for row in rows]
+
+
+def _known(row: Row[Any], is_lost: bool, delivered: dict[str, Delivered]) -> KnownInterval:
+    is_open = row.attempt is not None and row.ended_at is None
+    has_died = is_open and (is_lost or row.exit_code is not None)
+    is_outdated = has_died and row.is_outdated
+    return KnownInterval(
+        row.pipeline,
+        row.from_time,
+        row.to_time,
+        row.state,
+        row.attempt,
+        is_open and not has_died,
+        has_died and not is_outdated,
+        None if is_outdated else row.exit_code,
+        row.run_by,
+        row.unexplained,
+        row.late,
+        row.passed,
+        row.build is not None,
+        row.published_at is not None,
+        row.question,
+        delivered,
+    )
+
+
+def _begin_in(pipelines: Sequence[str], since: datetime, until: datetime) -> tuple[ColumnElement[bool], ...]:
+    return (IntervalRow.pipeline.in_(list(pipelines)), IntervalRow.from_time >= since, IntervalRow.from_time < until)
 
 
 def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) -> Select:
@@ -85,8 +101,18 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
 
     Builds for comparison only do not count, and their attempts neither.
     """
+    other = aliased(Attempt)
+    announced = select(other.id).where(
+        other.interval_id == Attempt.interval_id, other.run_by != REBUILD, other.ended_at > Attempt.started_at
+    )
     attempt = (
-        select(Attempt.id, Attempt.ended_at, Attempt.exit_code, Attempt.run_by)
+        select(
+            Attempt.id,
+            Attempt.ended_at,
+            Attempt.exit_code,
+            Attempt.run_by,
+            announced.exists().label("is_outdated"),
+        )
         .where(Attempt.interval_id == IntervalRow.id, Attempt.run_by != REBUILD)
         .order_by(Attempt.id.desc())
         .limit(1)
@@ -118,6 +144,7 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
             attempt.c.ended_at,
             attempt.c.exit_code,
             attempt.c.run_by,
+            attempt.c.is_outdated,
             build.c.id.label("build"),
             build.c.unexplained,
             build.c.late,
@@ -129,7 +156,7 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
         .join(attempt, true(), isouter=True)
         .join(build, true(), isouter=True)
         .join(question, true(), isouter=True)
-        .where(IntervalRow.pipeline.in_(list(pipelines)), IntervalRow.from_time >= since, IntervalRow.from_time < until)
+        .where(*_begin_in(pipelines, since, until))
         .order_by(IntervalRow.pipeline, IntervalRow.from_time)
     )
 
@@ -147,12 +174,7 @@ def delivered_query(pipelines: Sequence[str], since: datetime, until: datetime) 
             func.count().filter(date < own_date),
         )
         .join(IntervalRow, IntervalRow.id == Revision.interval_id)
-        .where(
-            IntervalRow.pipeline.in_(list(pipelines)),
-            IntervalRow.from_time >= since,
-            IntervalRow.from_time < until,
-            Revision.state == RevisionState.REGISTERED,
-        )
+        .where(*_begin_in(pipelines, since, until), Revision.state == RevisionState.REGISTERED)
         .group_by(Revision.interval_id, Revision.table_name)
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
 from include.ledger.database import session
+from include.ledger.inventory import lost_attempts
 from include.ledger.lineage import RangeFates
 from include.ledger.models import (
     Attempt,
@@ -41,6 +42,7 @@ class AttemptFacts:
     code_version: str
     source: str
     exit_code: int | None
+    is_under_way: bool
 
 
 @dataclass(frozen=True)
@@ -84,15 +86,15 @@ class WholeInterval:
 
 def whole_interval(pipeline: str, from_time: datetime) -> WholeInterval | None:
     """Return the pinned interval that begins then, in one snapshot; None when none does."""
+    begins_then = (IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time)
+    lost = lost_attempts(*begins_then)
     with session() as ledger:
         ledger.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        row = ledger.scalar(
-            select(IntervalRow).where(IntervalRow.pipeline == pipeline, IntervalRow.from_time == from_time)
-        )
-        return _whole(ledger, row) if row is not None else None
+        row = ledger.scalar(select(IntervalRow).where(*begins_then))
+        return _whole(ledger, row, lost) if row is not None else None
 
 
-def _whole(ledger: Session, row: IntervalRow) -> WholeInterval:
+def _whole(ledger: Session, row: IntervalRow, lost: Collection[int]) -> WholeInterval:
     attempts = ledger.scalars(select(Attempt).where(Attempt.interval_id == row.id).order_by(Attempt.id.desc()))
     repins = ledger.scalars(select(Repin.repinned_at).where(Repin.interval_id == row.id).order_by(Repin.id))
     revisions = ledger.scalars(
@@ -114,7 +116,16 @@ def _whole(ledger: Session, row: IntervalRow) -> WholeInterval:
         tuple(repins),
         row.verdict or {},
         tuple(
-            AttemptFacts(a.id, a.started_at, a.ended_at, a.run_by, a.code_version, a.source, a.exit_code)
+            AttemptFacts(
+                a.id,
+                a.started_at,
+                a.ended_at,
+                a.run_by,
+                a.code_version,
+                a.source,
+                a.exit_code,
+                a.ended_at is None and a.exit_code is None and a.id not in lost,
+            )
             for a in attempts
         ),
         tuple(_revision(each) for each in revisions),

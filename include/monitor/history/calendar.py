@@ -35,7 +35,7 @@ class CellState(StrEnum):
 
 
 MEANINGS: Mapping[CellState, str] = {
-    CellState.FAILED: "its last attempt ended with an error",
+    CellState.FAILED: "its last attempt ended with an error, or without a verdict",
     CellState.MISSING: "between pinned intervals, and never built",
     CellState.DUE: "has passed, and nothing has pinned it yet",
     CellState.PINNED: "its offset ranges are in the ledger, an attempt has begun",
@@ -167,7 +167,7 @@ def interval_state(known: KnownInterval | None, time: Interval, pinned: tuple[da
         return CellState.MISSING
     if known.is_under_way:
         return _under_way(known)
-    if known.exit_code or known.state == "failed":
+    if known.exit_code or known.has_no_verdict or known.state == "failed":
         return CellState.FAILED
     return CellState.REGISTERED if known.state == "registered" else _under_way(known)
 
@@ -225,5 +225,7 @@ def advice_for(pipeline: str, time: Interval, state: CellState, known: KnownInte
         if known is not None and known.question is not None:
             return remedies.of_waiting(pipeline, time, known.question)
         code = known.exit_code if known else None
+        if known is not None and known.has_no_verdict and code is None:
+            return remedies.of_silence(pipeline, time)
         return remedies.of_failure(pipeline, time, code or (3 if known and known.unexplained else 1))
     return (remedies.of_missing if state is CellState.MISSING else remedies.of_due)(pipeline, time)

@@ -62,6 +62,12 @@ def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:
     return Advice(f"exit code {exit_code}: {error_class(exit_code).meaning}", remedy, command)
 
 
+def of_silence(pipeline: str, interval: Interval) -> Advice:
+    """Return what to do about an interval whose last attempt ended and nobody knows how: its job or its host died."""
+    remedy = "read its task's log: was it killed, or out of memory? Then run the interval again"
+    return Advice("its last attempt ended without a verdict", remedy, run_command(pipeline, interval))
+
+
 def of_waiting(pipeline: str, interval: Interval, question: int) -> Advice:
     """Return what to do about an interval that waits for a person."""
     remedy = "look at the warnings in its report, then approve it, or refuse it with --refuse, here or in Airflow"

@@ -14,8 +14,10 @@ import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.airflow.spark import JobOperator
+from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.models import Attempt
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
 pytestmark = pytest.mark.services
@@ -74,4 +76,7 @@ def test_warnings_of_spark_are_told_when_the_driver_died_without_naming_an_error
         pytest.raises(AirflowException, match="ended with exit code 1: unexpected"),
     ):
         publish(attempt)
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt)
+        assert (row.exit_code, row.ended_at) == (1, None), "nobody announced it"
     assert any("HiveConf" in each["event"] for each in logged if each["log_level"] == "error")

@@ -1,16 +1,20 @@
-"""The calendar of intervals over a real ledger."""
+"""The calendar of intervals over a real ledger: attempts that crash, and builds for comparison."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.ledger.intervals import attempts, builds
+from include.ledger.database import session
+from include.ledger.intervals import attempts, builds, locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.models import Attempt
+from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
+from include.monitor.history.drill import read_interval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import Interval
@@ -98,3 +102,89 @@ def test_question_stays_open_when_what_is_registered_is_built_for_comparison(pip
     told = attention_of(pipeline, hour)
     assert told is not None
     assert f"--question {question.id}" in told.advice.command
+
+
+def begun(attempt: int, ago: timedelta) -> None:
+    """Let an attempt have begun so long ago."""
+    with session() as ledger:
+        ledger.get_one(Attempt, attempt).started_at = datetime.now(UTC) - ago
+
+
+def counts_of(pipeline: Pipeline) -> dict[str, int]:
+    return {each.state: each.count for each in interval_counts() if each.pipeline == pipeline.name}
+
+
+def test_interval_has_failed_when_its_attempt_ended_without_a_verdict(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    attempt = begin_attempt(pipeline.name, hour)
+    assert state_of(pipeline, hour) is CellState.PINNED, "its next process may begin soon"
+    begun(attempt, timedelta(hours=2))
+    assert state_of(pipeline, hour) is CellState.FAILED
+    told = attention_of(pipeline, hour)
+    assert told is not None
+    assert (told.state, told.advice.meaning) == (CellState.FAILED, "its last attempt ended without a verdict")
+    assert "log" in told.advice.remedy
+    assert told.advice.command.startswith(f"./tidemark interval {pipeline.name} --from ")
+    assert counts_of(pipeline) == {"failed": 1}
+    page = read_interval(pipeline, hour.label)
+    assert page is not None
+    assert (page.state, [each.is_under_way for each in page.attempts]) == (CellState.FAILED, [False])
+    announced(pipeline, hour)
+    assert state_of(pipeline, hour) is CellState.REGISTERED
+    assert counts_of(pipeline) == {"registered": 1}
+
+
+def test_interval_is_under_way_when_a_process_works_on_it_or_built_it_lately(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    attempt = begin_attempt(pipeline.name, hour)
+    begun(attempt, timedelta(hours=2))
+    with locks.attempt_under_way(pipeline.name, hour):
+        assert state_of(pipeline, hour) is CellState.PINNED
+        assert attention_of(pipeline, hour) is None
+        assert counts_of(pipeline) == {"pinned": 1}
+        page = read_interval(pipeline, hour.label)
+        assert page is not None
+        assert [each.is_under_way for each in page.attempts] == [True]
+    note_build(attempt)
+    assert state_of(pipeline, hour) is CellState.RECONCILED
+    assert counts_of(pipeline) == {"pinned": 1}
+
+
+def test_registered_interval_has_failed_when_its_rerun_ended_without_a_verdict(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    first = announced(pipeline, hour)
+    begun(begin_attempt(pipeline.name, hour), timedelta(hours=2))
+    # The other attempt had ended earlier than the rerun began.
+    with session() as ledger:
+        ledger.get_one(Attempt, first).ended_at = datetime.now(UTC) - timedelta(hours=2, minutes=30)
+    told = attention_of(pipeline, hour)
+    assert told is not None
+    assert told.advice.meaning == "its last attempt ended without a verdict"
+    assert counts_of(pipeline) == {"registered": 1}
+    # Its first run is cleared: what it announces is newer than the rerun.
+    attempts.resume_attempt(first)
+    attempts.end_attempt(first, 0, {})
+    assert state_of(pipeline, hour) is CellState.REGISTERED
+
+
+def test_exit_code_is_told_at_once_when_a_job_failed_before_any_verdict(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    older, attempt = begin_attempt(pipeline.name, hour), begin_attempt(pipeline.name, hour)
+    attempts.note_failure(attempt, 4)
+    told = attention_of(pipeline, hour)
+    assert told is not None
+    assert told.advice.meaning.startswith("exit code 4")
+    # Nobody announced it, so that it outdates no other attempt.
+    assert not attempts.is_superseded(attempts.load_attempt(older))
+    assert not attempts.load_attempt(attempt).ended
+    attempts.resume_attempt(attempt)
+    assert state_of(pipeline, hour) is CellState.PINNED
+    assert attention_of(pipeline, hour) is None
+
+
+def test_exit_code_of_a_verdict_stays_when_a_job_of_the_attempt_fails_later(pipeline: Pipeline) -> None:
+    attempt = announced(pipeline, past_hour(3), code=2)
+    attempts.note_failure(attempt, 1)
+    told = attention_of(pipeline, past_hour(3))
+    assert told is not None
+    assert told.advice.meaning.startswith("exit code 2")
