@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -145,6 +145,17 @@ class Schedule:
             until = min(self.floor(begin) + self.every, end)
             yield Interval(begin, until)
             begin = until
+
+    def around(self, known: Iterable[Interval], begin: datetime, end: datetime) -> Iterator[Interval]:
+        """Yield the intervals from one time to another, in order: known ones as they are, and those between and after.
+
+        The known ones, in order, may belong to an earlier schedule; the last may end later.
+        """
+        for each in known:
+            yield from self.between(begin, each.from_time)
+            yield each
+            begin = each.to_time
+        yield from self.between(begin, end)
 
     def labelled(self, label: str) -> Interval | None:
         """Return the interval that a label names; None for anything else."""

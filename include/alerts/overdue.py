@@ -16,7 +16,7 @@ from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
 from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
-from include.ledger.intervals.days import registered_starts
+from include.ledger.intervals.days import pinned_within
 from include.ledger.streams.writers import live_writer
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
@@ -43,20 +43,23 @@ class Overdue:
 def find_overdue(pipeline: Pipeline, now: datetime) -> Overdue | None:
     """Return the pipeline's overdue intervals of the last day; None without one, or when it never had an interval."""
     schedule = pipeline.schedule
-    end = schedule.floor(now - schedule.registered_within)
-    missing = _unregistered(pipeline, end - LOOKED_BACK, end)
+    due = now - schedule.registered_within
+    end = schedule.floor(due)
+    missing = _unregistered(pipeline, end - LOOKED_BACK, end, due)
     return Overdue(pipeline.name, missing, missing[0].to_time + schedule.registered_within) if missing else None
 
 
-def _unregistered(pipeline: Pipeline, begin: datetime, end: datetime) -> tuple[Interval, ...]:
-    """Return the intervals between two times that are not registered, from the pipeline's first one on."""
-    schedule = pipeline.schedule
-    first, registered = registered_starts(pipeline.name, schedule.floor(begin), end)
+def _unregistered(pipeline: Pipeline, begin: datetime, end: datetime, due: datetime) -> tuple[Interval, ...]:
+    """Return the intervals that are not registered, from the pipeline's first one on.
+
+    Pinned ones as they are, for the schedule may have changed since, until `due`; between and after them those of the
+    schedule until `end`.
+    """
+    first, pinned = pinned_within(pipeline.name, begin, due)
     if first is None:
         return ()
-    begin = max(schedule.floor(begin), first)
-    starts = [begin + number * schedule.every for number in range(max(0, (end - begin) // schedule.every))]
-    return tuple(Interval(each, each + schedule.every) for each in starts if each not in registered)
+    times = pipeline.schedule.around(pinned, max(begin, first), end)
+    return tuple(each for each in times if each.to_time <= due and not pinned.get(each))
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
@@ -91,7 +94,7 @@ def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
             is_told = True
             if (last := overdue.intervals[-1].to_time) > until:
                 add_facts(told.key, {"until": format_time(last)})
-        elif not _unregistered(pipeline, from_time, until):
+        elif not _unregistered(pipeline, from_time, until, until):
             recovered += alerts.recover(told.key)
     if overdue and not is_told:
         alerts.raise_alert(_alert(pipeline, overdue))
@@ -118,12 +121,14 @@ def _of_pipeline(pipeline: Pipeline, alerts: list[Alert]) -> list[Alert]:
 
 def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:
     """Return beginning and end of the intervals that an alert is about."""
-    first_end = told.since - pipeline.schedule.registered_within
+    first_end, intervals = told.since - pipeline.schedule.registered_within, told.facts.get("intervals", ())
+    # The schedule may have changed since.
+    begin = parse_time(intervals[0].split("/")[0]) if intervals else first_end - pipeline.schedule.every
     if until := told.facts.get("until"):
-        return first_end - pipeline.schedule.every, parse_time(until)
+        return begin, parse_time(until)
     # Raised by an older version of the code.
-    further = max(0, len(told.facts.get("intervals", ())) - 1)
-    return first_end - pipeline.schedule.every, first_end + further * pipeline.schedule.every
+    further = max(0, len(intervals) - 1)
+    return begin, first_end + further * pipeline.schedule.every
 
 
 def _key(pipeline: Pipeline) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
 from include.ledger.database import session
 from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.models import IntervalRange, IntervalRow, Revision
+from include.times import Interval
 
 
 @dataclass(frozen=True)
@@ -63,19 +64,25 @@ def day_totals(pipeline: str, from_time: datetime, to_time: datetime) -> DayTota
     )
 
 
-def registered_starts(
+def pinned_within(
     pipeline: str, from_time: datetime, to_time: datetime
-) -> tuple[datetime | None, frozenset[datetime]]:
-    """Return the start of the pipeline's first interval, and of those registered that begin in `[from_time, to_time)`.
+) -> tuple[datetime | None, dict[Interval, bool]]:
+    """Return the start of the pipeline's first interval, and those that overlap a time: whether each is registered.
 
-    The first is None when the pipeline has no interval.
+    In order. The first is None when the pipeline has no interval.
     """
-    wanted = select(IntervalRow.from_time).where(
-        IntervalRow.pipeline == pipeline,
-        IntervalRow.from_time >= from_time,
-        IntervalRow.from_time < to_time,
-        IntervalRow.state == IntervalState.REGISTERED,
+    wanted = (
+        select(IntervalRow.from_time, IntervalRow.to_time, IntervalRow.state)
+        .where(
+            IntervalRow.pipeline == pipeline,
+            # No schedule is longer than a day; an index finds them.
+            IntervalRow.from_time > from_time - timedelta(days=1),
+            IntervalRow.to_time > from_time,
+            IntervalRow.from_time < to_time,
+        )
+        .order_by(IntervalRow.from_time)
     )
     with session() as ledger:
         first = ledger.scalar(select(func.min(IntervalRow.from_time)).where(IntervalRow.pipeline == pipeline))
-        return first, frozenset(ledger.scalars(wanted))
+        rows = ledger.execute(wanted).tuples()
+        return first, {Interval(begin, end): state == IntervalState.REGISTERED for begin, end, state in rows}

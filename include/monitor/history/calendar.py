@@ -138,7 +138,9 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
     attention: list[Attention] = []
     for pipeline in pipelines:
         begun = pinned.get(pipeline.name)
-        times = list(_times(pipeline, since, until))
+        # The schedule may have changed since they were pinned.
+        as_pinned = [Interval(each.from_time, each.to_time) for each in known[pipeline.name].values()]
+        times = list(pipeline.schedule.around(as_pinned, since, pipeline.schedule.floor(until)))
         states = {time: interval_state(known[pipeline.name].get(time.from_time), time, begun) for time in times}
         attention += _attention(pipeline.name, states, known[pipeline.name])
         strips += [_strip(pipeline.name, table, states, known[pipeline.name]) for table in pipeline.tables]
@@ -148,13 +150,6 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
     meanings = {state.value: words for state, words in MEANINGS.items()}
     left_out = max(len(attention) - MOST_ATTENTION, 0)
     return Calendar(since, until, tuple(attention[:MOST_ATTENTION]), left_out, tuple(strips), meanings)
-
-
-def _times(pipeline: Pipeline, since: datetime, until: datetime) -> Iterable[Interval]:
-    begin, every = since, pipeline.schedule.every
-    while begin + every <= until:
-        yield Interval(begin, begin + every)
-        begin += every
 
 
 def interval_state(known: KnownInterval | None, time: Interval, pinned: tuple[datetime, datetime] | None) -> CellState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -101,7 +102,7 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     columns = [(each.label, (facts.columns or {}).get(table)) for each, facts in zip(points, builds, strict=True)]
     marks = (*code_changes([(each.label, each.code_version) for each in points]), *column_changes(columns))
     ends = [each.to_time for each in builds if each.id in registered]
-    trends = (*_trends(points, marks), _quarantine(pipeline.name, points, since, now))
+    trends = (*_trends(points, marks), _quarantine(pipeline.name, builds, since, now))
     expectations = _expectations(observed, builds, marks)
     unusual, unexplained = sum(p.is_unusual for p in points), sum(p.unexplained or 0 for p in points)
     newest = max(ends, default=None)
@@ -232,13 +233,12 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
     )
 
 
-def _quarantine(pipeline: str, points: Sequence[Point], since: datetime, until: datetime) -> Trend:
-    places = {point.from_time.replace(minute=0, second=0, microsecond=0): n for n, point in enumerate(points)}
+def _quarantine(pipeline: str, builds: Sequence[IntervalFacts], since: datetime, until: datetime) -> Trend:
     counts: dict[str, list[float | None]] = {}
     for each in ledger.quarantine_by_hour(pipeline, since, until):
-        place = places.get(each.hour)
+        place = _place(builds, each.hour)
         if place is not None:
-            of_reason = counts.setdefault(each.reason, [None] * len(points))
+            of_reason = counts.setdefault(each.reason, [None] * len(builds))
             of_reason[place] = (of_reason[place] or 0) + each.records
     # Six tones can be told apart; the rarest reasons share the last one.
     ordered = sorted(counts.items(), key=lambda item: -sum(value or 0 for value in item[1]))
@@ -247,6 +247,12 @@ def _quarantine(pipeline: str, points: Sequence[Point], since: datetime, until: 
         series.append(Series("others", tuple(sum(v or 0 for v in column) for column in zip(*rest, strict=True))))
     note = "By the hour in which they came into quarantine."
     return Trend("quarantine", "Quarantine by reason", "records", note, "stack", tuple(series))
+
+
+def _place(builds: Sequence[IntervalFacts], hour: datetime) -> int | None:
+    """Return the place of the interval that an hour lies in, of shorter ones the last; None if that was not built."""
+    place = bisect_left(builds, hour + timedelta(hours=1), key=lambda each: each.from_time) - 1
+    return place if place >= 0 and builds[place].to_time > hour else None
 
 
 def _expectations(

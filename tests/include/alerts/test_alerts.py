@@ -33,6 +33,7 @@ from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
 from include.pipelines import load_pipeline
+from include.times import Interval, every
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
 from tests.support.receivers import Received, listening
@@ -157,6 +158,54 @@ def test_overdue_intervals_and_their_end_are_reported_once_when_a_deadline_passe
     register(failed, built)
     assert watch(pipeline, START + 150 * minute) == {"overdue": 0, "over_limit": 0, "recovered": 1}
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
+
+
+@pytest.mark.parametrize(
+    ("duration", "minutes", "overdue"),
+    [
+        # Quarters of an hour begin where the hours ended; the first is due at 35 minutes past the hour.
+        ("15m", 25, []),
+        ("15m", 36, [Interval(hour(3).from_time, hour(3).from_time + timedelta(minutes=15))]),
+        # 08:00 is no boundary any more.
+        ("6h", 25, []),
+        ("1d", 25, []),
+    ],
+)
+def test_no_interval_is_overdue_only_because_the_schedule_changed(
+    receivers: Received, duration: str, minutes: int, overdue: list[Interval]
+) -> None:
+    name = f"isp_changed_{duration}_{minutes}"
+    for number in range(3):
+        attempt = begin_attempt(name, hour(number))
+        register(attempt, note_build(attempt))
+    pipeline = replace(load_pipeline("isp_hits"), name=name, schedule=every(duration))
+    found = find_overdue(pipeline, hour(3).from_time + timedelta(minutes=minutes))
+    assert list(found.intervals if found else ()) == overdue
+
+
+def test_interval_of_the_earlier_schedule_is_overdue_and_stays_dismissed_when_the_schedule_changed(
+    receivers: Received,
+) -> None:
+    name, declared = "isp_changed", load_pipeline("isp_hits")
+    first = begin_attempt(name, hour(0))
+    register(first, note_build(first))
+    failed = begin_attempt(name, hour(1))
+    at = hour(2).from_time + timedelta(minutes=21)
+    longer, shorter = (replace(declared, name=name, schedule=every(each)) for each in ("6h", "15m"))
+    # Not due by the longer schedule, whose interval ends hours later.
+    found = find_overdue(longer, at)
+    assert found is not None
+    assert found.intervals == (hour(1),)
+    watch(longer, at)
+    [told] = open_alerts(f"overdue/{name}")
+    assert told.facts["intervals"] == [str(hour(1))]
+    assert watch(shorter, at)["recovered"] == 0
+    alerts.dismiss(told.key, by="ada@host", reason="the topic was empty")
+    receivers.posts.clear()
+    watch(shorter, at)
+    assert receivers.posts == []
+    register(failed, note_build(failed))
+    assert find_overdue(shorter, at) is None
 
 
 def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_later_is_told_too(

@@ -1,4 +1,4 @@
-"""The calendar of intervals over a real ledger: attempts that crash, and builds for comparison."""
+"""The calendar of intervals over a real ledger: attempts that crash, builds for comparison, changed schedules."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from include.intervals.boundaries import asked_interval
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
-from include.ledger.models import Attempt
+from include.ledger.models import Attempt, QuarantineCount
 from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
 from include.monitor.history.drill import read_interval
+from include.monitor.history.trend import read_table
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from include.times import Interval
+from include.times import Interval, every, parse_time
 from tests.conftest import Home, last_hours
 from tests.support.attempts import begin_attempt, note_build, register
 
@@ -188,3 +190,53 @@ def test_exit_code_of_a_verdict_stays_when_a_job_of_the_attempt_fails_later(pipe
     told = attention_of(pipeline, past_hour(3))
     assert told is not None
     assert told.advice.meaning.startswith("exit code 2")
+
+
+def commands_of(pipeline: Pipeline) -> list[str]:
+    """Return the commands that the calendar tells to run; each is one that the command takes."""
+    commands = [each.advice.command for each in calendar_of(pipeline).attention]
+    for command in commands:
+        words = command.split()
+        if words[:2] == ["./tidemark", "interval"]:
+            asked_interval(pipeline, parse_time(words[4]), parse_time(words[6]))
+    return commands
+
+
+@pytest.mark.parametrize("duration", ["15m", "6h", "1d"])
+def test_pinned_intervals_stay_as_they_are_when_the_schedule_changed(pipeline: Pipeline, duration: str) -> None:
+    for ago in (30, 29, 27):
+        announced(pipeline, past_hour(ago), code=3 if ago == 29 else 0)
+    changed = replace(pipeline, schedule=every(duration))
+    states = [state_of(changed, past_hour(ago)) for ago in (30, 29, 27)]
+    assert states == [CellState.REGISTERED, CellState.FAILED, CellState.REGISTERED]
+    (strip, *_) = calendar_of(changed).strips
+    assert (strip.counts["registered"], strip.counts["failed"]) == (2, 1)
+    # The hour that nobody pinned, in intervals of the present schedule that fit into it.
+    assert strip.counts["missing"] == (4 if duration == "15m" else 1)
+    assert commands_of(changed)
+    page = read_interval(changed, past_hour(29).label)
+    assert page is not None
+    assert page.interval == past_hour(29)
+
+
+@pytest.mark.parametrize("length", [1, 6, 24])
+def test_quarantined_records_of_every_hour_are_in_their_interval_s_point(pipeline: Pipeline, length: int) -> None:
+    day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=3)
+    built = [Interval(day + timedelta(hours=n), day + timedelta(hours=n + length)) for n in (0, 48)]
+    for interval in built:
+        announced(pipeline, interval)
+    with session() as ledger:
+        for hour in (*range(0, 72, 3), 5):
+            count = QuarantineCount(
+                pipeline=pipeline.name,
+                hour=day + timedelta(hours=hour),
+                reason="missing_field",
+                records=1,
+                last_batch=1,
+            )
+            ledger.add(count)
+    scheduled = replace(pipeline, schedule=every(f"{length}h"))
+    page = read_table(scheduled, pipeline.name, now=datetime.now(UTC))
+    (trend,) = (each for each in page.trends if each.key == "quarantine")
+    within = {1: (1, 1), 6: (3, 2), 24: (9, 8)}
+    assert trend.series[0].values == within[length]
