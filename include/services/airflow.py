@@ -29,6 +29,9 @@ USER = "admin"
 _STARTS = 3
 """How often Airflow is started at most while other programs take its port."""
 
+_THEIRS = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__SECRETS__", "AIRFLOW__WORKERS__SECRETS_BACKEND")
+"""Airflow's own variables that the embedded one takes over: connections, variables and where else to find them."""
+
 # Task logs are read from this machine's disk, so the log servers are not needed.
 PARTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
 
@@ -96,8 +99,9 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
     }
     # Its Spark provider takes a name only, not a path.
     own = [str(current.spark_submit.parent)] if current.spark_submit else []
+    others = {name: each for name, each in os.environ.items() if name.startswith(_THEIRS) or name[:8] != "AIRFLOW_"}
     return {
-        **{key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")},
+        **others,
         **{f"AIRFLOW__{key}": value for key, value in airflow.items()},
         "AIRFLOW_HOME": str(home),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(

@@ -86,7 +86,7 @@ def running(state: Mapping[str, Any]) -> psutil.Process | None:
 
 
 def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> psutil.Process:
-    """Start a service in its own session and append its output to its log."""
+    """Start a service in its own session and append its output to its log; `env` is all of its environment."""
     with log_path(name).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -94,7 +94,7 @@ def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | N
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **(env or {})},
+            env=env,
         )
     return psutil.Process(process.pid)
 

@@ -6,6 +6,7 @@ processes of this user; whoever can reach its ports can start programs as this u
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def start_node(name: str) -> psutil.Process:
     }
     options = [part for key, value in own.items() for part in ("-D", f"{key}={value}")]
     # HADOOP_CONF_DIR of somebody else's cluster would be on the containers' class path.
-    environment = {"HADOOP_CONF_DIR": str(configuration()), "YARN_CONF_DIR": str(configuration())}
+    environment = {**os.environ, "HADOOP_CONF_DIR": str(configuration()), "YARN_CONF_DIR": str(configuration())}
     started = process.start_detached(name, _command("nodemanager.NodeManager", *options), environment)
     process.write_started(name, started, address=f"http://127.0.0.1:{ports['web']}", **ports)
     return started

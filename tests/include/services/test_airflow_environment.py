@@ -1,0 +1,59 @@
+"""What the processes of the embedded Airflow get to know of the environment of whoever starts it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.services.airflow import airflow_environment
+from include.services.process import log_path, start_detached
+from include.settings import settings
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://tidemark:secret@127.0.0.1:5432")
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def environment_of_process() -> dict[str, str]:
+    """Start a process as `up` starts Airflow, and return the environment that it finds."""
+    command = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
+    assert start_detached("airflow", command, airflow_environment(8080)).wait(60) == 0
+    found: dict[str, str] = json.loads(log_path("airflow").read_text())
+    return found
+
+
+def test_connections_variables_and_secrets_backends_are_kept_when_they_are_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = {
+        "AIRFLOW_CONN_OPERATORS_MAIL": "smtp://mail.example.org",
+        "AIRFLOW_VAR_REGION": "north",
+        "AIRFLOW__SECRETS__BACKEND": "example.Backend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS_CMD": "cat kwargs",
+        "AIRFLOW__WORKERS__SECRETS_BACKEND": "example.Backend",
+    }
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    environment = environment_of_process()
+    assert {name: environment.get(name) for name in theirs} == theirs
+
+
+def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://elsewhere:7077")
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+    monkeypatch.setenv("AIRFLOW__API__PORT", "9090")
+    monkeypatch.setenv("AIRFLOW_HOME", "/elsewhere")
+    environment = environment_of_process()
+    assert json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"])["host"] == "local[*]"
+    assert "AIRFLOW__CORE__EXECUTOR" not in environment
+    assert environment["AIRFLOW__API__PORT"] == "8080"
+    assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
