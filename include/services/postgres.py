@@ -23,9 +23,15 @@ from include.settings import settings, write_private
 USER = "tidemark"
 DATABASES = ("ledger", "catalog", "airflow", "serving")
 
-_SILENT = "ALTER DATABASE airflow SET idle_in_transaction_session_timeout = '10min'"
-"""What was killed or frozen in a transaction of Airflow's holds the runs that it had locked: each scheduler passes over
-them, without a word. The ledger's connections have limits of their own."""
+_SILENT = "idle_in_transaction_session_timeout"
+"""Limit of Airflow's sessions. What was killed or frozen in a transaction holds the runs that it had locked: each
+scheduler passes over them, without a word. The ledger's connections have limits of their own."""
+
+_LIMIT = """
+SELECT FROM pg_db_role_setting JOIN pg_database ON pg_database.oid = setdatabase, unnest(setconfig) AS setting
+WHERE datname = 'airflow' AND setrole = 0 AND setting LIKE %s
+"""
+"""A row if the database `airflow` has a setting of its own."""
 
 
 def up() -> None:
@@ -164,10 +170,18 @@ def prepare_databases() -> None:
             for name in DATABASES:
                 if name not in known:
                     cursor.execute(f"CREATE DATABASE {name}")
-                    if name == "airflow":
-                        cursor.execute(_SILENT)
+            _limit_silence(cursor)
     migrate()
     create_metastore_schema()
+
+
+def _limit_silence(cursor: Any) -> None:
+    """Limit Airflow's sessions where nobody has: an older version, or an interrupted start, made the database only."""
+    cursor.execute(_LIMIT, (f"{_SILENT}=%",))
+    if cursor.fetchone() is None:
+        # Where the database is another user's, its limit is, too.
+        with contextlib.suppress(psycopg2.errors.InsufficientPrivilege):
+            cursor.execute(f"ALTER DATABASE airflow SET {_SILENT} = '10min'")
 
 
 def status() -> ServiceStatus:

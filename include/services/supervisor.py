@@ -91,6 +91,10 @@ def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
     if SERVICES[name].status().pid is not None:
         progress(f"stopping {name}")
         SERVICES[name].down()
+    elif read_state(name).get("pid"):
+        # It was killed, and what it left is known by the pid, which is forgotten below.
+        progress(f"ending what is left of {name}")
+        SERVICES[name].down()
     # A state file without a pid means a stopped service, one with a pid a service that died.
     if state := read_state(name):
         write_state(name, **{**state, "pid": None})

@@ -13,7 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.services.process import end_left_over, free_port, listens, log_path, start_detached, stop, write_started
+from include.services import supervisor
+from include.services.process import (
+    end_left_over,
+    free_port,
+    listens,
+    log_path,
+    read_state,
+    start_detached,
+    stop,
+    write_started,
+)
 from include.settings import settings
 from tests.conftest import lives, wait_for
 
@@ -87,6 +97,21 @@ def test_only_its_own_session_ends_when_what_a_killed_service_left_is_ended(fami
     assert lives(own)
     end_left_over("airflow")
     assert [lives(own), lives(apart)] == [False, True]
+
+
+def test_what_a_killed_service_left_ends_when_the_services_are_stopped_before_they_start_again(
+    family: list[psutil.Process],
+) -> None:
+    service, own, apart = family
+    service.kill()
+    service.wait(10)
+    said: list[str] = []
+    supervisor.down(["airflow"], said.append)
+    assert [lives(own), lives(apart)] == [False, True]
+    assert said == ["ending what is left of airflow"]
+    assert read_state("airflow")["pid"] is None
+    supervisor.down(["airflow"], said.append)
+    assert len(said) == 1
 
 
 def test_process_of_another_service_stays_when_it_has_the_session_of_a_killed_one(
