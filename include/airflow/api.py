@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 
 from include.errors import ServiceUnreachable, TidemarkError
+from include.loopback import PAST_PROXY
 
 
 class AirflowApi:
@@ -14,7 +15,7 @@ class AirflowApi:
 
     def __init__(self, address: str, user: str, password: str) -> None:
         self.address = address
-        self._client = httpx.Client(base_url=address, timeout=30)
+        self._client = httpx.Client(base_url=address, timeout=30, mounts=PAST_PROXY)
         token = self._call("POST", "/auth/token", json={"username": user, "password": password})
         self._client.headers["Authorization"] = f"Bearer {token['access_token']}"
 

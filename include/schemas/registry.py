@@ -16,6 +16,7 @@ import httpx
 from sqlalchemy.engine import make_url
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.loopback import PAST_PROXY
 from include.settings import settings
 
 TIMEOUT = 10.0
@@ -47,8 +48,9 @@ class SchemaRegistry:
         self.address = url.set(username=None, password=None).render_as_string().rstrip("/")
         """Without user and password."""
         auth = (url.username, str(url.password or "")) if url.username else None
+        headers = {"Accept": f"{_MEDIA_TYPE}, application/json"}
         self._client = httpx.Client(
-            auth=auth, timeout=TIMEOUT, follow_redirects=False, headers={"Accept": f"{_MEDIA_TYPE}, application/json"}
+            auth=auth, timeout=TIMEOUT, follow_redirects=False, headers=headers, mounts=PAST_PROXY
         )
 
     def subjects(self) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from include.errors import ServiceUnreachable
+from include.loopback import PAST_PROXY, no_proxy
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import REPOSITORY, settings, write_private
@@ -114,6 +115,8 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "TIDEMARK_HOME": str(current.home),
         # A run may begin while the stream is still starting.
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT", "10m"),
+        # Its parts and its tasks ask its API server.
+        **no_proxy(os.environ),
         "PYTHONPATH": str(REPOSITORY),
         "PATH": os.pathsep.join([*own, str(Path(sys.executable).parent), os.environ["PATH"]]),
         "TZ": "UTC",
@@ -161,9 +164,9 @@ def ensure_pool(address: str) -> None:
     }
     try:
         login = {"username": USER, "password": password()}
-        token = httpx.post(f"{address}/auth/token", json=login, timeout=30).raise_for_status().json()["access_token"]
-        headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.post(f"{address}/api/v2/pools", json=pool, headers=headers, timeout=30)
+        with httpx.Client(base_url=address, timeout=30, mounts=PAST_PROXY) as client:
+            token = client.post("/auth/token", json=login).raise_for_status().json()["access_token"]
+            answer = client.post("/api/v2/pools", json=pool, headers={"Authorization": f"Bearer {token}"})
         if answer.status_code != httpx.codes.CONFLICT:
             answer.raise_for_status()
     except httpx.HTTPError as error:
@@ -178,7 +181,8 @@ def unhealthy_parts(address: str) -> list[str]:
     import httpx
 
     try:
-        parts = httpx.get(f"{address}/api/v2/monitor/health", timeout=5).json()
+        with httpx.Client(timeout=5, mounts=PAST_PROXY) as client:
+            parts = client.get(f"{address}/api/v2/monitor/health").json()
     except (httpx.HTTPError, json.JSONDecodeError):
         return ["api-server"]
     wanted = ("metadatabase", "scheduler", "triggerer", "dag_processor")

@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 
 import psutil
 
+from include.loopback import PAST_PROXY
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import settings
@@ -165,7 +166,8 @@ def _nodes(address: str) -> int | None:
     import httpx
 
     try:
-        answer = httpx.get(f"{address}/ws/v1/cluster/metrics", timeout=5, headers={"Accept": "application/json"})
+        with httpx.Client(timeout=5, headers={"Accept": "application/json"}, mounts=PAST_PROXY) as client:
+            answer = client.get(f"{address}/ws/v1/cluster/metrics")
         return int(answer.raise_for_status().json()["clusterMetrics"]["activeNodes"])
     except (httpx.HTTPError, ValueError, KeyError):
         return None

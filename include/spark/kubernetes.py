@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.loopback import PAST_PROXY
 from include.settings import Settings
 from include.spark.jars import pyspark_home
 
@@ -213,7 +214,8 @@ class Kubernetes:
         trusted = ssl.create_default_context(cafile=str(certificate) if certificate.exists() else None)
         url = f"{self._address}/api/v1/namespaces/{namespace}/pods/{pod}{of}"
         try:
-            answer = httpx.request(method, url, params=parameters, headers=headers, verify=trusted, timeout=10)
+            with httpx.Client(headers=headers, verify=trusted, timeout=10, mounts=PAST_PROXY) as client:
+                answer = client.request(method, url, params=parameters)
             if answer.status_code == httpx.codes.NOT_FOUND:
                 return None
             return answer.raise_for_status()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.loopback import PAST_PROXY
 from include.settings import settings
 
 CLUSTER_OPTIONS = {
@@ -188,9 +189,8 @@ def _ask(method: str, manager: str, path: str, body: dict[str, str] | None = Non
     import httpx
 
     try:
-        answer = httpx.request(
-            method, f"{manager}{path}", json=body, timeout=10, headers={"Accept": "application/json"}
-        )
+        with httpx.Client(timeout=10, headers={"Accept": "application/json"}, mounts=PAST_PROXY) as client:
+            answer = client.request(method, f"{manager}{path}", json=body)
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         return answer.raise_for_status().json()
@@ -227,7 +227,8 @@ def read_log(application: Application, file: DriverFile = "stdout", last: int = 
     container = parts.path.rstrip("/").split("/")[-2]
     url = f"{parts.scheme}://{parts.netloc}/ws/v1/node/containers/{container}/logs/{file}"
     try:
-        answer = httpx.get(url, params={"size": -last}, timeout=10)
+        with httpx.Client(timeout=10, mounts=PAST_PROXY) as client:
+            answer = client.get(url, params={"size": -last})
     except httpx.HTTPError:
         return LogEnd(unreadable=f"its node {parts.netloc} does not answer")
     # The node sends the log's length before its content, and a line of its own after it.

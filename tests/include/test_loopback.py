@@ -1,0 +1,126 @@
+"""Services on loopback when the environment names a proxy, which cannot reach them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from include.airflow.api import AirflowApi
+from include.deploy import check_health
+from include.errors import ServiceUnreachable
+from include.loopback import no_proxy
+from include.schemas.registry import SchemaRegistry
+from include.services import airflow, yarn
+from include.settings import settings
+from include.spark import yarn as applications
+
+PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+APPLICATION = {"id": "application_1_1", "state": "RUNNING", "finalStatus": "UNDEFINED", "launchTime": 0}
+ANSWERS = {
+    "/api/v2/monitor/health": {part: {"status": "healthy"} for part in PARTS},
+    "/auth/token": {"access_token": "token"},
+    "/api/v2/pools": {},
+    "/api/v2/importErrors": {"import_errors": []},
+    "/subjects": ["readings-value"],
+    "/ws/v1/cluster/metrics": {"clusterMetrics": {"activeNodes": 2}},
+    "/ws/v1/cluster/apps/application_1_1": {"app": APPLICATION},
+}
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    """What the server was asked: a path or, by those who take it for a proxy, a whole URL."""
+    return []
+
+
+@pytest.fixture
+def address(asked: list[str]) -> Iterator[str]:
+    """A server on loopback that answers for all the services."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked.append(self.path)
+            answer = json.dumps(ANSWERS[urlsplit(self.path).path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_POST = do_GET  # noqa: N815 the server's name for it
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://tidemark:secret@127.0.0.1:5432")
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_services_on_loopback_answer_when_a_proxy_is_named(
+    address: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    there = address.replace("127.0.0.1", host)
+    assert airflow.unhealthy_parts(there) == []
+    airflow.ensure_pool(there)
+    assert AirflowApi(there, "admin", "password").import_errors() == []
+    assert SchemaRegistry(there).subjects() == ["readings-value"]
+    assert yarn._nodes(there) == 2
+    assert applications.find(there, "application_1_1") is not None
+    assert check_health.main(["part", f"{there}/api/v2/monitor/health", "scheduler"]) == 0
+
+
+def test_registry_elsewhere_is_asked_through_the_proxy_when_one_is_named(
+    address: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", address)
+    assert SchemaRegistry("http://registry.example:8081").subjects() == ["readings-value"]
+    assert asked == ["http://registry.example:8081/subjects"]
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(ServiceUnreachable):
+        SchemaRegistry("http://registry.example:8081").subjects()
+
+
+def test_parts_of_airflow_ask_each_other_without_a_proxy_when_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "example.org, localhost")
+    environment = airflow.airflow_environment(8080)
+    assert environment["NO_PROXY"] == environment["no_proxy"] == "example.org,localhost,127.0.0.1"
+    assert environment["HTTP_PROXY"] == "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "*"}, "*"),
+        # As httpx and urllib do: the lower case wins.
+        ({"NO_PROXY": "a.example", "no_proxy": "b.example"}, "b.example,127.0.0.1,localhost"),
+    ],
+)
+def test_loopback_is_added_to_what_is_asked_without_a_proxy(named: dict[str, str], wanted: str) -> None:
+    assert no_proxy(named) == {"no_proxy": wanted, "NO_PROXY": wanted}
