@@ -37,14 +37,20 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(checkout: Path) -> subprocess.CompletedProcess[str]:
+def start(checkout: Path, *before: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "JAVA_HOME": str(checkout / "java"),
         "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
     }
-    command = [str(checkout / "tidemark"), "status"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    command = [*before, str(checkout / "tidemark"), "status"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(checkout: Path, *before: str) -> subprocess.CompletedProcess[str]:
+    started = start(checkout, *before)
+    output, errors = started.communicate(timeout=120)
+    return subprocess.CompletedProcess(started.args, started.returncode, output, errors)
 
 
 def hashings(checkout: Path) -> int:
@@ -80,3 +86,29 @@ def test_set_up_begins_again_when_its_stamp_is_gone(checkout: Path) -> None:
     run(checkout)
     (checkout / ".tidemark/setup.stamp").unlink()
     assert run(checkout).returncode == 64
+
+
+def test_every_command_runs_when_many_begin_before_the_java_is_known(checkout: Path) -> None:
+    stamp = checkout / ".tidemark/setup.stamp"
+    for _ in range(5):
+        (checkout / ".tidemark/java").unlink(missing_ok=True)
+        started = [start(checkout) for _ in range(8)]
+        said = [each.communicate(timeout=120) for each in started]
+        assert [each.returncode for each in started] == [0] * 8, said
+        assert said == [("runs -m include.cli status\n", "")] * 8
+        assert stamp.exists()
+    assert (checkout / ".tidemark/java").read_text().endswith(f"{checkout / 'java/bin/java'}\n")
+
+
+def test_command_runs_when_its_user_cannot_write_to_the_checkout(checkout: Path) -> None:
+    state = checkout / ".tidemark"
+    state.chmod(0o555)
+    # What lets root write wherever it likes.
+    without = "-dac_override,-dac_read_search,-fowner"
+    before = ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}"] if os.geteuid() == 0 else []
+    try:
+        done = run(checkout, *before)
+    finally:
+        state.chmod(0o755)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+    assert sorted(each.name for each in state.iterdir()) == ["setup.stamp", "tools"]
