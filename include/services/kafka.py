@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from include.errors import ServiceUnreachable
 from include.services import kafka_access, process
+from include.services.java_properties import escaped
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 from include.spark.jars import classpath, java
@@ -66,10 +67,10 @@ def up() -> None:
         port=port,
         secured=secured,
         controller=controller,
-        data=data,
+        data=escaped(str(data)),
         user=kafka_access.USER,
-        password=access.password,
-        keystore=access.keystore,
+        password=escaped(access.password),
+        keystore=escaped(str(access.keystore)),
     )
     write_private(properties, filled)
     _format_storage(data, properties)

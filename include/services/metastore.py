@@ -12,6 +12,7 @@ import zipfile
 from sqlalchemy import create_engine, inspect
 
 from include.errors import ServiceUnreachable
+from include.services.java_properties import escaped
 from include.services.jdbc import jdbc_url
 from include.settings import settings, write_private
 from include.spark.jars import classpath, java, pyspark_home
@@ -43,7 +44,7 @@ def create_metastore_schema() -> None:
         "datanucleus.plugin.pluginRegistryBundleCheck": "LOG",
     }
     file = folder / "metastore.properties"
-    write_private(file, "".join(f"{key}={value}\n" for key, value in properties.items()))
+    write_private(file, "".join(f"{key}={escaped(value)}\n" for key, value in properties.items()))
     postgresql = next(str(jar) for jar in classpath("spark") if jar.name.startswith("postgresql-"))
     command = [java(), "-Xmx512m", "-cp", f"{jars}/*:{postgresql}", "org.datanucleus.store.schema.SchemaTool"]
     command += ["-create", "-api", "JDO", "-props", str(file), str(folder / "package.jdo")]

@@ -13,6 +13,7 @@ import psycopg2
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.services import process
+from include.services.java_properties import escaped
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 from include.spark.jars import java, registry_application
@@ -57,11 +58,16 @@ def _write_properties(port: int) -> Path:
         host=database.host,
         database_port=database.port or 5432,
         database=DATABASE,
-        user=database.username,
-        password=str(database.password or "").replace("\\", "\\\\").replace("$", "\\$"),
+        user=_literal(database.username),
+        password=_literal(database.password),
     )
     write_private(path, filled)
     return path
+
+
+def _literal(value: object) -> str:
+    """Return a value in which the registry, once Java has read it, finds no expression such as `${name}`."""
+    return escaped(str(value or "").replace("$", "\\$"))
 
 
 def _command(application: Path, properties: Path) -> list[str]:
