@@ -60,8 +60,8 @@ class Day:
 def closed_days(pipeline: str, now: datetime) -> list[Day]:
     """Return the days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
 
-    A file that was compacted for such a day before is merged again, so that a day has one file. Quarantined records of
-    a day on which a topic was created again are left out: in one file, two records at one offset look the same.
+    A file that was compacted for such a day before is merged again, so that a day has one file. Days on which a topic
+    was created again are left out: in one file, two records at one offset look the same.
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     batches = removal.settled_batches(pipeline, midnight, KEPT)
@@ -73,7 +73,7 @@ def closed_days(pipeline: str, now: datetime) -> list[Day]:
     for (fate, day), files in sorted(groups.items()):
         before = [path for path in _compacted_paths(pipeline, fate) if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
         files += landing_files.files_at(pipeline, before)
-        if fate == Fate.QUARANTINED and landing_files.have_namesakes(pipeline, files):
+        if landing_files.have_namesakes(pipeline, files):
             continue
         days.append(Day(fate, day, tuple(sorted(files, key=lambda file: file.id))))
     return days

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from include.ledger import quarantine
 from include.ledger.archive import landing_files
 from include.ledger.database import session
 from include.ledger.models import IntervalRange, MicroBatchRange
+from include.offsets import Fate
 from tests.support.committed import TP, commit, register, span
 
 
@@ -83,6 +85,25 @@ def test_quarantined_records_stay_apart_when_a_topic_was_recreated_on_their_day(
         compaction.compact(pipeline, day)
     found = [file.origin(TP, 1).topic_id for file in quarantine.files(pipeline)]
     assert found == ["id", "newer"]
+
+
+@pytest.mark.services
+def test_empty_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeline: str) -> None:
+    intervals, batches = [], []
+    for number in range(2):
+        intervals.append(register(pipeline, number, 0, 10))
+        batches.append(commit(pipeline, number, 0, 10, empty=number + 2))
+    with session() as ledger:
+        for row in (
+            ledger.query(MicroBatchRange).filter_by(micro_batch_id=batches[1]).one(),
+            ledger.query(IntervalRange).filter_by(interval_id=intervals[1]).one(),
+        ):
+            row.topic_id = "newer"
+    for day in compaction.closed_days(pipeline, datetime.now(UTC)):
+        compaction.compact(pipeline, day)
+    for topic_id, offsets in (("id", [0, 1]), ("newer", [0, 1, 2])):
+        paths = landing_files.files_covering(pipeline, [replace(span(0, 10), topic_id=topic_id)], Fate.EMPTY)
+        assert [row["kafka_offset"] for row in rows_of(paths)] == offsets
 
 
 def test_digest_differs_when_a_row_is_doubled_lost_or_changed_but_not_by_order() -> None:
