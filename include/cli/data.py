@@ -136,9 +136,7 @@ def _follow(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bound
 
 
 def _checked_topic(pipeline: Pipeline, topic: str) -> str:
-    from include.kafka import sources
-
-    if topic and not sources.reads(pipeline.source, topic):
+    if topic and not pipeline.source.reads(topic):
         raise UsageError(
             f"the pipeline does not read topic {topic!r}", remedy=f"it reads {pipeline.source}", pipeline=pipeline.name
         )

@@ -24,11 +24,6 @@ def matching_topics(pattern: str) -> list[str]:
     return sorted(name for name in kafka.topic_names() if not name.startswith("__") and whole.fullmatch(name))
 
 
-def reads(source: KafkaTopics, topic: str) -> bool:
-    """Return whether a topic belongs to the source."""
-    return topic in source.named or bool(source.pattern and re.fullmatch(source.pattern, topic))
-
-
 def check_topics_read(
     pipeline: str,
     source: KafkaTopics,
@@ -41,7 +36,7 @@ def check_topics_read(
     Those that have `left` the pipeline need not exist. Raises UsageError for another one that the source does not name
     any more, TopicRecreated for one that is another or gone.
     """
-    if missing := sorted(topic for topic in stored if topic not in left and not reads(source, topic)):
+    if missing := sorted(topic for topic in stored if topic not in left and not source.reads(topic)):
         raise UsageError(
             f"{', '.join(missing)} was read before, and the source does not name it any more",
             remedy=f'declare it again, or stop reading it: ./tidemark unsubscribe {pipeline} {missing[0]} --reason "…"',

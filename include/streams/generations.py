@@ -14,7 +14,7 @@ from include import kafka
 from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
 from include.intervals.lake_of_ledger import check_lake
-from include.kafka.sources import describe_source, reads, source_topic_partitions
+from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
@@ -104,7 +104,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     reason = _check_reason(reason)
     check_lake(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
-    if topic not in stored or not reads(pipeline.source, topic):
+    if topic not in stored or not pipeline.source.reads(topic):
         raise UsageError(
             f"{topic!r} is not a topic that was read before",
             remedy=f"one of: {', '.join(sorted(stored)) or 'none yet'}",

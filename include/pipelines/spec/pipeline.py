@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
@@ -11,10 +11,10 @@ from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier
-from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows
+from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Rows
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
-from include.pipelines.spec.views import AdditiveView
+from include.pipelines.spec.views import AdditiveView, KafkaMessages
 from include.times import Schedule, hourly
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -54,6 +54,7 @@ class Pipeline:
         names = {view.name for view in self.views}
         for output in self.outputs:
             _check_output(output, self)
+        _check_written_topics(self)
         if self.archive.delta and self.delta_view in self.tables:
             raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
         if self.keeps_unknown_fields:
@@ -157,14 +158,10 @@ def _check_output(output: Rows, pipeline: Pipeline) -> None:
             pipeline=pipeline.name,
         )
     places = [each.to for each in pipeline.outputs if each is not output]
-    if isinstance(output.to, KafkaTopic):
-        is_taken = not set(pipeline.source.named).isdisjoint(output.to.topics)
-    else:
-        is_taken = bool(output.to.table) and output.to in places
-    if is_taken:
+    if isinstance(output.to, DatabaseTable) and output.to.table and output.to in places:
         raise UsageError(
-            f"the output {output.name!r} goes to {output.to}, which the pipeline reads, or another output writes",
-            remedy="give it a topic or a table of its own",
+            f"the output {output.name!r} goes to {output.to}, which another output writes",
+            remedy="give it a table of its own",
             pipeline=pipeline.name,
         )
     columns = output.columns or f"{pipeline.archive_columns}, {KAFKA_COLUMNS}"
@@ -177,6 +174,33 @@ def _check_output(output: Rows, pipeline: Pipeline) -> None:
                 remedy=f"they have {', '.join(sorted(names))}",
                 pipeline=pipeline.name,
             )
+
+
+def _check_written_topics(pipeline: Pipeline) -> None:
+    """Raise UsageError for a topic that the pipeline writes and its source reads: it would read its own messages."""
+    for writer, topic in _written_topics(pipeline):
+        if pipeline.source.reads(topic):
+            raise UsageError(
+                f"{writer} writes the topic {topic}, which the pipeline reads ({pipeline.source})",
+                remedy="write a topic of another name, or declare a source that does not read it",
+                pipeline=pipeline.name,
+            )
+
+
+def _written_topics(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Yield each topic that streams and intervals of the pipeline may write, after what writes it."""
+    for view in pipeline.views:
+        yield f"the view {view.name}", view.speed.topic
+        sinks = [sink for sink in view.sinks if isinstance(sink, KafkaMessages)]
+        yield from ((f"a sink of the view {view.name}", topic) for sink in sinks for topic in sink.topics)
+    if pipeline.flags:
+        yield "flags", pipeline.flags.topic
+    for report in pipeline.reports:
+        if isinstance(report, Listing) and report.notify:
+            yield f"the report {report.title!r}", report.notify
+    for output in pipeline.outputs:
+        if isinstance(output.to, KafkaTopic):
+            yield from ((f"the output {output.name!r}", topic) for topic in output.to.topics)
 
 
 def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:

@@ -84,5 +84,9 @@ class KafkaTopics:
         """The topics that are declared by name; none for a pattern."""
         return self.subscribe or tuple(self.assign)
 
+    def reads(self, topic: str) -> bool:
+        """Return whether a topic belongs to the source."""
+        return topic in self.named or bool(self.pattern and re.fullmatch(self.pattern, topic))
+
     def __str__(self) -> str:
         return ", ".join(self.named) or f"topics like {self.pattern}"
