@@ -41,7 +41,7 @@ def read_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
     if file is not None:
         try:
             # Editors of Windows put a byte-order mark before the first key.
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
+            lines = file.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
                 f"{file} cannot be read: {error}", remedy="a text file in UTF-8, one key a line"

@@ -51,7 +51,8 @@ def forget_values(table: str, version: int, without_names: Callable[[str], str] 
 
 def _forget_in_commit(location: str, without_names: Callable[[str], str]) -> None:
     before = read_text(location)
-    after = "".join(f"{_without_values(line, without_names)}\n" for line in before.splitlines() if line)
+    # Values may hold U+2028 and the like, at which `splitlines` would break them.
+    after = "".join(f"{_without_values(line, without_names)}\n" for line in before.split("\n") if line)
     if after == before:
         return
     system, path = filesystem(location)

@@ -19,7 +19,7 @@ class Sampled:
 
     @cached_property
     def _lines(self) -> list[str]:
-        return [line for line in self._path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line for line in self._path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
     def message(self, moment: datetime | None, rng: random.Random) -> bytes:
         """Return a random message with its event time set to `moment`, or removed for None."""

@@ -86,7 +86,7 @@ def _messages(path: Path, text: str) -> Iterator[dict[str, Any]]:
         messages = whole if isinstance(whole, list) else [whole]
         places = [f"element {n}" for n in range(1, len(messages) + 1)]
     except json.JSONDecodeError:
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         messages, places = [], [f"line {n}" for n, _ in lines]
         for number, line in lines:
             try:

@@ -16,7 +16,7 @@ def actions(table: Path, version: int | None = None) -> Iterator[tuple[str, Any]
     """Return the actions of the commits up to the version: kind and content, in order."""
     for commit in sorted((table / "_delta_log").glob("*.json")):
         if version is None or int(commit.stem) <= version:
-            for line in commit.read_text().splitlines():
+            for line in filter(None, commit.read_text(encoding="utf-8").split("\n")):
                 yield from json.loads(line).items()
 
 

@@ -15,7 +15,7 @@ from include.pipelines.spec.pipeline import Pipeline
 def reference_lines(name: str, reference: Reference) -> list[str]:
     """Return the lines below the header. Raises UsageError when the header is not the declared columns."""
     try:
-        lines = reference.path.read_text(encoding="utf-8-sig").splitlines()
+        lines = reference.path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(name, error) from error
     declared = [field.name for field in fields_of(reference.columns)]

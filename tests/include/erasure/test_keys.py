@@ -137,6 +137,12 @@ def test_first_key_is_itself_when_its_file_begins_with_a_byte_order_mark(tmp_pat
     assert read_keys([], file) == ("cam-1", "cam-2")
 
 
+def test_key_is_whole_when_it_holds_a_character_that_python_takes_for_the_end_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes("a\u2028b\r\nc\x85\n".encode())
+    assert read_keys([], file) == ("a\u2028b", "c\x85")
+
+
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe"])
 def test_file_is_refused_when_it_has_no_keys(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "keys"

@@ -40,7 +40,7 @@ def write(log: Path, version: int, *actions: dict[str, Any]) -> Path:
 
 
 def read(log: Path, version: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (log / f"{version:020}.json").read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (log / f"{version:020}.json").read_text(encoding="utf-8").split("\n") if line]
 
 
 def commit(kind: str, said: str, **more: Any) -> list[dict[str, Any]]:
@@ -82,6 +82,17 @@ def test_names_leave_own_commits_when_an_erasure_takes_them_and_commits_of_other
         assert kept == said.replace("10001", "(erased)")
         assert json.loads(json.loads(kept)["tidemark.content-hashes"])
         assert "10001" not in "".join(each.read_text() for each in log.glob("*.json"))
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
+def test_values_leave_a_commit_when_they_hold_a_character_that_python_takes_for_the_end_of_a_line(
+    log: Path, character: str
+) -> None:
+    bounds = json.dumps({"maxValues": {"user": f"{MARK}{character}"}}, ensure_ascii=False)
+    written = write(log, 0, {"add": {"path": "a.parquet", "stats": bounds, "tags": {"by": f"a{character}b"}}})
+    assert character in written.read_text(encoding="utf-8")
+    forget_values(lake.uri("delta", "somebody"), 0)
+    assert read(log, 0) == [{"add": {"path": "a.parquet", "tags": {"by": f"a{character}b"}}}]
 
 
 def test_commit_is_left_unchanged_when_it_has_no_values(log: Path) -> None:

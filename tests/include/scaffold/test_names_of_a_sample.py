@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Field, fields_of
+from include.producing.samples import Sampled
 from include.scaffold import new_pipeline
 from include.scaffold.new_pipeline import write_pipeline
 from include.scaffold.schema import read_sample
@@ -99,3 +101,13 @@ def test_times_are_found_when_names_beside_them_hold_signs_of_types(tmp_path: Pa
     assert sample.times() == ["at", "by.at"]
     with pytest.raises(UsageError, match="cannot be a column"):
         read_sample(sample_of(tmp_path, "`"))
+
+
+def test_message_is_whole_when_it_holds_a_character_that_python_takes_for_the_end_of_a_line(tmp_path: Path) -> None:
+    messages = [{"at": "2026-11-20T05:00:00Z", "by": f"a{each}b"} for each in ("\x85", "\u2028", "\u2029")]
+    file = tmp_path / "sample.jsonl"
+    file.write_text("".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in messages), encoding="utf-8")
+    assert read_sample(file).messages == messages
+    generated, rng = Sampled(file, event_time="at"), random.Random(1)
+    drawn = {json.loads(generated.message(None, rng))["by"] for _ in range(50)}
+    assert drawn == {each["by"] for each in messages}

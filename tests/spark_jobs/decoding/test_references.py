@@ -68,6 +68,13 @@ def test_interval_is_refused_before_anything_is_read_when_a_header_is_wrong(tmp_
         build(run)
 
 
+def test_line_of_a_reference_is_whole_when_a_value_holds_a_line_separator_of_unicode(tmp_path: Path) -> None:
+    path = tmp_path / "places.csv"
+    path.write_bytes("device_id,zip_code\r\ncam\u2028-1,94103\r\ncam-2\x85,10001\r\n".encode())
+    [(name, reference)] = referring(path, path.read_bytes().decode()).references.items()
+    assert reference_lines(name, reference) == ["cam\u2028-1,94103", "cam-2\x85,10001"]
+
+
 def test_reference_begins_with_its_columns_when_a_pipeline_ships_it() -> None:
     references = [each for pipeline in all_pipelines() for each in pipeline.references.items()]
     assert references
