@@ -50,6 +50,13 @@ class Feed(threading.Thread, ABC):
             self._error = TidemarkError(
                 f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"check {lake.root()}"
             )
+        except Exception as error:
+            # The thread's edge: a feed that ended unforeseen must not count as one that reached the end.
+            self._error = TidemarkError(
+                f"lines can no longer be taken in: {type(error).__name__}: {one_line(str(error))}",
+                remedy="start the stream again, and report this if it comes back",
+            )
+            self._error.__cause__ = error
 
     @abstractmethod
     def feed(self) -> None:
@@ -102,7 +109,7 @@ class FolderFeed(Feed):
         self._check_folder()
         listed = {
             f"{self._folder}/{quote(entry.name)}": (entry.bytes, entry.modified)
-            for entry in lake.list_entries(self._folder, recursive=False)
+            for entry in self._entries()
             if not entry.is_folder and entry.modified and not entry.name.startswith((".", "_"))
         }
         for location in listed.keys() & self._noted.keys():
@@ -117,6 +124,17 @@ class FolderFeed(Feed):
         self._noted |= still
         self._last_look = new
         return len(still) < len(new)
+
+    def _entries(self) -> list[lake.Entry]:
+        try:
+            return lake.list_entries(self._folder, recursive=False)
+        except UnicodeDecodeError as error:
+            name = bytes(error.object).rpartition(b"/")[2]
+            raise TidemarkError(
+                f"the name of a file in {self._folder} is not UTF-8: {str(name)[1:]}, so no file of the folder is read",
+                remedy="rename it, or move it out of the folder, and start the stream again",
+                pipeline=self.lease.pipeline,
+            ) from None
 
 
 def changed(location: str, noted: tuple[int, datetime], now: tuple[int, datetime], pipeline: str) -> TidemarkError:

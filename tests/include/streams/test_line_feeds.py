@@ -21,7 +21,7 @@ from include.ledger.streams import lines, writers
 from include.ledger.streams.lines import DRIVER_ENDED, NotedFile
 from include.pipelines import load_line_pipeline
 from include.pipelines.spec.lines import SocketLines, TextFiles
-from include.streams.line_feeds import FolderFeed, SocketFeed, check_unchanged
+from include.streams.line_feeds import Feed, FolderFeed, SocketFeed, check_unchanged
 from tests.conftest import Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
@@ -100,6 +100,34 @@ def test_feed_fails_when_a_noted_file_changes_or_the_folder_goes(lease: writers.
     folder.rmdir()
     with pytest.raises(UsageError, match="there is no folder"):
         FolderFeed(TextFiles(folder.as_uri()), lease, until_end=False)
+
+
+@pytest.mark.parametrize("until_end", [False, True])
+def test_feed_fails_and_names_the_file_when_a_name_is_not_utf_8(
+    lease: writers.Lease, tmp_path: Path, until_end: bool
+) -> None:
+    (tmp_path / "a").write_bytes(b"x\n")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff")).write_bytes(b"y\n")
+    feed = FolderFeed(TextFiles(tmp_path.as_uri()), lease, until_end=until_end)
+    feed.start()
+    wait_for("the feed's end", lambda: not feed.is_alive())
+    with pytest.raises(TidemarkError, match=r"is not UTF-8: 'b\\xff'.*rename it"):
+        feed.check()
+    assert noted(lease) == []
+
+
+@pytest.mark.parametrize("until_end", [False, True])
+def test_feed_fails_when_it_ends_by_an_error_that_nobody_foresaw(lease: writers.Lease, until_end: bool) -> None:
+    class Defective(Feed):
+        def feed(self) -> None:
+            raise ZeroDivisionError("division by zero")
+
+    feed = Defective(lease, until_end=until_end)
+    feed.start()
+    wait_for("the feed's end", lambda: not feed.is_alive())
+    with pytest.raises(TidemarkError, match="no longer be taken in: ZeroDivisionError: division by zero") as failed:
+        feed.check()
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
 
 
 def test_nothing_is_noted_when_the_driver_lost_its_lease(lease: writers.Lease, tmp_path: Path) -> None:
