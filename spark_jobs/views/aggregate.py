@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from include.times import in_words
 from spark_jobs.decoding.records import load_references, transform
@@ -22,12 +23,28 @@ def aggregate_view(
 ) -> DataFrame:
     """Return the view's rows, by its own transforms. Columns: key and measures, as the view declares them.
 
-    `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives.
+    `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives. Raises
+    UsageError when the aggregate lacks a column of the key or a measure.
     """
     counted = transform(pipeline, view.rows)(rows, references)
     windows = [window_column(view)] if view.windows else []
     aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
+    _check_columns(pipeline, view, aggregated.columns)
     return aggregated
+
+
+def _check_columns(pipeline: Pipeline, view: AdditiveView, returned: Collection[str]) -> None:
+    # As in Spark, names that differ in case alone are one.
+    known = {name.lower() for name in returned}
+    missing = next((name for name in (*view.key, *view.measures) if name.lower() not in known), "")
+    if missing:
+        part = "key" if missing in view.key else "measures"
+        raise UsageError(
+            f"the aggregate {view.aggregate} of the view {view.name} returns no column {missing}, "
+            f"only {', '.join(returned)}",
+            remedy=f"let it return {missing}, or take it from the view's {part}",
+            pipeline=pipeline.name,
+        )
 
 
 def aggregate_parts(

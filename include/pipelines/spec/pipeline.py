@@ -51,6 +51,7 @@ class Pipeline:
         check_identifier(self.name, "pipeline")
         for view in self.views:
             check_identifier(view.name, "view")
+            _check_key(view, self.name)
         names = {view.name for view in self.views}
         for output in self.outputs:
             _check_output(output, self)
@@ -201,6 +202,17 @@ def _written_topics(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     for output in pipeline.outputs:
         if isinstance(output.to, KafkaTopic):
             yield from ((f"the output {output.name!r}", topic) for topic in output.to.topics)
+
+
+def _check_key(view: AdditiveView, pipeline: str) -> None:
+    declared = [each.name for each in fields_of(view.columns)]
+    for name in view.key:
+        if name not in declared:
+            raise UsageError(
+                f"the key column {name} of the view {view.name} is not among its columns: {', '.join(declared)}",
+                remedy="add it to the view's columns, or take it from its key",
+                pipeline=pipeline,
+            )
 
 
 def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:

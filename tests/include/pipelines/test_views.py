@@ -45,6 +45,14 @@ def test_measure_is_refused_when_no_column_declares_it() -> None:
         replace(VIEW, measures=("sum",))
 
 
+@pytest.mark.parametrize("missing", ["zip_code", "window"])
+def test_key_is_refused_when_no_column_declares_it(missing: str) -> None:
+    view = replace(VIEW, columns=VIEW.columns.replace(f"{missing} ", f"{missing}_ "))
+    said = f"nest_cameras: the key column {missing} of the view hourly_counts is not among its columns: "
+    with pytest.raises(UsageError, match=said):
+        replace(load_pipeline("nest_cameras"), views=(view,))
+
+
 @pytest.mark.parametrize("kind", ["INT", "decimal(19, 2)", "BIGINT NOT NULL"])
 def test_measure_is_accepted_when_it_is_summed_exactly(kind: str) -> None:
     declared = replace(VIEW, columns=VIEW.columns.replace("count BIGINT", f"count {kind}"))

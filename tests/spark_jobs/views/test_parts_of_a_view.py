@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from tests.spark_jobs.transforms.test_golden import GOLDEN, PIPELINES, plain
@@ -133,6 +134,19 @@ def test_parts_are_right_when_a_transform_leaves_their_column_out(
     watched(monkeypatch, change)
     assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
     rows.unpersist()
+
+
+@pytest.mark.parametrize(("column", "what"), [("zip_code", "key"), ("window", "key"), ("count", "measures")])
+def test_view_is_refused_when_its_aggregate_leaves_a_column_out(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, column: str, what: str
+) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    [view] = pipeline.views
+    rows = archived(spark, pipeline)
+    watched(monkeypatch, lambda name, frame: frame.drop(column) if name == view.aggregate else frame)
+    said = f"nest_cameras: the aggregate hourly_counts of the view hourly_counts returns no column {column}, only "
+    with pytest.raises(UsageError, match=f"{said}.* — let it return {column}, or take it from the view's {what}"):
+        each_by_itself(spark, pipeline, view, rows)
 
 
 def test_parts_are_right_when_windows_overlap(spark: Any) -> None:
