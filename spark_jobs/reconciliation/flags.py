@@ -3,7 +3,8 @@
 For every archive row that the flags' query has passed, under the limits that were in force at its offset:
 
     the flag is in the topic, in every character      matched
-    it is not                                         unexplained; `gap` where the topic no longer goes back so far
+    it is not                                         unexplained; `gap` where its topic partition no longer goes back
+                                                      so far
     a flag in the topic that its row does not give    unexplained
     the flag of a record that was erased              erased
     another flag of the row than its limits give,
@@ -36,6 +37,7 @@ from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconc
 from include.times import parse_duration
 from include.versions import rules_version
 from spark_jobs.archive.files import within
+from spark_jobs.reconciliation.cut_flags import may_be_cut
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
@@ -96,13 +98,15 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     recomputed = _recomputed(pipeline, rows, pinned, forces, versions)
     both = recomputed.join(raised, ["key", "value"], "full_outer")
     both = _with_erased(run, both, raised).select(
+        "key",
         F.coalesce("raised_at", "recomputed_at").alias("at"),
         "value",
         "is_erased",
         F.col("raised_at").isNotNull().alias("is_raised"),
         *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
     )
-    classed = both.withColumn("class", _class(pipeline, forces, is_cut=_is_cut(pipeline, since))).persist()
+    is_cut = may_be_cut(declared(pipeline).topic, since, raised)
+    classed = both.withColumn("class", _class(pipeline, forces, is_cut)).persist()
     counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect() if r["class"] is not None}
     examples = [
         _difference(pipeline, cls, row)
@@ -116,21 +120,25 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
 
 
 def _raised(run: IntervalRun, since: datetime) -> DataFrame:
-    """Return the topic's flags of records in the ranges, each once. Columns: key, value, limits_version, raised_at."""
+    """Return the topic's flags of records in the ranges, each once.
+
+    Columns: key, value, limits_version, raised_at, flag_partition (a topic partition of the flag itself).
+    """
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     if declared(pipeline).topic not in kafka.describe_topics([declared(pipeline).topic]):
-        return empty_frame(spark, struct_of(f"key STRING, value STRING, limits_version BIGINT, raised_at {_AT}"))
+        return empty_frame(spark, struct_of(f"{_RAISED}, raised_at {_AT}, flag_partition INT"))
     messages = read_topic(spark, declared(pipeline).topic, since).select(
-        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value")
+        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value"), "partition"
     )
-    parsed = messages.select("key", "value", F.from_json("value", VALUE).alias("of")).select("key", "value", "of.*")
+    parsed = messages.select("*", F.from_json("value", VALUE).alias("of")).select("key", "value", "partition", "of.*")
     return (
         parsed.where(within(pinned.ranges))
-        .select("key", "value", "limits_version", F.struct(*_COORDINATES).alias("raised_at"))
-        .distinct()
+        .groupBy("key", "value", "limits_version", F.struct(*_COORDINATES).alias("raised_at"))
+        .agg(F.max("partition").alias("flag_partition"))
     )
 
 
+_RAISED = "key STRING, value STRING, limits_version BIGINT"
 _AT = "STRUCT<kafka_topic: STRING, kafka_partition: INT, kafka_offset: BIGINT>"
 
 
@@ -153,11 +161,12 @@ def _with_erased(run: IntervalRun, both: DataFrame, raised: DataFrame) -> DataFr
     erased = frame_of(run.spark, gone, _PLACE).select(*(F.col(name).alias(f"erased_{name}") for name in _COORDINATES))
     there = [column == F.col(f"erased_{name}") for column, name in zip(at, _COORDINATES, strict=True)]
     version = F.coalesce("limits_version", value["limits_version"])
-    marked = by_erased.select("key", F.col("limits_version").alias("of_version"), F.lit(True).alias("by_erased"))
+    marked = by_erased.select(
+        F.col("key").alias("of_key"), F.col("limits_version").alias("of_version"), F.lit(True).alias("by_erased")
+    )
     joined = (
         both.withColumn("version", version)
-        .join(marked, (both["key"] == marked["key"]) & (F.col("version") == F.col("of_version")), "left")
-        .drop(marked["key"])
+        .join(marked, (F.col("key") == F.col("of_key")) & (F.col("version") == F.col("of_version")), "left")
         .join(F.broadcast(erased), reduce(Column.__and__, there), "left")
     )
     is_erased = F.col("by_erased") | F.col("erased_kafka_topic").isNotNull()
@@ -195,7 +204,7 @@ def _recomputed(
     return reduce(DataFrame.unionByName, frames)
 
 
-def _class(pipeline: Pipeline, forces: Sequence[InForce], *, is_cut: bool) -> Column:
+def _class(pipeline: Pipeline, forces: Sequence[InForce], is_cut: Column) -> Column:
     """Return the class of a flag; null for a correct one that was superseded or never needed."""
     row = {name: F.col(f"at.{name}") for name in _COORDINATES}
 
@@ -222,17 +231,6 @@ def _class(pipeline: Pipeline, forces: Sequence[InForce], *, is_cut: bool) -> Co
         .when(F.col("must_be") & F.col("is_erased"), "erased")
         .when(F.col("must_be"), other)
     )
-
-
-def _is_cut(pipeline: Pipeline, since: datetime) -> bool:
-    """Return whether retention has removed flags that were raised at that time or later."""
-    topic = declared(pipeline).topic
-    bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
-    cut = {tp: ends for tp, ends in bounds.items() if ends[0] > 0}
-    if not cut:
-        return False
-    earliest = kafka.first_timestamp(cut)
-    return earliest is None or earliest > since
 
 
 def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row) -> Difference:

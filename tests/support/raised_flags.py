@@ -24,6 +24,7 @@ from tests.conftest import Home, settings_of
 from tests.support import attempts as made
 
 NAME = "auction_bids"
+FLAGS = "auction-flags"
 PERSON = "Zq7 O'Neil é"
 TP = TopicPartition(made.TOPIC, 0)
 COLUMNS = (
@@ -94,14 +95,15 @@ class Raised:
         micro_batches.commit(self.lease, BatchCommit(NAME, "flags", "q", batch, ranges, topics))
 
     def produce(self, *messages: tuple[str, str]) -> None:
-        producer = kafka.producer()
+        # Where the stream's producer puts a key.
+        producer = kafka.producer(partitioner="murmur2_random")
         for key, value in messages:
-            producer.produce("auction-flags", value.encode(), key.encode())
+            producer.produce(FLAGS, value.encode(), key.encode())
         assert producer.flush(30) == 0
 
 
 @contextmanager
-def raising(home: Home, spark: Any) -> Iterator[Raised]:
+def raising(home: Home, spark: Any, *, topic_partitions: int = 1) -> Iterator[Raised]:
     """The interval, pinned, and a stream that holds the lease and has read nothing; its flags' topic is empty."""
     from spark_jobs.reconciliation.interval_run import IntervalRun
 
@@ -111,6 +113,6 @@ def raising(home: Home, spark: Any) -> Iterator[Raised]:
         attempt = made.begin_attempt(NAME, topic_partitions=1)
         version = flag_ledger.note_limits(lease, [], LIMITS)
         flag_ledger.note_run(lease, version, rules_version(NAME), {TP: 0}, {made.TOPIC: "id"})
-        kafka.create_topic("auction-flags", 1)
+        kafka.create_topic(FLAGS, topic_partitions)
         yield Raised(IntervalRun(spark, load_pipeline(NAME), attempts.load_attempt(attempt)), lease, version)
         writers.release(lease)

@@ -1,0 +1,63 @@
+"""Flags that are missing where retention has cut only one topic partition of their topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from include import kafka
+from include.reconciliation import Reconciliation
+from tests.conftest import Home
+from tests.support.raised_flags import FLAGS, TP, Raised, raising
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+
+def cut(partition: int, until: int) -> None:
+    """Remove the messages of a topic partition before an offset, as retention does."""
+    client = kafka.admin()
+    [done] = client.delete_records([TopicPartition(FLAGS, partition, until)]).values()
+    done.result(30)
+
+
+@pytest.fixture(scope="module")
+def raised(home: Home, spark: Any) -> Iterator[Raised]:
+    """All flags but the last were raised, in topic partition 1, which has lost those of offsets 0 and 1 since.
+
+    Topic partition 0, where the one of offset 4 would lie, is cut, too, but not as far.
+    """
+    with raising(home, spark, topic_partitions=2) as found:
+        found.commit(0, 0, 100)
+        producer = kafka.producer()
+        before = int((datetime.now(UTC) - timedelta(hours=2)).timestamp() * 1000)
+        for _ in range(2):
+            producer.produce(FLAGS, b"{}", b"old", partition=0, timestamp=before)
+        assert producer.flush(30) == 0
+        found.produce(*found.flags()[:-1])
+        cut(0, 1)
+        cut(1, 2)
+        yield found
+
+
+def classes(found: Reconciliation) -> dict[str, str]:
+    return {each.where: each.cls.value for each in found.differences}
+
+
+def test_missing_flag_is_a_gap_only_where_its_topic_partition_was_cut_when_another_was_not(raised: Raised) -> None:
+    found = raised.reconcile(raised.frame())
+    assert classes(found) == {f"{TP} offset 0": "gap", f"{TP} offset 1": "gap", f"{TP} offset 4": "unexplained"}
+    assert (found.counts.matched, found.counts.unexplained) == (1, 1)
+
+
+def test_missing_flag_is_a_gap_when_any_was_cut_and_flags_lie_elsewhere_than_their_keys_lead(raised: Raised) -> None:
+    producer = kafka.producer()
+    key, value = raised.flags()[0]
+    producer.produce(FLAGS, value.encode(), key.encode(), partition=0)
+    assert producer.flush(30) == 0
+    found = raised.reconcile(raised.frame())
+    assert classes(found) == {f"{TP} offset {offset}": "gap" for offset in (1, 4)}
+    assert (found.counts.matched, found.counts.unexplained) == (2, 0)
