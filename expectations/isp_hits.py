@@ -11,7 +11,8 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
         gxe.ExpectColumnValuesToNotBeNull(column="isp"),
         gxe.ExpectColumnValueLengthsToBeBetween(column="isp", min_value=1, max_value=200),
-        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="user", min_value=0.9),
+        # Optional: of few rows a single one decides about the share, so a person does.
+        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="user", min_value=0.9, severity="warning"),
     ],
     "isp_hits_by_zip": [
         gxe.ExpectColumnValuesToNotBeNull(column="zipcode"),

@@ -22,6 +22,12 @@ pytestmark = pytest.mark.spark
 
 PIPELINES = [pipeline.name for pipeline in all_pipelines() if isinstance(pipeline.decoder, Json)]
 TEXTS = ("", " ", "x" * 100, "x" * 101, "x" * 200, "x" * 201, "é" * 150, "x" * 5_000, "\u0000", "NULL", "../..", "0")
+UNUSUAL = {
+    "nest_cameras": ("is_online IS NULL",),
+    "isp_hits": ("user IS NULL",),
+    "wiki_changes": ("user IS NULL", "type = 'NULL'"),
+}
+"""By pipeline, what a row may be although most are not."""
 NUMBERS = (-1e300, -1e9, -2, -0.001, 0, 0.001, 1.005, 1e9, 1e300)
 
 
@@ -91,6 +97,26 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: A
         judged = [each for each in outcomes if (each.expectation, each.column) in of_rows]
         assert len(judged) == len(of_rows)
         assert [each for each in judged if not each.success] == []
+    rows.unpersist()
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_interval_only_warns_when_it_has_few_rows_and_one_lacks_what_is_optional(spark: Any, name: str) -> None:
+    from expectations.checkpoint import expectations_of, run_checkpoint
+    from spark_jobs.publication.validate import named_for_suite
+
+    pipeline = load_pipeline(name)
+    rows = archived(spark, name).persist()
+    usual = rows.where(" AND ".join(f"NOT coalesce({each}, true)" for each in UNUSUAL[name])).limit(3)
+    for unusual in UNUSUAL[name]:
+        few = usual.union(rows.where(unusual).limit(1)).persist()
+        assert few.count() == 4
+        expectations = expectations_of(pipeline, pipeline.table, 4)
+        named = named_for_suite(pipeline, pipeline.table, few)
+        _, outcomes = run_checkpoint(pipeline.table, expectations, named, lambda _: None)
+        missed = [each for each in outcomes if not each.success]
+        assert [each.severity for each in missed] == ["warn"], missed
+        few.unpersist()
     rows.unpersist()
 
 
