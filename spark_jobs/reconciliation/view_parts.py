@@ -157,8 +157,11 @@ class Meeting:
         )
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
+        if self.view.mode != "update":
+            # It has no watermark, and drops nothing.
+            return []
         last = micro_batches.last_batch(self.run.pipeline.name, self.view.name)
-        if last is None or last.watermark is None or last.watermark < ends[0]:
+        if last is None or (last.watermark or evidence.NO_WATERMARK) < ends[0]:
             return []
         extremes = rows.groupBy("kafka_topic", "kafka_partition").agg(F.min("kafka_offset"), F.max("kafka_offset"))
         offsets = {TopicPartition(row[0], row[1]): (row[2], row[3]) for row in extremes.collect()}

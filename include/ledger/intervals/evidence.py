@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import aliased
@@ -18,7 +18,11 @@ from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
+from include.ledger.streams.generations import SPAN
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
+
+NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
+"""What Spark drops late rows by before a query has a watermark, in update mode."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def late_bounds_within(
     """Return the ranges of a speed query's micro-batches that dropped late rows by a watermark of `after` or later.
 
     Only ranges that touch the bounds (first and last offset per topic partition). Spark drops late rows
-    by the watermark of the micro-batch before, so each is paired with its predecessor's.
+    by the watermark of the micro-batch before, so each is paired with its predecessor's; before a query has
+    one, by 1970.
     """
     if not bounds:
         return []
@@ -116,22 +121,24 @@ def late_bounds_within(
         )
         for tp, (low, high) in bounds.items()
     ]
+    watermark = func.coalesce(before.watermark, NO_WATERMARK)
     with session() as ledger:
         rows = ledger.execute(
-            select(MicroBatchRange, before.watermark)
+            select(MicroBatchRange, watermark)
             .join(batch, batch.id == MicroBatchRange.micro_batch_id)
-            .join(before, and_(before.query_id == batch.query_id, before.batch_id == batch.batch_id - 1))
+            .outerjoin(before, and_(before.query_id == batch.query_id, before.batch_id == batch.batch_id - 1))
             .where(
                 batch.query_id == query_id,
-                before.watermark >= after,
+                # A base has no micro-batch before it either, and drops nothing.
+                or_(before.id.is_not(None), batch.batch_id % SPAN == 0),
+                watermark >= after,
                 MicroBatchRange.until_offset > MicroBatchRange.from_offset,
                 or_(*touching),
             )
         ).all()
     dropping = [
-        LateBound(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset), watermark)
-        for r, watermark in rows
-        if watermark is not None
+        LateBound(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset), dropped_by)
+        for r, dropped_by in rows
     ]
     return sorted(dropping, key=lambda bound: bound.range)
 

@@ -23,7 +23,8 @@ from include.offsets import OffsetRange, TopicPartition, offsets_json, parse_off
 from include.times import Interval
 from include.topics import TopicIdentity
 
-_SPAN = 2**40
+SPAN = 2**40
+"""Versions of a generation: the first micro-batch of each of its queries has a multiple, a base the one before."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class StreamGeneration:
 
         The base, with which a generation may begin, counts as micro-batch -1.
         """
-        return self.number * _SPAN + batch_id
+        return self.number * SPAN + batch_id
 
     def began_at(self, query: str) -> dict[TopicPartition, int]:
         """Return where the query began in this generation; empty before its first start."""
