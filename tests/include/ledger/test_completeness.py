@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import psycopg2
 import pytest
 
 from include.ledger.completeness import Completeness, completeness, partition_completeness
+from include.ledger.database import session
 from include.ledger.intervals import attempts, pins
+from include.ledger.models import Build, Revision
 from include.offsets import OffsetRange, TopicPartition
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
@@ -192,6 +195,64 @@ def test_views_answer_by_table_when_sql_asks(postgres: Home, pipeline: str) -> N
     ask_later = "UPDATE revisions SET table_name = 'later' WHERE table_name = %s AND id = %s RETURNING id"
     assert ask(postgres, ask_later, pipeline, f"r-{_last_attempt(postgres, pipeline)}")
     assert ask(postgres, question, "later") == [(None, None, "pinned")]
+
+
+def run_by(pipeline: str, number: int, view: str, *, declared: bool = True, rows: bool = True) -> None:
+    """Run an hour to its registration by code that declares the view or not, and that finds rows of it or not."""
+    attempt = begin_attempt(pipeline, hour(number))
+    built = note_build(attempt)
+    with session() as ledger:
+        build = ledger.query(Build).filter_by(attempt_id=attempt).one()
+        build.columns = {table: {"count": "bigint"} for table in (pipeline, *((view,) if declared else ()))}
+        if declared and rows:
+            ledger.query(Revision).filter_by(attempt_id=attempt).one().table_name = view
+            built = replace(built, table=view)
+    register(attempt, built)
+
+
+def of_table(home: Home, table: str) -> tuple[object, ...]:
+    [found] = ask(home, "SELECT complete_from, complete_until FROM table_completeness WHERE table_name = %s", table)
+    return found
+
+
+def test_view_is_complete_from_where_all_hours_have_it_when_it_was_declared_later(
+    postgres: Home, pipeline: str
+) -> None:
+    view = f"{pipeline}_counts"
+    for number in range(5):
+        run_by(pipeline, number, view, declared=number >= 3)
+    assert of_table(postgres, view) == (hour(3).from_time, hour(4).to_time)
+    # An older hour has it now, the one between does not.
+    run_by(pipeline, 1, view)
+    assert of_table(postgres, view) == (hour(3).from_time, hour(4).to_time)
+    run_by(pipeline, 2, view, rows=False)
+    assert of_table(postgres, view) == (hour(1).from_time, hour(4).to_time)
+    # By older code again.
+    run_by(pipeline, 4, view, declared=False)
+    assert of_table(postgres, view) == (None, None)
+    run_by(pipeline, 5, view)
+    assert of_table(postgres, view) == (hour(5).from_time, hour(5).to_time)
+
+
+def test_view_is_complete_from_the_first_hour_that_had_no_row_of_it(postgres: Home, pipeline: str) -> None:
+    view = f"{pipeline}_counts"
+    run_by(pipeline, 0, view, rows=False)
+    fail(begin_attempt(pipeline, hour(1)))
+    run_by(pipeline, 2, view)
+    assert of_table(postgres, view) == (BEGIN, hour(0).to_time)
+    run_by(pipeline, 1, view, rows=False)
+    assert of_table(postgres, view) == (BEGIN, hour(2).to_time)
+
+
+def test_view_is_not_complete_from_a_later_hour_when_the_first_one_failed(postgres: Home, pipeline: str) -> None:
+    view = f"{pipeline}_counts"
+    fail(begin_attempt(pipeline, hour(0)))
+    run_by(pipeline, 1, view)
+    run_by(pipeline, 2, view)
+    question = (
+        "SELECT complete_from, complete_until, waits_for, waits_from FROM table_completeness WHERE table_name = %s"
+    )
+    assert ask(postgres, question, view) == [(None, None, "failed", BEGIN)]
 
 
 def _last_attempt(home: Home, pipeline: str) -> object:
