@@ -1,14 +1,14 @@
 """Topics that a pipeline has stopped reading
 
 Revision ID: 0045
-Revises: 0043
+Revises: 0044
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0045"
-down_revision = "0043"
+down_revision = "0044"
 branch_labels = None
 depends_on = None
 
