@@ -1,25 +1,31 @@
 """What a query's checkpoint depends on, as facts that can be compared and named.
 
 The archive query keeps no state: only its sources count. A speed view's state is a function of what is
-decoded, selected and aggregated, so all of that counts; of the transforms only what the view reaches, and
-neither comments nor docstrings; of the references' content only what its rows function takes.
+decoded, selected and aggregated, so all of that counts; of the transforms, and of the pipeline's own code that they
+import, only what the view reaches, and neither comments nor docstrings; of the references' content only what its rows
+function takes.
+
+Generations outlive versions of Tidemark: the form of a fact stays, and one that is added is noted later (`unnoted`).
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from include.errors import UsageError
 from include.intervals.references import CONTENT
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams.flags import FLAGS
-from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec import AdditiveView, KafkaDeserializer, Pipeline, UserDefined
+from include.pipelines.spec.decoders import Decoder
 from include.pipelines.spec.references import content_hash
 from include.settings import REPOSITORY
+from include.spark.compiled_jars import jars_content
 from include.spark.submission import SHUFFLE_PARTITIONS
+from include.streams.imported_code import code_hash, definitions_of, imported_code
 from include.times import in_words
 
 Facts = dict[str, Any]
@@ -27,7 +33,18 @@ Facts = dict[str, Any]
 
 _SHOWN = 60
 
-_HASHED = ("transform ", CONTENT)
+CODE = "code of "
+"""Prefix of the names of facts about code that a pipeline's functions import."""
+
+DECODER = "decoder's "
+"""Prefix of the names of facts about a decoder's options."""
+
+_JAR = f"{DECODER}jar"
+
+_NOTED_LATER = (CONTENT, CODE, DECODER)
+"""How the names of facts begin that earlier versions of Tidemark did not note."""
+
+_HASHED = ("transform ", CONTENT, CODE, _JAR)
 """How the names of facts begin whose values mean nothing to a reader."""
 
 
@@ -64,8 +81,33 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "archive rules": [str(rule) for rule in pipeline.archive.all_rules],
         **{f"reference {name}": _words(each.columns) for name, each in sorted(pipeline.references.items())},
         **{f"{CONTENT}{name}": content_hash(name, pipeline.references[name]) for name in sorted(taken)},
-        **{f"transform {name}": _hash(node) for name, node in sorted(definitions.items())},
+        **{f"transform {name}": code_hash(node) for name, node in sorted(definitions.items())},
+        **_imported(pipeline, definitions),
+        **_options(pipeline.decoder),
     }
+
+
+def _imported(pipeline: Pipeline, definitions: Mapping[str, ast.stmt]) -> Facts:
+    """Return the code of the pipeline's own that its functions import, and that of a decoder in Python."""
+    decoder = pipeline.decoder
+    others = [decoder.function.partition(":")[::2]] if isinstance(decoder, UserDefined) else []
+    code = imported_code(f"spark_jobs.transforms.{pipeline.code}", definitions, others, REPOSITORY)
+    return {f"{CODE}{name}": digest for name, digest in sorted(code.items())}
+
+
+def _options(decoder: Decoder) -> Facts:
+    """Return what a decoder declares besides its schema, as far as it decides about rows.
+
+    Unknown fields that are kept are a column of the archive. An Avro subject tells only which schemas are fetched
+    early, and FAILFAST only ends the stream.
+    """
+    names = [each.name for each in fields(decoder) if each.name not in ("schema", "unknown", "subject", "mode")]
+    noted: Facts = {f"{DECODER}{name}": getattr(decoder, name) for name in names}
+    if isinstance(decoder, KafkaDeserializer):
+        # Not the class that calls it: that is Tidemark's own.
+        noted[_JAR] = jars_content(decoder)[0][:12]
+        noted[f"{DECODER}config"] = dict(decoder.config)
+    return {f"{DECODER}kind": type(decoder).__name__, **noted}
 
 
 def fingerprints_of(pipeline: Pipeline) -> dict[str, Facts]:
@@ -85,7 +127,7 @@ def _words(ddl: str) -> str:
 def _reached(pipeline: str, roots: tuple[str, ...]) -> dict[str, ast.stmt]:
     """Return the definitions in the transforms module that the roots reach, by name."""
     source = (REPOSITORY / "spark_jobs" / "transforms" / f"{pipeline}.py").read_text()
-    definitions = dict(each for node in ast.parse(source).body for each in _defined(node))
+    definitions = definitions_of(ast.parse(source).body)
     reached: dict[str, ast.stmt] = {}
     waiting = list(roots)
     while waiting:
@@ -110,26 +152,6 @@ def _taken_by_name(node: ast.AST, argument: str) -> Iterator[str]:
     match node:
         case ast.Subscript(value=ast.Name(id=variable), slice=ast.Constant(value=str(name))) if variable == argument:
             yield name
-
-
-def _defined(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the names that a statement defines, each with the part of it that matters."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
-            yield name, node
-        case ast.Import(names=names):
-            yield from ((alias.asname or alias.name.split(".")[0], ast.Import([alias])) for alias in names)
-        case ast.ImportFrom(module=module, names=names, level=level):
-            yield from ((alias.asname or alias.name, ast.ImportFrom(module, [alias], level)) for alias in names)
-        case ast.Assign(targets=targets):
-            yield from ((n.id, node) for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
-
-
-def _hash(node: ast.stmt) -> str:
-    for each in ast.walk(node):
-        if isinstance(each, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(each) is not None:
-            each.body = each.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.unparse(node).encode()).hexdigest()[:12]
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -159,11 +181,12 @@ def _excerpt(text: str, start: int) -> str:
 
 
 def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
-    """Return contents of references that the query's first start has not noted, because its code did not yet do so.
+    """Return facts that the query's first start has not noted, because Tidemark's code of that time did not do so.
 
-    The contents of that time are unknown: the present ones are taken for them, and noted.
+    They are unknown: the present ones are taken for them, and noted. Code that is reached only since a change of other
+    code, or an option that another decoder does not have, is no way around: that other fact differs.
     """
-    return {name: value for name, value in now.items() if name.startswith(CONTENT) and name not in stored}
+    return {name: value for name, value in now.items() if name.startswith(_NOTED_LATER) and name not in stored}
 
 
 def check(pipeline: str, query: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:

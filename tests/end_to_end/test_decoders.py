@@ -137,6 +137,15 @@ SUITES = {{
 '''
 
 
+def write_pipeline(checkout: Checkout, kind: str, decoder: str, fields: str) -> None:
+    """The files of a pipeline whose name ends in `kind`."""
+    facts = {"name": f"meters_{kind}", "kind": kind, "decoder": decoder, "fields": fields}
+    for folder, text in (
+        ("include/pipelines", DECLARATION), ("spark_jobs/transforms", TRANSFORMS), ("expectations", SUITE),
+    ):  # fmt: skip
+        (checkout.path / folder / f"meters_{kind}.py").write_text(text.format(**facts))
+
+
 @pytest.fixture(scope="module", params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -146,11 +155,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def shared(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     made = copy_checkout(tmp_path_factory.mktemp("decoders") / "checkout", home)
     for kind, (decoder, fields, _, _) in KINDS.items():
-        facts = {"name": f"meters_{kind}", "kind": kind, "decoder": decoder, "fields": fields}
-        for folder, text in (
-            ("include/pipelines", DECLARATION), ("spark_jobs/transforms", TRANSFORMS), ("expectations", SUITE),
-        ):  # fmt: skip
-            (made.path / folder / f"meters_{kind}.py").write_text(text.format(**facts))
+        write_pipeline(made, kind, decoder, fields)
     decoders = made.path / "tests" / "support"
     decoders.mkdir(parents=True)
     (decoders / "own_decoders.py").write_bytes((REPOSITORY / "tests/support/own_decoders.py").read_bytes())
@@ -208,23 +213,29 @@ def test_interval_of_kafka_and_of_the_archive_are_the_same_bytes(
     assert hashes[0] == hashes[1]
 
 
-def test_jar_that_is_missing_or_has_no_such_class_is_named_before_anything_is_read(shared: Checkout) -> None:
+def test_jar_that_is_missing_or_has_no_such_class_is_named_before_anything_is_read_and_can_be_corrected(
+    shared: Checkout,
+) -> None:
     home = replace(shared.home, own_drivers=True)
     checkout = replace(shared, home=home)
-    declared = checkout.path / "include/pipelines/meters_java.py"
+    write_pipeline(checkout, "wrong", *KINDS["java"][:2])
+    declared = checkout.path / "include/pipelines/meters_wrong.py"
     text = declared.read_text()
-    try:
-        declared.write_text(text.replace("meters.jar", "gone.jar"))
-        refused = checkout.run("stream", "meters_java", "--until-caught-up", expect=64).stderr
-        assert "gone.jar: No such file or directory" in refused
-        declared.write_text(text.replace("com.example.MeterDeserializer", "com.example.Meters"))
-        refused = checkout.run("stream", "meters_java", "--until-caught-up", expect=64).stderr
-        assert "com.example.Meters of meters.jar cannot decode: the jar has no such class" in refused
-        declared.write_text(text.replace('"meter.topics"', '"other"'))
-        refused = checkout.run("stream", "meters_java", "--until-caught-up", expect=64).stderr
-        assert "meter.topics is not set" in refused
-    finally:
-        declared.write_text(text)
+    declared.write_text(text.replace("meters.jar", "gone.jar"))
+    refused = checkout.run("stream", "meters_wrong", "--until-caught-up", expect=64).stderr
+    assert "gone.jar: No such file or directory" in refused
+    declared.write_text(text.replace("com.example.MeterDeserializer", "com.example.Meters"))
+    refused = checkout.run("stream", "meters_wrong", "--until-caught-up", expect=64).stderr
+    assert "com.example.Meters of meters.jar cannot decode: the jar has no such class" in refused
+    declared.write_text(text.replace('"meter.topics"', '"other"'))
+    refused = checkout.run("stream", "meters_wrong", "--until-caught-up", expect=64).stderr
+    assert "meter.topics is not set" in refused
+    declared.write_text(text)
+    checkout.run("stream", "meters_wrong", "--until-caught-up")
+    # From now on another class would count otherwise.
+    declared.write_text(text.replace("com.example.MeterDeserializer", "com.example.Meters"))
+    refused = checkout.run("stream", "meters_wrong", "--until-caught-up", expect=64).stderr
+    assert "decoder's class_name: com.example.MeterDeserializer → com.example.Meters" in refused
 
 
 def test_version_of_the_decoder_follows_what_the_jar_holds(tmp_path: Path) -> None:

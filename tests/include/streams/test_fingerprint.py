@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline, Reference
+from include.pipelines.spec import Csv, Json, KafkaDeserializer, Pipeline, Reference, Text, UserDefined
 from include.streams import fingerprint
 
 TRANSFORMS = '''
@@ -84,6 +85,200 @@ def test_changed_function_or_constant_is_named_when_the_view_reaches_it(
     before = of(pipeline, TRANSFORMS, tmp_path, monkeypatch)
     after = of(pipeline, TRANSFORMS.replace(old, new), tmp_path, monkeypatch)
     assert fingerprint.differences(before, after)[0] == named
+
+
+SHARED = '''
+"""Shared by pipelines."""
+
+from other_places import metres
+
+RADIUS: int = 1
+
+def near(column):
+    """Near."""
+    return column < RADIUS * metres()
+
+def far(column):
+    return column > 9
+'''
+
+OTHER_PLACES = """
+def metres():
+    return 1
+
+def miles():
+    return 1609
+"""
+
+NOTED = {
+    "transform F": "926ca47ca33a",
+    "transform LIMIT": "bf33cbeb5cc4",
+    "transform cameras": "f5876e5abb71",
+    "transform hourly_counts": "774bd1fc2f31",
+    "transform sightings": "2c1f8ab88a26",
+}
+"""What version 0.1.0 noted of TRANSFORMS."""
+
+IMPORTS = {
+    "name": ("from spark_jobs.transforms.shared import near", "near"),
+    "other name": ("from spark_jobs.transforms.shared import near as is_near", "is_near"),
+    "relative name": ("from .shared import near", "near"),
+    "module": ("from spark_jobs.transforms import shared", "shared.near"),
+    "relative module": ("from . import shared", "shared.near"),
+    "module by another name": ("import spark_jobs.transforms.shared as s", "s.near"),
+    "passed on": ("from spark_jobs.transforms.passed_on import near", "near"),
+    "package": ("import spark_jobs.transforms as all_of_them", "all_of_them.shared.near"),
+}
+
+
+@dataclass
+class Helpers:
+    """A pipeline whose transforms import helpers: of the project, and of a package beside it."""
+
+    pipeline: Pipeline
+    repository: Path
+    beside: Path
+    monkeypatch: pytest.MonkeyPatch
+    shared: str = SHARED
+    other_places: str = OTHER_PLACES
+
+    def facts(self, statement: str, function: str, *, inside: bool = False) -> fingerprint.Facts:
+        transforms = self.repository / "spark_jobs" / "transforms"
+        transforms.mkdir(parents=True, exist_ok=True)
+        (transforms / "shared.py").write_text(self.shared)
+        (transforms / "passed_on.py").write_text("from .shared import near\n")
+        (self.beside / "other_places.py").write_text(self.other_places)
+        text = TRANSFORMS if inside else TRANSFORMS.replace("LIMIT = 1", f"{statement}\n\nLIMIT = 1")
+        body = f"return archive.where({function}('n')).where(F.col('n') > LIMIT)"
+        body = f"{statement}\n    {body}" if inside else body
+        text = text.replace('return archive.where(F.col("n") > LIMIT)', body)
+        return of(self.pipeline, text, self.repository, self.monkeypatch)
+
+
+@pytest.fixture
+def helpers(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Helpers:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    monkeypatch.syspath_prepend(str(beside))
+    return Helpers(pipeline, tmp_path / "checkout", beside, monkeypatch)
+
+
+@pytest.mark.parametrize("how", IMPORTS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_changed_helper_is_named_however_it_is_imported(helpers: Helpers, how: str, inside: bool) -> None:
+    before = helpers.facts(*IMPORTS[how], inside=inside)
+    assert helpers.facts(*IMPORTS[how], inside=inside) == before
+    helpers.shared = SHARED.replace("RADIUS: int = 1", "RADIUS: int = 2")
+    after = helpers.facts(*IMPORTS[how], inside=inside)
+    with pytest.raises(UsageError, match=r"code of spark_jobs\.transforms\.shared[.\w]* changed") as refused:
+        fingerprint.check("nest_cameras", "hourly_counts", before, after)
+    assert "./tidemark new-generation nest_cameras --reason" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("RADIUS: int = 1", "RADIUS: int = 2", ["code of spark_jobs.transforms.shared.RADIUS changed"]),
+        ("column < RADIUS", "column <= RADIUS", ["code of spark_jobs.transforms.shared.near changed"]),
+        ("column > 9", "column > 10", []),
+        ('"""Near."""', "# Nearby.", []),
+        ('"""Shared by pipelines."""', "", []),
+    ],
+)
+def test_only_what_is_reached_counts_when_a_helper_s_module_changes(
+    helpers: Helpers, old: str, new: str, named: list[str]
+) -> None:
+    assert old in SHARED
+    before = helpers.facts(*IMPORTS["module"])
+    helpers.shared = SHARED.replace(old, new)
+    assert fingerprint.differences(before, helpers.facts(*IMPORTS["module"])) == named
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [("return 1\n", "return 2\n", ["code of other_places.metres changed"]), ("1609", "1610", [])],
+)
+def test_code_of_a_package_beside_the_project_counts_when_a_helper_reaches_it(
+    helpers: Helpers, old: str, new: str, named: list[str]
+) -> None:
+    before = helpers.facts(*IMPORTS["name"])
+    helpers.other_places = OTHER_PLACES.replace(old, new)
+    assert fingerprint.differences(before, helpers.facts(*IMPORTS["name"])) == named
+
+
+def test_whole_module_counts_when_what_it_gives_is_not_written_at_its_top(helpers: Helpers) -> None:
+    helpers.shared = f"if True:\n    def near(column):\n        return column\n\n{OTHER_PLACES}"
+    before = helpers.facts(*IMPORTS["name"])
+    helpers.shared = helpers.shared.replace("1609", "1610")
+    after = helpers.facts(*IMPORTS["name"])
+    assert fingerprint.differences(before, after) == ["code of spark_jobs.transforms.shared changed"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "file"),
+    [
+        ("from include.times import near", "checkout/include/times.py"),
+        ("from include.pipelines.spec import near", "checkout/include/pipelines/spec/__init__.py"),
+        ("from spark_jobs.decoding.records import near", "checkout/spark_jobs/decoding/records.py"),
+        ("from installed import near", "beside/site-packages/installed.py"),
+        ("from nowhere import near", "nowhere.py"),
+    ],
+)
+def test_code_of_tidemark_and_of_installed_packages_does_not_count(
+    helpers: Helpers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, file: str
+) -> None:
+    monkeypatch.syspath_prepend(str(helpers.beside / "site-packages"))
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("def near(column):\n    return 1\n")
+    before = helpers.facts(statement, "near")
+    assert not [name for name in before if name.startswith("code of ")]
+    (tmp_path / file).write_text("def near(column):\n    return 2\n")
+    assert helpers.facts(statement, "near") == before
+
+
+def test_hashes_of_code_are_those_that_streams_have_noted(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another form would make every stream begin a new generation.
+    facts = of(pipeline, TRANSFORMS, tmp_path, monkeypatch)
+    assert {name: value for name, value in facts.items() if name.startswith("transform ")} == NOTED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (Json("a STRING"), Json("a STRING", max_bytes=9), "decoder's max_bytes: 1048576 → 9"),
+        (Csv("a STRING"), Csv("a STRING", separator=";"), "decoder's separator: , → ;"),
+        (Csv("text STRING", max_bytes=9), Text(max_bytes=9), "decoder's kind: Csv → Text"),
+        (
+            UserDefined("json:loads", "a STRING"),
+            UserDefined("json:load", "a STRING"),
+            "decoder's function: json:loads → json:load",
+        ),
+    ],
+)
+def test_option_of_the_decoder_is_told_when_it_differs(pipeline: Pipeline, before: Any, after: Any, told: str) -> None:
+    view = pipeline.views[0]
+    facts = [fingerprint.view_fingerprint(replace(pipeline, decoder=each), view) for each in (before, after)]
+    assert told in fingerprint.differences(*facts)
+    with pytest.raises(UsageError, match="was made by another query"):
+        fingerprint.check("nest_cameras", view.name, *facts)
+
+
+def test_jar_of_the_decoder_is_named_when_its_content_differs(pipeline: Pipeline, tmp_path: Path) -> None:
+    decoder = KafkaDeserializer(tmp_path / "meters.jar", "com.example.Meters", "a STRING", {"unit": "kWh"})
+    found = []
+    for content in (b"a", b"b"):
+        decoder.jar.write_bytes(content)
+        found.append(fingerprint.view_fingerprint(replace(pipeline, decoder=decoder), pipeline.views[0]))
+    assert fingerprint.differences(*found) == ["decoder's jar changed"]
+
+
+def test_decoding_function_counts_with_what_it_reaches(helpers: Helpers) -> None:
+    helpers.pipeline = replace(helpers.pipeline, decoder=UserDefined("spark_jobs.transforms.shared:near", "a STRING"))
+    before = helpers.facts("", "max")
+    helpers.other_places = OTHER_PLACES.replace("return 1\n", "return 2\n")
+    assert fingerprint.differences(before, helpers.facts("", "max")) == ["code of other_places.metres changed"]
 
 
 def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline) -> None:
@@ -170,6 +365,22 @@ def test_generation_is_accepted_once_when_it_has_no_noted_contents(pipeline: Pip
     changed = fingerprint.view_fingerprint(with_reference(pipeline, tmp_path / "changed.csv", b"other"), view)
     with pytest.raises(UsageError, match="content of reference device_locations changed"):
         fingerprint.check("nest_cameras", view.name, noted, changed)
+
+
+@pytest.mark.parametrize("prefix", ["code of ", "decoder's "])
+def test_generation_is_accepted_once_when_an_earlier_version_did_not_note_helpers_and_options(
+    helpers: Helpers, prefix: str
+) -> None:
+    now = helpers.facts(*IMPORTS["name"])
+    old = {name: value for name, value in now.items() if not name.startswith(prefix)}
+    assert len(old) < len(now)
+    fingerprint.check("nest_cameras", "hourly_counts", old, now)
+    noted = {**old, **fingerprint.unnoted(old, now)}
+    assert noted == now
+    helpers.shared = SHARED.replace("RADIUS: int = 1", "RADIUS: int = 2")
+    helpers.pipeline = replace(helpers.pipeline, decoder=replace(helpers.pipeline.decoder, max_bytes=9))
+    with pytest.raises(UsageError, match=f"{prefix}.*(changed|→ 9)"):
+        fingerprint.check("nest_cameras", "hourly_counts", noted, helpers.facts(*IMPORTS["name"]))
 
 
 def test_reference_is_named_when_it_has_no_file(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -60,6 +60,25 @@ def test_stream_is_refused_when_a_row_was_added_unless_its_generation_has_not_no
     assert noted(pipeline) == content
 
 
+def test_stream_goes_on_after_an_upgrade_and_is_refused_when_an_option_of_its_decoder_changes_later(
+    pipeline: Pipeline,
+) -> None:
+    # What 0.1.0 noted at a query's first start.
+    start = begin(pipeline)
+    facts = {name: value for name, value in start.fingerprints[VIEW].items() if not name.startswith("decoder's ")}
+    generations.note_start(start.generation, VIEW, facts, {})
+
+    begin(pipeline)
+    generation = generations.current(pipeline.name)
+    assert generation is not None
+    assert generation.number == start.generation.number
+    assert generation.fingerprints[VIEW] == start.fingerprints[VIEW]
+
+    changed = replace(pipeline, decoder=replace(pipeline.decoder, max_bytes=9))
+    with pytest.raises(UsageError, match="decoder's max_bytes: 1048576 → 9"):
+        begin(changed)
+
+
 def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_wrong(pipeline: Pipeline) -> None:
     before = generations.current(pipeline.name)
     pipeline.references["device_locations"].path.write_text("cam-0000,94103\n")
