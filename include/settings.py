@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     # Imported where it is needed: most commands do not need it, and it takes half a second.
     from sqlalchemy.engine import URL
 
+PAST_PROXY: Mapping[str, None] = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
+"""`mounts` of an httpx client: it asks loopback, where embedded services are, itself, and not a proxy."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from include.errors import ServiceUnreachable, TidemarkError
-from include.loopback import PAST_PROXY
+from include.settings import PAST_PROXY
 
 
 class AirflowApi:

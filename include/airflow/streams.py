@@ -27,7 +27,7 @@ from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.ledger.streams import launches, restarts, writers
 from include.monitor.lag import lag_of
-from include.pipelines import load_pipeline
+from include.pipelines import load_pipeline, pipeline_names
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SparkSubmission
 
@@ -83,8 +83,11 @@ class StreamTrigger(BaseTrigger):
 def look_at_progress(pipeline: str, progress: Progress, now: float) -> dict[str, Any] | None:
     """Return the event of a stream with a stalled query; None for a stream that works.
 
-    An output that waits does not count: its database comes back without another driver.
+    An output that waits does not count: its database comes back without another driver. Of a pipeline that is no longer
+    declared nobody knows what waits: its driver is left to the ledger, and to `./tidemark doctor`.
     """
+    if pipeline not in pipeline_names():
+        return None
     declared = load_pipeline(pipeline)
     outputs = {each.name for each in declared.outputs}
     query = progress.stalled((each for each in lag_of(declared) if each.query not in outputs), now)

@@ -40,6 +40,7 @@ from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
 from include.spark.run import run_job, run_stream_job, run_watched_job
 from include.spark.submission import SHORT, SparkSubmission, submission
+from include.streams.stopping import request_stop
 from include.times import parse_time
 from include.user import user_at_host
 
@@ -67,16 +68,15 @@ def stream(
     ] = None,
 ) -> None:
     """Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully."""
+    if stop:
+        progress("asked to stop" if request_stop(pipeline, line_source) else "no driver is running")
+        return
     declared = load_pipeline(pipeline)
     arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
     name = declared.name
     if line_source is not None:
         name = read_from_lines(declared, parse_line_source(line_source).kind).name
         arguments += ["--from", line_source]
-    if stop:
-        is_running = writers.request_stop(name)
-        progress("asked to stop" if is_running else "no driver is running")
-        return
     # How many lines there are is unknown before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
     delta = delta_tables.has_delta_table(declared)

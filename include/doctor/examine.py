@@ -34,6 +34,7 @@ from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, jars
 from include.spark.class_training import ensure_class_archive
 from include.streams.start import check_log
+from include.streams.stopping import undeclared_streams
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,7 @@ def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
 def _tables(*, deep: bool) -> Iterator[Finding]:
     try:
         yield from _elsewhere()
+        yield from undeclared()
         for pipeline in all_pipelines():
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
@@ -225,6 +227,13 @@ def _elsewhere() -> Iterator[Finding]:
     if outside := registered_outside(lake.root()):
         what = f"{len(outside)} registered revisions lie outside of the lake {lake.root()}, such as {outside[0]}"
         yield Finding(True, what, "set TIDEMARK_LAKE to the lake in which they were built", notice=True)
+
+
+def undeclared() -> Iterator[Finding]:
+    """Yield a finding for each running stream of a pipeline that is no longer declared."""
+    for name, live in undeclared_streams().items():
+        what = f"{name}: a stream of this name runs, and no such pipeline is declared: {live.holder}"
+        yield Finding(False, what, f"./tidemark stream {name} --stop")
 
 
 def unproved(pipeline: Pipeline) -> Iterator[Finding]:

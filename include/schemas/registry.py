@@ -16,8 +16,7 @@ import httpx
 from sqlalchemy.engine import make_url
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.loopback import PAST_PROXY
-from include.settings import settings
+from include.settings import PAST_PROXY, settings
 
 TIMEOUT = 10.0
 """Seconds until a registry that does not answer counts as unreachable."""

@@ -13,17 +13,16 @@ import signal
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from include.errors import ServiceUnreachable
-from include.loopback import PAST_PROXY, no_proxy
 from include.services import process
 from include.services.process import ServiceStatus
-from include.settings import REPOSITORY, settings, write_private
+from include.settings import PAST_PROXY, REPOSITORY, settings, write_private
 
 USER = "admin"
 
@@ -116,11 +115,21 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         # A run may begin while the stream is still starting.
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT", "10m"),
         # Its parts and its tasks ask its API server.
-        **no_proxy(os.environ),
+        **_no_proxy(os.environ),
         "PYTHONPATH": str(REPOSITORY),
         "PATH": os.pathsep.join([*own, str(Path(sys.executable).parent), os.environ["PATH"]]),
         "TZ": "UTC",
     }
+
+
+def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which programs ask loopback itself, beside the addresses that they name already."""
+    # Where both are set, httpx and urllib go by the lower case.
+    named = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = [each.strip() for each in named.split(",") if each.strip()]
+    # A star means every address, and only alone.
+    value = "*" if "*" in hosts else ",".join(dict.fromkeys((*hosts, "127.0.0.1", "localhost")))
+    return {"no_proxy": value, "NO_PROXY": value}
 
 
 def up() -> None:

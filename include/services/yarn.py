@@ -16,10 +16,9 @@ from xml.sax.saxutils import escape
 
 import psutil
 
-from include.loopback import PAST_PROXY
 from include.services import process
 from include.services.process import ServiceStatus
-from include.settings import settings
+from include.settings import PAST_PROXY, settings
 from include.spark.jars import classpath, ensure_fetched, java
 
 HEAP = "256m"

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.loopback import PAST_PROXY
-from include.settings import Settings
+from include.settings import PAST_PROXY, Settings
 from include.spark.jars import pyspark_home
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.loopback import PAST_PROXY
-from include.settings import settings
+from include.settings import PAST_PROXY, settings
 
 CLUSTER_OPTIONS = {
     # A dead driver ends the command, which reports it; YARN would start another one unseen.

@@ -219,6 +219,20 @@ def live_writer(pipeline: str) -> LiveWriter | None:
         return live_at(row, now) if row is not None and now is not None else None
 
 
+def live_writers() -> dict[str, LiveWriter]:
+    """Return the drivers that hold a lease, by their pipelines."""
+    with session() as ledger:
+        now = ledger.scalars(select(func.clock_timestamp())).one()
+        rows = ledger.scalars(select(Writer).where(Writer.holder != ""))
+        return {row.pipeline: live for row in rows if (live := live_at(row, now)) is not None}
+
+
+def was_acquired(pipeline: str) -> bool:
+    """Return whether any driver ever held the pipeline's lease."""
+    with session() as ledger:
+        return ledger.get(Writer, pipeline) is not None
+
+
 def lapsed_writer(pipeline: str) -> LiveWriter | None:
     """Return the last driver that held the lease and let it run out; None where it was released or is held."""
     with session() as ledger:

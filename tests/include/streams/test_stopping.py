@@ -1,0 +1,75 @@
+"""The stream of a pipeline whose declaration is gone: it is found, watched and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from include.airflow import streams
+from include.airflow.progress import Progress
+from include.ledger.streams import writers
+from include.streams.stopping import undeclared_streams
+from tests.conftest import Home, settings_of
+
+pytestmark = [pytest.mark.services]
+
+NAME = "removed_pipeline"
+
+
+@pytest.fixture
+def lease(postgres: Home) -> Iterator[writers.Lease]:
+    """The lease of a driver whose pipeline was removed meanwhile."""
+    # Nobody renews it, and commands take their time.
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
+        held = writers.acquire(NAME)
+        yield held
+        writers.release(held)
+
+
+def test_stream_is_asked_to_stop_when_its_pipeline_is_no_longer_declared(postgres: Home, lease: writers.Lease) -> None:
+    assert not writers.renew(lease)
+    assert "asked to stop" in postgres.run("stream", NAME, "--stop").stderr
+    assert writers.renew(lease)
+    writers.release(lease)
+    assert "no driver is running" in postgres.run("stream", NAME, "--stop").stderr
+
+
+def test_name_is_refused_when_nothing_was_ever_streamed_under_it(postgres: Home) -> None:
+    assert "unknown pipeline 'no_such'" in postgres.run("stream", "no_such", "--stop", expect=64).stderr
+    assert "unknown pipeline" in postgres.run("stream", NAME, expect=64).stderr
+
+
+def test_doctor_names_the_stream_and_its_end_when_its_pipeline_is_removed(postgres: Home, lease: writers.Lease) -> None:
+    command = f"./tidemark stream {NAME} --stop"
+    findings = json.loads(postgres.run("doctor", "--json", expect=1).stdout)["findings"]
+    [found] = [each for each in findings if NAME in each["what"]]
+    assert (found["ok"], found["remedy"]) == (False, command)
+    assert lease.holder in found["what"]
+
+
+def test_declared_streams_and_those_of_lines_are_not_named_when_they_run(lease: writers.Lease) -> None:
+    held = [writers.acquire(name) for name in ("isp_hits", "isp_hits_files", "isp_hits_socket")]
+    assert set(writers.live_writers()) == {each.pipeline for each in (lease, *held)}
+    assert set(undeclared_streams()) == {NAME}
+    for each in held:
+        writers.release(each)
+
+
+def test_trigger_watches_the_driver_when_its_pipeline_is_removed(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LOOK_AT_PROGRESS", 0.0)
+    assert streams.look_at_progress(NAME, Progress(), 0.0) is None
+
+    async def watch() -> object:
+        events = streams.StreamTrigger(NAME, "", poll_seconds=0.1).run()
+        coming = asyncio.ensure_future(anext(events))
+        done, _ = await asyncio.wait([coming], timeout=3)
+        assert not done, coming
+        await asyncio.to_thread(writers.release, lease)
+        return (await asyncio.wait_for(coming, 60)).payload
+
+    assert asyncio.run(watch()) == {"event": "released"}
