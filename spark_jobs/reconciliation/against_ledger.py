@@ -56,7 +56,8 @@ def _gaps(gaps: Mapping[TopicPartition, int]) -> Iterator[Difference]:
 def _class_of_earlier(pinned: PinnedInterval) -> DifferenceClass:
     """Return why the fates that an earlier attempt recorded may differ from those of the landed rows."""
     landed = decoders_of(pinned.pipeline, pinned.ranges)
-    read_otherwise = any(each and each != landed for each in revisions.decoders_of_registered(pinned.id))
+    earlier = [*revisions.decoders_of_registered(pinned.id), revisions.decoders_of_recorded(pinned.id)]
+    read_otherwise = any(each and each != landed for each in earlier)
     return DifferenceClass.CODE if read_otherwise else DifferenceClass.UNEXPLAINED
 
 

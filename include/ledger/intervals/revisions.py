@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.intervals.findings import BuildFindings, findings_of
-from include.ledger.intervals.states import RETIRED, RevisionState, check_transition
+from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState, check_transition
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Build, Revision
+from include.ledger.models import Build, IntervalRow, Revision
 from include.offsets import OffsetRange
 
 
@@ -84,6 +84,21 @@ def published_ranges(interval_id: int) -> tuple[OffsetRange, ...]:
 def decoders_of_registered(interval_id: int) -> list[list[str]]:
     """Return, for each build of the interval's registered revisions, the versions of the code that decoded its rows."""
     return [sorted(build.decoder_versions) if build else [] for build in _registered_builds(interval_id)]
+
+
+def decoders_of_recorded(interval_id: int) -> list[str]:
+    """Return the versions of the code that counted the fates beside the interval's ranges; none before the first build.
+
+    `builds.note_build` or `builds.finish` took them from that build, whose revisions need not be registered.
+    """
+    with session() as ledger:
+        interval = ledger.get(IntervalRow, interval_id)
+        is_registered = interval is not None and interval.state == IntervalState.REGISTERED
+        counts = Build.published_at.is_not(None) if is_registered else Build.unexplained == 0
+        wanted = select(Build).where(Build.interval_id == interval_id, counts)
+        row = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
+        findings = findings_of(row.findings).build if row else None
+        return sorted(findings.decoder_versions) if findings else []
 
 
 def _registered_builds(interval_id: int) -> list[BuildFindings | None]:

@@ -10,10 +10,17 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from include import kafka
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.pins import PinnedInterval
-from include.offsets import OffsetRange, TopicPartition
+from include.ledger.streams import writers
+from include.offsets import Fates, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
+from include.reconciliation import ReconciliationCounts
+from include.topics import TopicIdentity
 from spark_jobs.reconciliation.compacted import Compacted, find_compacted
 from tests.conftest import Home, settings_of, wait_for
 from tests.support import audit
@@ -54,11 +61,18 @@ class Cleaned:
     spark: Any
     visible: set[int]
 
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        return (OffsetRange(TopicPartition(self.log.topic, 0), 0, RECORDS, self.topic.topic_id),)
+
+    @property
+    def topic(self) -> TopicIdentity:
+        return kafka.describe_topics([self.log.topic])[self.log.topic]
+
     def find(self, visible: set[int]) -> Compacted | None:
-        tp = TopicPartition(self.log.topic, 0)
-        ranges = (OffsetRange(tp, 0, RECORDS),)
-        pinned = PinnedInterval(0, self.log.pipeline.name, hour(0), ranges, {})
-        return find_compacted(pinned, self.frame(visible), self.frame(RANGE), ranges)
+        name = self.log.pipeline.name
+        pinned = pins.find_interval(name, hour(0).from_time) or PinnedInterval(0, name, hour(0), self.ranges, {})
+        return find_compacted(pinned, self.frame(visible), self.frame(RANGE), self.ranges)
 
     def frame(self, offsets: set[int]) -> Any:
         return self.spark.createDataFrame(
@@ -126,3 +140,39 @@ def test_nothing_is_explained_when_the_topic_is_not_compacted(cleaned: Cleaned) 
         assert cleaned.find(cleaned.visible) is None
     finally:
         cleaned.policy("compact")
+
+
+def test_records_are_named_when_newer_code_gave_others_another_fate_and_nothing_is_registered(
+    cleaned: Cleaned,
+) -> None:
+    name, topic = cleaned.log.pipeline.name, cleaned.topic
+    lease = writers.acquire(name)
+    fates = {cleaned.ranges[0].topic_partition: Fates(RECORDS)}
+    landed = BatchCommit(
+        name, ARCHIVE, "q", 0, cleaned.ranges, {topic.topic: topic}, fates=fates, decoder_version="older"
+    )
+    micro_batches.commit(lease, landed)
+    writers.release(lease)
+    pinned = pins.write_interval(
+        name,
+        hour(0),
+        cleaned.ranges,
+        {topic.topic: topic.topic_id},
+        pinned_by="test",
+        between=pins.find_neighbours(name, hour(0)),
+    )
+    assert pinned is not None
+    gone = RANGE - cleaned.visible
+    for version, empty, is_explained in (("newer", 5, True), ("older", 7, False)):
+        attempt = attempts.begin_attempt(pinned, run_by="test", code_version=version, source="kafka")
+        findings = BuildFindings(
+            cleaned.ranges,
+            {cleaned.ranges[0].topic_partition: FateCounts(RECORDS - empty, empty, 0, 0)},
+            RecordCounts(RECORDS, RECORDS - empty, empty),
+            ReconciliationCounts(),
+            decoder_versions=(version,),
+        )
+        builds.note_build(attempts.load_attempt(attempt), [], findings)
+        found = cleaned.find(cleaned.visible)
+        # Code that decodes as the landed rows were decoded has no reason to count other fates.
+        assert (found.records if found else 0) == (len(gone) if is_explained else 0)

@@ -65,6 +65,42 @@ def test_fates_stay_those_of_what_is_registered_when_a_later_attempt_is_rejected
     assert fates_told(pipeline) == ([Fates(85, 2, 13)] * 2, 170)
 
 
+def test_code_that_counted_the_told_fates_is_of_the_registered_build_and_before_there_is_one_of_the_last(
+    pipeline: str,
+) -> None:
+    def build(version: str, unexplained: int = 0) -> tuple[int, BuiltRevision]:
+        attempt = begin_attempt(pipeline)
+        built = note_build(attempt, unexplained=1)
+        spec = attempts.load_attempt(attempt)
+        assert spec.findings.build is not None
+        counts = ReconciliationCounts(unexplained=unexplained)
+        findings = replace(spec.findings.build, decoder_versions=(version,), reconciliation=counts)
+        again = replace(built, revision=f"{built.revision}-again")
+        builds.note_build(spec, [again], findings)
+        return attempt, again
+
+    def told() -> list[str]:
+        pinned = pins.find_interval(pipeline, hour().from_time)
+        assert pinned is not None
+        return revisions.decoders_of_recorded(pinned.id)
+
+    first = build("first")
+    assert told() == ["first"]
+    build("unexplained", unexplained=1)
+    assert told() == ["first"]
+    build("second")
+    assert told() == ["second"]
+    register(*first)
+    assert told() == ["first"]
+    build("third")
+    assert told() == ["first"]
+    # Its rows are those that are registered, so these stay, and with them the build that wrote them.
+    attempt, same = build("fourth")
+    spec = attempts.load_attempt(attempt)
+    builds.finish_registration(builds.begin_registration(spec, Validation(True, pipeline), Changes(kept=(same,))))
+    assert told() == ["fourth"]
+
+
 def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begun_before_is_finished(
     pipeline: str,
 ) -> None:
