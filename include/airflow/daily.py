@@ -9,10 +9,10 @@ from typing import Any
 
 from include import lake
 from include.errors import TidemarkError, UsageError
-from include.ledger.intervals.days import day_totals
+from include.ledger.intervals.days import day_totals, pinned_within
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
-from include.times import Interval, format_time
+from include.times import format_time
 
 DAY = timedelta(days=1)
 
@@ -31,10 +31,11 @@ def roll_up(pipeline: Pipeline, day: datetime) -> dict[str, Any]:
     Raises TidemarkError naming the first interval that is not registered.
     """
     totals = day_totals(pipeline.name, day, day + DAY)
-    every = pipeline.schedule.every
-    missing = [start for start in (day + every * n for n in range(DAY // every)) if start not in totals.intervals]
+    # The schedule may have changed since they were pinned.
+    _, pinned = pinned_within(pipeline.name, day, day + DAY)
+    missing = [each for each in pipeline.schedule.around(pinned, day, day + DAY) if not pinned.get(each)]
     if missing:
-        first = Interval(missing[0], missing[0] + every)
+        first = missing[0]
         raise TidemarkError(
             f"{quantity(len(missing), 'interval')} of {day:%Y-%m-%d} not registered, first {first}",
             remedy=f"./tidemark interval {pipeline.name} --from {format_time(first.from_time)} "

@@ -30,8 +30,7 @@ from include.intervals.telling.plan import plan_interval
 from include.intervals.telling.summary import Step, summarize
 from include.intervals.verdict import Verdict
 from include.lake import delta_tables
-from include.ledger.intervals import locks
-from include.ledger.intervals.attempts import note_failure
+from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
 from include.monitor.lag import lag_of, still_behind, total_lag
@@ -138,8 +137,7 @@ def interval(
         with working(f"{declared.name}: building, reconciling and publishing {wanted}", as_json=as_json):
             code = run_job(steps.submit_both(declared.name, attempt, new_references=new_references))
         if code not in (0, 2):
-            note_failure(attempt, code)
-            raise typer.Exit(code)
+            raise typer.Exit(attempts.note_failure(attempt, code))
         _print_step("build_interval", attempt)
         if not steps.is_unexplained(attempt):
             _print_step("publish", attempt)
@@ -173,8 +171,7 @@ def approve(
         with working(f"{declared.name}: validating and publishing {wanted}", as_json=as_json):
             code = run_job(steps.submit("publish", declared.name, asked.attempt))
         if code not in (0, 2):
-            note_failure(asked.attempt, code)
-            raise typer.Exit(code)
+            raise typer.Exit(attempts.note_failure(asked.attempt, code))
         _print_step("publish", asked.attempt)
         verdict = steps.announce(asked.attempt)
     _end(asked.attempt, verdict, code, as_json)

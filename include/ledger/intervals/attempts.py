@@ -178,8 +178,8 @@ def _is_registered(ledger: Session, interval_id: int) -> bool:
     return ledger.scalar(wanted.limit(1)) is not None
 
 
-def note_failure(attempt: int, exit_code: int) -> None:
-    """Note the exit code of a job after which nobody announces the attempt, for whoever looks at it.
+def note_failure(attempt: int, exit_code: int) -> int:
+    """Note the exit code of a job after which nobody announces the attempt, for whoever looks at it, and return it.
 
     It has not ended by this: only a verdict, or a rebuild's end, outdates other attempts. Where the ledger does not
     answer, nothing is noted: the job's own error is what counts.
@@ -188,6 +188,7 @@ def note_failure(attempt: int, exit_code: int) -> None:
         row = ledger.get(Attempt, attempt)
         if row is not None and row.ended_at is None:
             row.exit_code = exit_code
+    return exit_code
 
 
 def close_attempt(attempt: int, exit_code: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import psycopg2
@@ -11,6 +12,7 @@ import pytest
 from include.airflow.daily import parse_day, roll_up
 from include.errors import TidemarkError, UsageError
 from include.pipelines import load_pipeline
+from include.times import every
 from tests.conftest import Home
 
 pytestmark = [pytest.mark.services]
@@ -62,6 +64,12 @@ def test_day_is_summed_up_from_current_registrations_when_it_runs(day: Home) -> 
     }
     assert summary["tables"] == {"nest_cameras": {"partitions": 23, "rows": 161}}
     assert summary["intervals"] == 24
+
+
+@pytest.mark.parametrize("duration", ["15m", "6h"])
+def test_day_is_complete_when_the_schedule_changed_since(day: Home, duration: str) -> None:
+    pipeline = replace(load_pipeline("nest_cameras"), schedule=every(duration))
+    assert roll_up(pipeline, DAY)["intervals"] == 24
 
 
 def test_first_hole_and_its_command_are_named_when_a_day_is_not_complete(day: Home) -> None:
