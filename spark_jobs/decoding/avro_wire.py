@@ -5,6 +5,7 @@ says neither where it ends nor whether it is complete; `from_avro` alone accepts
 one more field at the end, and its value follows the record's bytes: a seal that no producer knows. A record that is
 shorter or longer than its bytes moves the seal. Each record is read with its own writer schema and resolved to the
 declared one by Avro's rules: absent fields get their defaults, types are promoted.
+Logical types are compared besides (`include/schemas/logical_types.py`).
 
 Source: https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
@@ -25,6 +26,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.pipelines.spec import Avro
+from include.schemas.logical_types import Incompatible, in_units_of
 from include.schemas.writer_schemas import Unusable, WriterSchema, writer_schemas
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.failures import UNRESOLVED
@@ -164,12 +166,17 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
 
 def _read_sealed(decoder: Avro, value: Column, data: Column) -> Column:
     """Return a value's record read from `data`, with what stands in place of the seal; null if it has no end."""
-    reader = _sealed(decoder.schema)
-    return _by_schema(decoder, value, lambda writer: _read(data, _sealed(writer), reader))
+
+    def read(writer: str) -> Column:
+        reader = _sealed(_reader_of(writer, decoder.schema))
+        return from_avro(data, _sealed(writer), {"avroSchema": reader, "mode": "PERMISSIVE"})
+
+    return _by_schema(decoder, value, read)
 
 
-def _read(data: Column, writer: str, reader: str) -> Column:
-    return from_avro(data, writer, {"avroSchema": reader, "mode": "PERMISSIVE"})
+@cache
+def _reader_of(writer: str, declared: str) -> str:
+    return in_units_of(writer, declared)
 
 
 def _sealed(schema: str) -> str:
@@ -206,9 +213,14 @@ def _resolvable(writer: str, reader: str) -> WriterSchema:
         # Py4J wraps what Java throws; whatever it is, this library does not accept the schema.
         return Unusable("unusable_schema", f"its schema is not valid: {_one_line(error)}")
     compatibility = avro.SchemaCompatibility.checkReaderWriterCompatibility(*schemas)
-    if str(compatibility.getType()) == "COMPATIBLE":
-        return writer
     causes = [_one_line(each.getMessage()) for each in compatibility.getResult().getIncompatibilities()]
+    if str(compatibility.getType()) == "COMPATIBLE":
+        try:
+            _reader_of(writer, reader)
+        except Incompatible as error:
+            causes = [_one_line(error)]
+        else:
+            return writer
     return Unusable("unusable_schema", f"its schema cannot be read as the declared one: {'; '.join(causes)[:200]}")
 
 

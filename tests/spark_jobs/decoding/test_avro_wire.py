@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -196,6 +197,113 @@ def test_nested_types_and_blocks_are_whole_when_any_encoder_wrote_them(spark: An
         avro_wire.failure(decoder, F.col("value"), F.col("parsed"))["reason"].alias("reason"),
     ).collect()
     assert [tuple(row) for row in found] == [([1, 2], None), ([1, 2], None), ([1, 2], "trailing_bytes")]
+
+
+def header(schema_id: int) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def read(spark: Any, written: Any, record: Any, declared: Any, subject: str) -> tuple[Any, Any]:
+    """A record of a schema read as the declared one: the message, and the failure as reason and detail."""
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import avro_wire
+
+    (schema_id,) = registry().register(subject, [json.dumps(written)])
+    decoder = replace(PIPELINE.decoder, schema=json.dumps(declared))
+    whole = value(schema_id, json.dumps(written), record) if isinstance(record, dict) else header(schema_id) + record
+    frame = spark.createDataFrame([(whole,)], "value BINARY")
+    avro_wire.prepare(decoder, frame)
+    parsed = frame.withColumn("parsed", avro_wire.parse(decoder, F.col("value")))
+    failure = avro_wire.failure(decoder, F.col("value"), F.col("parsed"))
+    (row,) = parsed.select(
+        avro_wire.message(F.col("parsed")).alias("message"), failure["reason"], failure["detail"]
+    ).collect()
+    return row[0], (row[1], row[2])
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def record_of(kind: Any, name: str = "T", **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, **more, "fields": [{"name": "v", "type": kind}]}
+
+
+MILLIS, MICROS = logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
+AT = datetime(2026, 11, 20, 5, 30, 1, 250_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("written", "declared"), [(MILLIS, MICROS), (MICROS, MILLIS)])
+def test_time_is_the_written_one_when_it_is_declared_in_another_unit(
+    spark: Any, gate: Gate, written: Any, declared: Any
+) -> None:
+    def shape(unit: Any, name: str) -> Any:
+        named = record_of(unit, "In", namespace="a.b")
+        fields = [
+            {"name": "at", "type": ["null", unit]},
+            {"name": "many", "type": {"type": "array", "items": ["null", named]}},
+            {"name": "by_key", "type": {"type": "map", "values": "a.b.In"}},
+        ]
+        return {"type": "record", "name": "T", "fields": fields if name == "written" else fields[::-1]}
+
+    # In the other order of the fields, the type is defined elsewhere.
+    reads = shape(declared, "declared")
+    reads["fields"][0]["type"]["values"] = record_of(declared, "In", namespace="a.b")
+    reads["fields"][1]["type"]["items"] = ["null", "a.b.In"]
+    unit = written["logicalType"][-6:]
+    sent = {"at": AT, "many": [None, {"v": AT}], "by_key": {"k": {"v": AT}}}
+    message, failure = read(spark, shape(written, "written"), sent, reads, f"units-{unit}-value")
+    assert failure == (None, None)
+    naive = AT.replace(tzinfo=None)
+    assert (message.at, message.many[1].v, message.by_key["k"].v) == (naive, naive, naive)
+
+
+DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
+
+UNLIKE: dict[str, tuple[Any, Any, Any, str]] = {
+    "scale": (DECIMAL, {**DECIMAL, "scale": 4}, Decimal("1.25"), "v is decimal(9, 2), declared as decimal(9, 4)"),
+    "digits": (DECIMAL, {**DECIMAL, "precision": 5}, Decimal("1.25"), "v is decimal(9, 2), declared as decimal(5, 2)"),
+    "date": (logical("int", "date"), MILLIS, AT.date(), "v is date, declared as timestamp-millis"),
+    "local": (logical("long", "local-timestamp-millis"), MILLIS, AT.replace(tzinfo=None),
+              "v is local-timestamp-millis, declared as timestamp-millis"),
+    "nanos": (logical("long", "timestamp-nanos"), ["null", MICROS], 7,
+              "v is timestamp-nanos, declared as timestamp-micros"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_schema_is_unusable_when_a_logical_type_is_not_the_declared_one(spark: Any, gate: Gate, case: str) -> None:
+    written, declared, sent, detail = UNLIKE[case]
+    _, failure = read(spark, record_of(written), {"v": sent}, record_of(declared), f"unlike-{case}-value")
+    assert failure == ("unusable_schema", f"its schema cannot be read as the declared one: {detail}")
+
+
+ALIKE: dict[str, tuple[Any, Any, Any, Any]] = {
+    "plain": ("long", MILLIS, int(AT.timestamp() * 1000), AT.replace(tzinfo=None)),
+    "declared plain": (MILLIS, "long", AT, int(AT.timestamp() * 1000)),
+    "digits": (DECIMAL, {**DECIMAL, "precision": 12}, Decimal("1.25"), Decimal("1.25")),
+    "unknown": (logical("long", "of-our-own"), MICROS, int(AT.timestamp() * 1_000_000), AT.replace(tzinfo=None)),
+    "invalid": (logical("long", "date"), MICROS, int(AT.timestamp() * 1_000_000), AT.replace(tzinfo=None)),
+}
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_value_is_read_as_declared_when_only_one_schema_names_a_logical_type(spark: Any, gate: Gate, case: str) -> None:
+    written, declared, sent, expected = ALIKE[case]
+    subject = f"alike-{case.replace(' ', '-')}-value"
+    message, failure = read(spark, record_of(written), {"v": sent}, record_of(declared), subject)
+    assert (failure, message and message.v) == ((None, None), expected)
+
+
+def test_schema_is_unusable_when_a_type_is_part_of_itself(spark: Any, gate: Gate) -> None:
+    """A value nested deeply enough would overflow the stack of Avro's decoder, and end the driver."""
+    fields = [{"name": "v", "type": "long"}, {"name": "next", "type": ["null", "Node"], "default": None}]
+    node = {"type": "record", "name": "Node", "namespace": "a", "fields": fields}
+    # The number 1 and another level, again and again.
+    deep = b"\x02\x02" * 400_000 + b"\x02\x00"
+    _, failure = read(spark, node, deep, record_of("long", "Node", namespace="a"), "recursive-value")
+    assert failure == ("unusable_schema", "its schema cannot be read as the declared one: a.Node is part of itself")
 
 
 def test_row_rules_refuse_a_value_when_number_or_time_is_absurd(spark: Any, ids: list[int]) -> None:
