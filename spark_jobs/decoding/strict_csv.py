@@ -6,9 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import Csv
-from spark_jobs.decoding.altered import altered, may_alter, telling_schema
 from spark_jobs.decoding.reasons import because, first_of, unreadable
-from spark_jobs.spark.schemas import struct_of
 
 
 def parsable(decoder: Csv, value: Column) -> Column:
@@ -18,18 +16,10 @@ def parsable(decoder: Csv, value: Column) -> Column:
 
 
 def parse(decoder: Csv, parsable: Column) -> Column:
-    """Return the value parsed once, to be kept in a column that `message` and `failure` read: struct<message, altered>.
-
-    `altered` says which column Spark made another value of (`spark_jobs/decoding/altered.py`), or is null.
-    """
+    """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt", "sep": decoder.separator, "escape": '"'}
-    declared = struct_of(decoder.schema)
-    told = F.from_csv(parsable, telling_schema(declared, "csv").toDDL(), options)
-    suspected = may_alter(declared, parsable, "csv", decoder.separator)
-    said = F.lit(None) if suspected is None else F.when(suspected, altered(declared, told, "csv"))
     # Referenced twice, as in `strict_json`.
-    read = F.when(parsable.isNotNull(), F.from_csv(parsable, f"{decoder.schema}, corrupt STRING", options))
-    return F.struct(read.alias("message"), said.cast("string").alias("altered"))
+    return F.when(parsable.isNotNull(), F.from_csv(parsable, f"{decoder.schema}, corrupt STRING", options))
 
 
 def _line(value: Column) -> Column:
@@ -42,7 +32,7 @@ def _has_lines(value: Column) -> Column:
 
 def message(parsed: Column) -> Column:
     """Return the message as a struct; null when the value is not a message."""
-    return F.when(parsed["message"]["corrupt"].isNull(), parsed["message"])
+    return F.when(parsed["corrupt"].isNull(), parsed)
 
 
 def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
@@ -55,8 +45,7 @@ def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
         F.when(_line(value).rlike(r"\A\s*\z"), because("empty_value", "nothing but white space")),
         F.when(_has_lines(value), because("trailing_content", "more than one line")),
         F.when(
-            parsed["message"].isNull() | parsed["message"]["corrupt"].isNotNull(),
+            parsed.isNull() | parsed["corrupt"].isNotNull(),
             because("malformed_csv", "not the declared columns, or not of their types"),
         ),
-        F.when(parsed["altered"].isNotNull(), because("malformed_csv", parsed["altered"])),
     )

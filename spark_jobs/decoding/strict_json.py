@@ -7,21 +7,17 @@ no producer knows, in place of its last brace:
 
 If anything follows a complete object, the seal is not inside of that object. An incomplete object accepts no further
 member, or takes it at a deeper level. So an object with the seal is the whole value.
-
-A value of which Spark would make another one (`altered`) is replaced by an object whose seal says so.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType
 
 from include.pipelines.spec import Json
-from spark_jobs.decoding.altered import altered, infinities, may_alter, telling_schema
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
 
@@ -30,8 +26,6 @@ _OPTIONS = {
     "columnNameOfCorruptRecord": "tidemark_corrupt",
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
-    # Otherwise a DATE such as "20261120" is a number of days since 1970.
-    "enableDateTimeParsingFallback": "false",
 }
 _SPACE = " \t\n\r"
 """White space in JSON."""
@@ -39,8 +33,6 @@ _SPACE = " \t\n\r"
 _SEAL = secrets.token_hex(8)
 """A secret of this driver. Text, because a number would become part of generated code, which Spark caches by its
 text."""
-
-_ALTERED = f"{_SEAL}: "
 
 
 def parsable(decoder: Json, value: Column) -> Column:
@@ -62,17 +54,7 @@ def parse(decoder: Json, parsable: Column) -> Column:
     """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
     schema = struct_of(decoder.schema).add("tidemark_seal", StringType()).add("tidemark_corrupt", StringType())
     # Referenced twice: Spark would inline a column that is referenced once, inside of the parser.
-    return F.when(parsable.isNotNull(), F.from_json(_unaltered(struct_of(decoder.schema), parsable), schema, _OPTIONS))
-
-
-def _unaltered(declared: StructType, parsable: Column) -> Column:
-    """Return the object, or in place of one that would be altered an object whose seal tells in which way."""
-    suspected = may_alter(declared, parsable, "json")
-    if suspected is None:
-        return parsable
-    told = F.from_json(parsable, telling_schema(declared, "json"), _OPTIONS)
-    instead = altered(declared, told, "json", lambda said: json.dumps({"tidemark_seal": _ALTERED + said}))
-    return F.when(suspected, F.coalesce(instead, parsable)).otherwise(parsable)
+    return F.when(parsable.isNotNull(), F.from_json(parsable, schema, _OPTIONS))
 
 
 def message(parsed: Column) -> Column:
@@ -85,23 +67,16 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
 
     Reasons: null_value, empty_value, too_large, not_utf8, malformed_json, wrong_type, trailing_content.
     """
-    text, seal = value.cast("string"), parsed["tidemark_seal"]
-    is_whole = (seal == _SEAL) & parsed["tidemark_corrupt"].isNull()
+    text = value.cast("string")
+    is_whole = (parsed["tidemark_seal"] == _SEAL) & parsed["tidemark_corrupt"].isNull()
     # Only bad values are parsed again, to find the reason; good ones cost nothing more.
-    why = F.when(seal.startswith(_ALTERED), F.replace(seal, F.lit(_ALTERED), F.lit("")))
     reason = (
         F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
-        .when(
-            _is_one_value(value), because("wrong_type", F.coalesce(why, F.lit("not an object of the declared types")))
-        )
+        .when(_is_one_value(value), because("wrong_type", "not an object of the declared types"))
         .when(F.try_parse_json(text).isNotNull(), because("trailing_content", "more than one JSON value"))
         .otherwise(because("malformed_json", "not JSON"))
     )
-    return first_of(
-        unreadable(decoder.max_bytes, value),
-        F.when(~F.coalesce(is_whole, F.lit(False)), reason),
-        *infinities(struct_of(decoder.schema), parsed),
-    )
+    return first_of(unreadable(decoder.max_bytes, value), F.when(~F.coalesce(is_whole, F.lit(False)), reason))
 
 
 def _is_one_value(value: Column) -> Column:

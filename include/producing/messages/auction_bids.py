@@ -88,7 +88,7 @@ def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]
         ("wrong_type", changed(amount="Infinity")),
         ("wrong_type", changed(amount="lots")),
         ("wrong_type", changed(bid_time="at noon")),
-        ("wrong_type", infinite),
+        ("out_of_range", infinite),
         ("out_of_range", changed(amount=-5.0)),
         ("out_of_range", changed(amount=0)),
         ("required_missing", changed(amount=None)),

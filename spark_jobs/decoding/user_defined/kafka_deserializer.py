@@ -17,14 +17,13 @@ from pyspark.sql.types import StringType, StructType
 from include.errors import UsageError
 from include.pipelines.spec import KafkaDeserializer
 from include.spark.compiled_jars import CLASS
-from spark_jobs.decoding.altered import altered, may_alter, telling_schema
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
 
 _FUNCTION = "tidemark_deserialize"
 _RETURNED = StructType().add("json", StringType()).add("error", StringType())
 _CORRUPT = "tidemark_corrupt"
-_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "enableDateTimeParsingFallback": "false"}
+_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 _NONE = "the deserializer returned no message"
 
 
@@ -66,22 +65,11 @@ def parsable(decoder: KafkaDeserializer, value: Column) -> Column:
 
 
 def parse(decoder: KafkaDeserializer, parsable: Column) -> Column:
-    """Return the value decoded once: struct<message, returned, error, altered>.
-
-    The message is null when it cannot be read. `altered` says which of its texts Spark made another value of
-    (`spark_jobs/decoding/altered.py`), or is null.
-    """
-    returned, declared = parsable["json"], struct_of(decoder.schema)
-    read = F.from_json(returned, struct_of(decoder.schema).add(_CORRUPT, StringType()), _OPTIONS)
-    told = F.from_json(returned, telling_schema(declared, "json"), _OPTIONS)
-    suspected = may_alter(declared, returned, "json")
-    said = F.lit(None) if suspected is None else F.when(suspected, altered(declared, told, "json"))
-    return F.struct(
-        F.when(returned.isNotNull(), read).alias("message"),
-        returned.isNotNull().alias("returned"),
-        parsable["error"].alias("error"),
-        said.cast("string").alias("altered"),
-    )
+    """Return the value decoded once: struct<message, returned, error>; the message null when it cannot be read."""
+    schema = struct_of(decoder.schema).add(_CORRUPT, StringType())
+    read = F.from_json(parsable["json"], schema, _OPTIONS)
+    message = F.when(parsable["json"].isNotNull(), read).alias("message")
+    return F.struct(message, parsable["json"].isNotNull().alias("returned"), parsable["error"].alias("error"))
 
 
 def message(parsed: Column) -> Column:
@@ -96,5 +84,4 @@ def failure(decoder: KafkaDeserializer, value: Column, parsed: Column) -> Column
         unreadable(decoder.max_bytes, value, text=False),
         F.when(~parsed["returned"], because("undecodable", F.coalesce(parsed["error"], F.lit(_NONE)))),
         F.when(~is_read, because("wrong_type", "what the deserializer returned is not of the declared types")),
-        F.when(parsed["altered"].isNotNull(), because("wrong_type", parsed["altered"])),
     )
