@@ -105,9 +105,15 @@ class Catalog:
     def point_at(self, revision: BuiltRevision) -> None:
         """Register the partition at the revision's location, or swap its pointer to it.
 
-        The table first follows its declaration, by which the revision was written. Raises UsageError as
-        `follow_declaration` does, and for files of another format than the table's.
+        The table first follows its declaration, by which the revision was written. A table that is no longer declared
+        stays as it is. Raises UsageError as `follow_declaration` does, and for files of another format than the
+        table's.
         """
+        if revision.table not in self.pipeline.tables:
+            log_of(self.pipeline.name).warning(
+                "%s %s stays as it is: the table is no longer declared", revision.table, revision.partition
+            )
+            return
         for name in revision.files:
             if format_of(name) != self.pipeline.file_format(revision.table):
                 raise another_format(self.pipeline, format_of(name))
@@ -123,7 +129,10 @@ class Catalog:
         self.drop_partition(revision.table, revision.partition)
 
     def drop_partition(self, table: str, partition: str) -> None:
-        """Remove a partition, whoever added it, from the catalog; its files stay."""
+        """Remove a partition, whoever added it, from the catalog; its files stay. A table may be gone."""
+        # The table of a view that is no longer declared may have been dropped.
+        if not self._spark.catalog.tableExists(f"{DATABASE}.{table}"):
+            return
         self._spark.sql(f"ALTER TABLE {DATABASE}.{table} DROP IF EXISTS PARTITION ({_clause(partition)})")
 
     def location(self, revision: BuiltRevision) -> str | None:

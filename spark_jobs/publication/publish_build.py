@@ -55,6 +55,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     else:
         built = revisions.of_build(build)
         _check_files_exist(run, built)
+        _check_tables(run, built)
         _check_names(run, build)
         approved = _approved(run, build)
         validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)
@@ -120,6 +121,16 @@ def _check_files_exist(run: IntervalRun, built: list[BuiltRevision]) -> None:
                 remedy="run the interval again",
                 pipeline=run.pipeline.name,
             )
+
+
+def _check_tables(run: IntervalRun, built: list[BuiltRevision]) -> None:
+    """Raise AnotherWriter for a build with tables that are no longer declared: earlier code built it."""
+    if gone := {each.table for each in built}.difference(run.pipeline.tables):
+        raise AnotherWriter(
+            f"{run.pinned.interval} was built while {', '.join(sorted(gone))} was declared; nothing was registered",
+            remedy="run the interval again",
+            pipeline=run.pipeline.name,
+        )
 
 
 def _check_names(run: IntervalRun, build: int) -> None:

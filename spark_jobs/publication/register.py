@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from include import completeness, lake
 from include.crash_points import crash_point
@@ -69,6 +70,7 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     Partitions are dropped first: between two changes, rows that move to another table partition are missing for a
     reader, never doubled.
     """
+    registration = _without_undeclared(registration, catalog)
     for stale in registration.changes.drops:
         check()
         catalog.drop(stale)
@@ -92,6 +94,26 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     follow.follow_ledger(catalog.pipeline)
 
 
+def _without_undeclared(registration: Registration, catalog: Catalog) -> Registration:
+    """Return the registration without points of tables that are no longer declared, unless they were made before.
+
+    The ledger must not list as registered what the catalog does not point at.
+    """
+    changes, declared = registration.changes, catalog.pipeline.tables
+    skipped = tuple(
+        each for each in changes.points if each.table not in declared and catalog.location(each) != each.location
+    )
+    for each in skipped:
+        log_of(catalog.pipeline.name).warning(
+            "%s %s: revision %s is not registered, the table is no longer declared",
+            each.table,
+            each.partition,
+            each.revision,
+        )
+    points = tuple(each for each in changes.points if each not in skipped)
+    return replace(registration, changes=replace(changes, points=points, undeclared=skipped))
+
+
 def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
     """Finish the registrations of the pipeline that were begun by publications which ended before their end.
 
@@ -112,7 +134,8 @@ def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> N
 def point_at_registered(run: IntervalRun, catalog: Catalog) -> None:
     """Point the catalog at the registered revisions again where somebody has pointed it elsewhere."""
     for revision in revisions.registered_of_interval(run.pinned.id):
-        if (location := catalog.location(revision)) != revision.location:
+        is_declared = revision.table in run.pipeline.tables
+        if is_declared and (location := catalog.location(revision)) != revision.location:
             catalog.point_at(revision)
             log_of(run.pipeline.name).warning(
                 "%s %s: repaired, the catalog pointed at %s", revision.table, revision.partition, location or "nothing"

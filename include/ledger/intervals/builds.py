@@ -35,6 +35,8 @@ class Changes:
     """Registered revisions of table partitions that the build does not deliver."""
     kept: tuple[BuiltRevision, ...] = ()
     """Revisions equal to the registered ones: these stay, the new files go."""
+    undeclared: tuple[BuiltRevision, ...] = ()
+    """Noted points that were not made, because their tables are no longer declared; found when it is finished."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ def finish(ledger: Session, registration: Registration) -> None:
     changes, build = registration.changes, ledger.get_one(Build, registration.build, with_for_update=True)
     if build.published_at is not None:
         return
-    for stale in changes.drops:
+    for stale in (*changes.drops, *changes.undeclared):
         move(_locked(ledger, stale), RevisionState.SUPERSEDED)
     for point in changes.points:
         for before in _registered_at(ledger, point):

@@ -47,7 +47,8 @@ _GIVEN_UP = frozenset({RevisionState.REJECTED, RevisionState.DISCARDED, Revision
 _FOLLOWING: Mapping[RevisionState, frozenset[RevisionState]] = {
     RevisionState.BUILT: _GIVEN_UP | {RevisionState.VALIDATED},
     RevisionState.VALIDATED: _GIVEN_UP | {RevisionState.REGISTERING, RevisionState.SUPERSEDED},
-    RevisionState.REGISTERING: frozenset({RevisionState.REGISTERED}),
+    # The latter for a table that is no longer declared: the catalog was not changed.
+    RevisionState.REGISTERING: frozenset({RevisionState.REGISTERED, RevisionState.SUPERSEDED}),
     # By a registration only: no failure and no rejection reaches what readers see.
     RevisionState.REGISTERED: frozenset({RevisionState.SUPERSEDED}),
     RevisionState.SUPERSEDED: frozenset({RevisionState.REMOVED}),

@@ -122,10 +122,18 @@ class Pipeline:
         return self.archive.file_format if table == self.table else "parquet"
 
     def formerly(self, table: str) -> dict[str, tuple[str, ...]]:
-        """Return the renamed columns of a table with the names that they had before, newest first."""
+        """Return the renamed columns of a table with the names that they had before, newest first.
+
+        Raises UsageError for a table that is not declared.
+        """
         if table == self.table:
             return self.archive.formerly
-        return next(view.formerly for view in self.views if self.view_table(view) == table)
+        for view in self.views:
+            if self.view_table(view) == table:
+                return view.formerly
+        raise UsageError(
+            f"the table {table!r} is not declared", remedy=f"it has {', '.join(self.tables)}", pipeline=self.name
+        )
 
     def view_table(self, view: AdditiveView) -> str:
         """Return the name of a batch view's table in the catalog database `lake`."""

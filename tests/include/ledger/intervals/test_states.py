@@ -16,7 +16,10 @@ def test_registered_revision_stays_registered_when_anything_but_a_registration_a
         check_transition("r1", RevisionState.REGISTERED, after)
 
 
-@pytest.mark.parametrize("after", sorted(set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED}))
+@pytest.mark.parametrize(
+    "after",
+    sorted(set(RevisionState) - {RevisionState.REGISTERING, RevisionState.REGISTERED, RevisionState.SUPERSEDED}),
+)
 def test_revision_cannot_be_given_up_when_it_is_being_registered(after: RevisionState) -> None:
     with pytest.raises(TidemarkError, match="is registering"):
         check_transition("r1", RevisionState.REGISTERING, after)
