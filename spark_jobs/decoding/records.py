@@ -13,8 +13,9 @@ from pyspark.sql.types import StructType
 from include.offsets import Fate
 from include.pipelines.spec import Avro, Json, Pipeline, Reference
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS
-from include.pipelines.spec.references import reference_lines
+from include.pipelines.spec.references import numbered_lines
 from spark_jobs.decoding.decoders import decoding_of, prepare
+from spark_jobs.decoding.reference_values import check_values
 from spark_jobs.decoding.rules import Row, field_at, violation
 from spark_jobs.decoding.unknown_fields import unknown_fields
 from spark_jobs.spark.failures import FAILED_FAST
@@ -226,12 +227,14 @@ def archive_rows(pipeline: Pipeline, decoded: DataFrame) -> DataFrame:
 def load_references(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
     """Return the pipeline's reference tables by name.
 
-    Raises UsageError when a file's header differs from the declared columns.
+    Raises UsageError when a file's columns are not the declared ones, or a value does not fit its column.
     """
-    return {name: _load(spark, name, reference) for name, reference in pipeline.references.items()}
+    return {name: _load(spark, pipeline, name, reference) for name, reference in pipeline.references.items()}
 
 
-def _load(spark: SparkSession, name: str, reference: Reference) -> DataFrame:
+def _load(spark: SparkSession, pipeline: Pipeline, name: str, reference: Reference) -> DataFrame:
     # The driver reads the file and sends its rows: a reference ships with the code, which executors may not have.
-    text = frame_of(spark, ((line,) for line in reference_lines(name, reference)), "line STRING")
+    lines = numbered_lines(name, reference, pipeline.name)
+    check_values(spark, pipeline.name, name, reference, lines)
+    text = frame_of(spark, ((line,) for _, line in lines), "line STRING")
     return text.select(F.from_csv("line", reference.columns).alias("row")).select("row.*")

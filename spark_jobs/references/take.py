@@ -21,12 +21,13 @@ from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.intervals.references import as_file, keep_content
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
-from include.pipelines.spec.references import reference_lines
+from include.pipelines.spec.references import numbered_lines, values_in
 from include.settings import jdbc_options
+from spark_jobs.decoding.reference_values import check_values
 from spark_jobs.spark.schemas import struct_of
 
-_BREAKS = "[\\n\\r\\x0b\\x0c\\x1c-\\x1e\\x85\\u2028\\u2029]"
-"""Characters that end a line for Python."""
+_BREAKS = "[\\n\\r]"
+"""Characters that end a line of a kept content."""
 
 _KEEP_SPACES = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 
@@ -77,7 +78,7 @@ def _csv_lines(spark: SparkSession, name: str, reference: Reference) -> list[str
             location = lake.uri(*path.split("/"))
             if not lake.exists(location):
                 raise UsageError(f"the reference {name} cannot be read: {location} is not there", remedy="put it there")
-            return _file_lines(name, reference, lake.read_bytes(location), path)
+            return _file_lines(spark, name, reference, lake.read_bytes(location), path)
         case LakePath(path):
             frame = spark.read.parquet(lake.uri(*path.split("/")))
         case CatalogTable(table):
@@ -89,12 +90,15 @@ def _csv_lines(spark: SparkSession, name: str, reference: Reference) -> list[str
     return _lines(frame, name, reference)
 
 
-def _file_lines(name: str, reference: Reference, content: bytes, path: str) -> list[str]:
-    """Return the lines after a CSV file's header. Raises UsageError when the header is not the declared columns."""
+def _file_lines(spark: SparkSession, name: str, reference: Reference, content: bytes, path: str) -> list[str]:
+    """Return the lines after a CSV file's header. Raises UsageError when they are not rows of the declared columns."""
     with TemporaryDirectory(prefix="reference-") as folder:
         file = Path(folder, PurePosixPath(path).name)
         file.write_bytes(content)
-        return reference_lines(name, replace(reference, path=file))
+        lines = numbered_lines(name, replace(reference, path=file))
+    # The caller names the pipeline.
+    check_values(spark, "", name, reference, lines)
+    return [line for _, line in lines]
 
 
 def _lines(frame: DataFrame, name: str, reference: Reference) -> list[str]:
@@ -113,8 +117,8 @@ def _lines(frame: DataFrame, name: str, reference: Reference) -> list[str]:
     wrong = [_changed(n, field.name, kinds[f"given_{n}"].dataType) for n, field in enumerate(fields)]
     rows = back.select("line", F.array_compact(F.array(*wrong)).alias("wrong")).collect()
     bad = {column for row in rows for column in row["wrong"]}
-    # An empty line is not a row of a file.
-    bad |= {fields[0].name for row in rows if not row["line"]}
+    # An empty line is not a row of a file, nor is one that would be refused when it is read from there.
+    bad |= {fields[0].name for row in rows if not row["line"] or values_in(row["line"]) != len(fields)}
     if bad:
         raise UsageError(
             f"the reference {name} ({reference.source}) has values of {', '.join(sorted(bad))} that cannot be kept as "

@@ -57,6 +57,74 @@ def test_file_is_refused_when_its_first_line_is_not_the_declared_columns(
     assert refused.value.exit_code == 64
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("cam-1", "has 1 columns, declared are the 2 columns"),
+        ("cam-1,1,x", "has 3 columns"),
+        ('"cam\n1",1', "has a value in quotes that does not end in it"),
+        ("cam\r1,1", "a quote or line break that is not read back"),
+        # Spark reads it with its quotes.
+        ('"a ""b"" c",1', "has a value in quotes"),
+        ("cam-1,n/a", "has a value of the column zip_code that is not INT"),
+        ("cam-1, 1", "a value of the column zip_code"),
+        ("cam-1,02134", "a value of the column zip_code"),
+        ("cam-1,1.5", "a value of the column zip_code"),
+        ("cam-1,9999999999", "a value of the column zip_code"),
+    ],
+)
+def test_file_is_refused_by_its_line_when_a_row_is_not_of_the_declared_columns(
+    spark: Any, tmp_path: Path, line: str, named: str
+) -> None:
+    from spark_jobs.decoding.records import load_references
+
+    pipeline = referring(tmp_path / "places.csv", f"device_id,zip_code\r\ncam-0,1\r\n\r\n{line}\r\n")
+    with pytest.raises(UsageError, match=r"nest_cameras: line 4 of the reference places \(places\.csv\)") as refused:
+        load_references(spark, pipeline)
+    assert named in str(refused.value)
+
+
+def test_text_comes_back_whole_when_it_has_characters_that_end_a_line_elsewhere(spark: Any, tmp_path: Path) -> None:
+    from spark_jobs.decoding.records import load_references
+
+    texts = ["a\x85b", "a\u2028b\x0b", ' "a", \\ ', '5" pipe']
+    written = ["a\x85b", "a\u2028b\x0b", r'" \"a\", \\ "', '5" pipe']
+    lines = [f"{text},{number}" for number, text in enumerate(written)]
+    pipeline = referring(tmp_path / "places.csv", "\n".join(["device_id,zip_code", *lines]))
+    rows = load_references(spark, pipeline)["places"].collect()
+    assert [tuple(row) for row in rows] == [(text, number) for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "changed"),
+    [
+        ("BIGINT", ["-1", "0", "9223372036854775807"], ["+1", "007", "1e3", "9223372036854775808"]),
+        ("DECIMAL(6, 2)", ["1.5", "-0.25", "1e2"], ["1.555", "12345.6", "1,234.5", "02.5", "x"]),
+        ("DOUBLE", ["1.50", "1e5", "NaN", "-Infinity", "0.1234567890123456789"], ["1d", "0x1p3", "1e999", "01.5"]),
+        ("FLOAT", ["0.1"], ["1e300"]),
+        ("BOOLEAN", ["true", "FALSE"], ["1", "yes"]),
+        ("DATE", ["2024-01-05", "2024-1-5"], ["2024", "2024-01-05T00:00", "2024-02-30"]),
+        ("TIMESTAMP", ["2024-01-05", "2024-01-05 01:02:03.123456", "2024-01-05T01:02:03+02:00"],
+         ["12:00", "2024-01-05 01:02:03.1234567", "now"]),
+        ("BINARY", ["abc"], []),
+    ],
+)  # fmt: skip
+def test_value_is_refused_when_its_column_would_change_it(
+    spark: Any, tmp_path: Path, kind: str, kept: list[str], changed: list[str]
+) -> None:
+    from spark_jobs.decoding.records import load_references
+
+    def load(*values: str) -> list[Any]:
+        pipeline = referring(tmp_path / "places.csv", "\n".join(["device_id,zip_code", *(f'x,"{v}"' for v in values)]))
+        reference = replace(pipeline.references["places"], columns=f"device_id STRING, zip_code {kind}")
+        return load_references(spark, replace(pipeline, references={"places": reference}))["places"].collect()
+
+    assert all(row["zip_code"] is not None for row in load(*kept))
+    for value in changed:
+        with pytest.raises(UsageError, match="line 2 of the reference places"):
+            load(value)
+
+
 def test_interval_is_refused_before_anything_is_read_when_a_header_is_wrong(tmp_path: Path) -> None:
     from types import SimpleNamespace
 

@@ -84,7 +84,7 @@ def test_every_value_comes_back_when_a_table_has_odd_ones(spark: Any, declare: C
         SELECT * FROM VALUES
             (' a, "b" \\\\ ', 9223372036854775807, 1.500, TIMESTAMP '2024-01-01 00:00:00.123456', DATE '1969-12-31',
              0.1D, true, 'ä€𝄞'),
-            ('null', -1, -0.001, TIMESTAMP '1960-02-29 23:59:59', DATE '9999-12-31', double('NaN'), false, '#'),
+            ('null', -1, -0.001, TIMESTAMP '1960-02-29 23:59:59', DATE '9999-12-31', double('NaN'), false, '#\\u2028'),
             ('', NULL, NULL, NULL, NULL, NULL, NULL, '"'),
             ('twice', 1, 1.000, NULL, NULL, 1e300D, NULL, ''),
             ('twice', 1, 1.000, NULL, NULL, 1e300D, NULL, '')
@@ -166,7 +166,7 @@ def test_lake_s_file_is_read_when_it_is_parquet_or_csv(spark: Any, declare: Call
         ("SELECT 'cam-1' AS device_id, 'none' AS zip_code", "values of zip_code that cannot be kept"),
         ("SELECT 'cam-1' AS device_id, 1.5 AS zip_code", "values of zip_code that cannot be kept"),
         ("SELECT 'a\\nb' AS device_id, 1 AS zip_code", "values of device_id that cannot be kept"),
-        ("SELECT 'a\\u2028b' AS device_id, 1 AS zip_code", "values of device_id that cannot be kept"),
+        ("SELECT 'a\\rb' AS device_id, 1 AS zip_code", "values of device_id that cannot be kept"),
         ("SELECT 'cam' AS device_id, 1 AS zip_code WHERE false", "has no rows"),
         ("SELECT string(id) AS device_id, int(id) AS zip_code FROM range(4)", "has more than 3 rows"),
     ],
@@ -192,6 +192,33 @@ def test_csv_of_the_lake_is_refused_when_its_header_is_not_the_columns_or_it_is_
         UsageError, match=r"the first line of the reference places \(without_header.csv\) is 'cam-1,94103'"
     ):
         taken(spark, pipeline)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("cam-1", "has 1 columns"),
+        ('"cam\n1",1', "has a value in quotes that does not end in it"),
+        ("cam-1,n/a", "has a value of the column zip_code that is not INT"),
+        ("cam-1,02134", "has a value of the column zip_code that is not INT"),
+    ],
+)
+def test_csv_of_the_lake_is_refused_and_nothing_is_noted_when_a_line_is_not_of_the_declared_columns(
+    spark: Any, declare: Callable[..., Pipeline], line: str, named: str
+) -> None:
+    pipeline = declare(LakePath("joined/wrong_line.csv", "csv"))
+    lake.write_text(lake.uri("joined", "wrong_line.csv"), f"device_id,zip_code\ncam-0,1\n{line}\n")
+    with pytest.raises(UsageError, match=r"test_csv_of_the_lake_is.*: line 3 of the reference places") as refused:
+        taken(spark, pipeline)
+    assert named in str(refused.value)
+    assert reference_versions.versions(pipeline.name) == []
+
+
+def test_csv_of_the_lake_is_kept_whole_when_a_text_has_characters_that_end_a_line_elsewhere(
+    spark: Any, declare: Callable[..., Pipeline]
+) -> None:
+    lake.write_text(lake.uri("joined", "breaks.csv"), "device_id,zip_code\ncam\x85\u20281,94103\n")
+    assert loaded(spark, taken(spark, declare(LakePath("joined/breaks.csv", "csv")))) == [("cam\x85\u20281", 94103)]
 
 
 def test_source_is_refused_when_table_or_folder_does_not_exist(spark: Any, declare: Callable[..., Pipeline]) -> None:
