@@ -53,6 +53,21 @@ def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdent
     return [tp for tp in every if not source.assign or tp.partition in source.assign[tp.topic]]
 
 
+def existing_bounds(pipeline: str, source: KafkaTopics) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the earliest and the end offset of each topic partition now.
+
+    Raises UsageError when no topic of the source exists, ServiceUnreachable.
+    """
+    described = describe_source(source)
+    if not described:
+        raise UsageError(
+            f"no topic {' or '.join(source.named) or source.pattern} exists",
+            remedy="create it, or write to it by `./tidemark produce`",
+            pipeline=pipeline,
+        )
+    return kafka.offset_bounds(source_topic_partitions(source, described))
+
+
 def first_offsets(source: KafkaTopics, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
     """Return where a first read begins, as declared, within the bounds that Kafka has now."""
     if source.starting_time:

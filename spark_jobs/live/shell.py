@@ -12,7 +12,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from include.cli.output import clean, print_json, print_table
-from include.errors import UsageError
+from include.errors import TidemarkError
 from include.ledger import reading
 from include.ledger.reference_versions import newest
 from include.pipelines import load_line_pipeline, load_pipeline
@@ -98,7 +98,7 @@ def _converse(spark: SparkSession, pipeline: str, tables: Tables) -> None:
         try:
             tables.refresh()
             _show(run_statement(spark, statement), as_json=False)
-        except UsageError as error:
+        except TidemarkError as error:
             log_of().error("%s", error)
 
 
