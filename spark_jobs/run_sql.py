@@ -6,11 +6,11 @@ spark-submit spark_jobs/run_sql.py --query FILE --result FILE
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from include.monitor import exact_json
 from spark_jobs.live.served_views import name_served_views
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     spark = build_session("sql", catalog=True)
     name_served_views(spark)
     result = run_statement(spark, arguments.query.read_text())
-    arguments.result.write_text(json.dumps(asdict(result)))
+    arguments.result.write_text(exact_json.dumps(asdict(result)))
     return 0
 
 

@@ -14,8 +14,8 @@ import typer
 from include.cli import AsJson, PipelineName
 from include.cli.output import (
     console,
+    print_exact_json,
     print_facts,
-    print_json,
     print_lines,
     print_table,
     progress,
@@ -33,6 +33,7 @@ from include.lake import delta_tables
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
+from include.monitor import exact_json
 from include.monitor.lag import lag_of, still_behind, total_lag
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -200,7 +201,7 @@ def _note(line: str, as_json: bool) -> None:
 def _conclude(verdict: Verdict, as_json: bool) -> None:
     """Print a verdict: programs read JSON on standard output, people the words."""
     if as_json or not console.is_terminal:
-        print_json(verdict.as_json())
+        print_exact_json(verdict.as_json())
         progress(verdict.in_words())
         return
     if verdict.registered:
@@ -223,7 +224,7 @@ def rebuild(
     with working(f"{table} {partition}: building it again", as_json=as_json):
         comparison = rebuilding.rebuild(table.removeprefix("lake."), partition, source, run_job)
     if as_json:
-        print_json(comparison)
+        print_exact_json(comparison)
     else:
         print_lines(comparison.pop("notes"))
         print_facts(comparison)
@@ -253,7 +254,7 @@ def report(
     with working(f"{declared.name}: reading the ranges", as_json=as_json):
         result = _report_of(declared, arguments, sum(map(len, wanted)) < SHORT)
     if as_json:
-        print_json(result)
+        print_exact_json(result)
         return
     print_facts(result["records"])
     for title, section in result["reports"].items():
@@ -281,8 +282,7 @@ def sql(
 ) -> None:
     """Query the catalog with Spark SQL.
 
-    `lake.<table>` is what was registered. `live.<pipeline>_<view>` is one answer from both layers, for views that
-    PostgreSQL serves.
+    `lake.<table>` is what was registered; `live.<pipeline>_<view>`, if served, is one answer from both layers.
     """
     with working("querying the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
@@ -291,9 +291,9 @@ def sql(
         job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.any_delta_table())
         if code := run_job(job):
             raise typer.Exit(code)
-        answer: dict[str, Any] = json.loads(result.read_text())
+        answer: dict[str, Any] = exact_json.loads(result.read_text())
     if as_json:
-        print_json([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]])
+        print_exact_json([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]])
     else:
         print_table(answer["columns"], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import clean, console, print_json, progress
+from include.cli.output import clean, console, print_exact_json, progress
 from include.errors import UsageError
 from include.lake import delta_tables
 from include.ledger.archive import landing_files
+from include.monitor import exact_json
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.spark.run import run_attached, run_watched_job
 from include.spark.submission import SparkSubmission, submission
@@ -119,8 +119,8 @@ def shell(
 def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:
     if code := run_watched_job(job, lambda: None):
         return code
-    shown = json.loads(result.read_text())
-    print_json(shown) if as_json else console.print(render(shown))
+    shown = exact_json.loads(result.read_text())
+    print_exact_json(shown) if as_json else console.print(render(shown))
     return 0
 
 
@@ -131,7 +131,7 @@ def _live(job: SparkSubmission, result: Path, as_json: bool) -> int:
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
 
         def draw(text: str) -> None:
-            drawn = render(json.loads(text))
+            drawn = render(exact_json.loads(text))
             live.update(drawn, refresh=True) if live else console.print(drawn)
 
         return run_watched_job(job, _at_changes(result, draw))
@@ -172,6 +172,6 @@ def _table(shown: dict[str, Any], window: dict[str, Any]) -> Table:
     table.add_column("")
     most = max((row[-1] for row in window["rows"]), default=1)
     for *key, count in window["rows"]:
-        bar = ProgressBar(total=most, completed=count, width=BAR)
+        bar = ProgressBar(total=float(most), completed=float(count), width=BAR)
         table.add_row(*(clean(part) for part in key), str(count), bar)
     return table

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from include.monitor import exact_json
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # Without a terminal there is no width to cut or wrap lines to.
@@ -56,6 +58,11 @@ def working(what: str, total: float | None = None, *, as_json: bool = False) -> 
 def print_json(value: Any) -> None:
     """Print a JSON document on standard output."""
     print(json.dumps(value, indent=2, default=str))
+
+
+def print_exact_json(value: Any) -> None:
+    """Print a JSON document whose decimals are numbers with all their digits."""
+    print(exact_json.dumps(value, indent=2))
 
 
 def print_lines(lines: Iterable[str]) -> None:

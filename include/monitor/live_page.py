@@ -5,11 +5,11 @@ The page loads only its own style and script. Names from data are inserted as te
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from include.errors import UsageError
+from include.monitor import exact_json
 from include.monitor.text import clean
 
 HOST = "127.0.0.1"
@@ -53,7 +54,8 @@ def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
 
     @app.get("/top.json")
     def top() -> Response:
-        return JSONResponse(clean_counts(json.loads(result.read_text())) if result.exists() else {}, headers=_HEADERS)
+        shown = clean_counts(exact_json.loads(result.read_text())) if result.exists() else {}
+        return JSONResponse(shown, headers=_HEADERS)
 
     @app.get("/{name}")
     def asset(name: str) -> Response:
@@ -67,10 +69,15 @@ def live_app(result: Path, title: str, pipeline: str) -> FastAPI:
 def clean_counts(counts: dict[str, Any]) -> dict[str, Any]:
     """Return the counts per window with every text from data cleaned and shortened."""
     windows = [
-        {**window, "rows": [[clean(cell) if isinstance(cell, str) else cell for cell in row] for row in window["rows"]]}
+        {**window, "total": _told(window["total"]), "rows": [[_told(cell) for cell in row] for row in window["rows"]]}
         for window in counts["windows"]
     ]
     return {**counts, "windows": windows}
+
+
+def _told(value: Any) -> Any:
+    """Return a text cleaned, and a decimal as text: JavaScript would read a float."""
+    return clean(str(value)) if isinstance(value, str | Decimal) else value
 
 
 @contextmanager

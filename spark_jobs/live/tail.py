@@ -6,7 +6,6 @@ interval reads them, so that a record that makes the decoding throw is found and
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -19,8 +18,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.errors import UsageError
-from include.kafka.sources import describe_source, source_topic_partitions
+from include.kafka.sources import existing_bounds
+from include.monitor import exact_json
 from include.monitor.text import clean
 from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Avro, Pipeline
@@ -28,8 +27,10 @@ from include.times import format_time
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
 from spark_jobs.decoding.records import COORDINATES, archive_columns, decode
 from spark_jobs.spark.failures import SPARK_FAILURES
+from spark_jobs.spark.json_rows import row_json, row_of
 from spark_jobs.spark.kafka_source import read_ranges
 from spark_jobs.spark.log import log_of
+from spark_jobs.spark.schemas import struct_of
 
 AT_ONCE = 1_000
 """Most offsets of a topic partition that are decoded together."""
@@ -69,14 +70,14 @@ class TailedRecord:
         tp = self.topic_partition
         record = {"topic": tp.topic, "partition": tp.partition, "offset": self.offset, "timestamp": self.timestamp}
         known = {"fate": self.fate, "row": self.row, "reason": self.reason, "detail": self.detail, "value": self.value}
-        return json.dumps(record | {name: each for name, each in known.items() if each is not None})
+        return exact_json.dumps(record | {name: each for name, each in known.items() if each is not None})
 
     def in_words(self) -> str:
         """Return a line without control characters."""
         if self.fate is Fate.QUARANTINED:
             content = f"{self.reason}: {self.detail or 'no detail'}; value {self.value!r}"
         else:
-            content = json.dumps(self.row, ensure_ascii=False) if self.row else "no rows"
+            content = exact_json.dumps(self.row, ensure_ascii=False) if self.row else "no rows"
         where = f"{self.topic_partition}@{self.offset}"
         return clean(f"{where} {self.timestamp} {self.fate}: {content}", LINE)
 
@@ -93,7 +94,7 @@ class TopicTail:
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the end offset of each topic partition now. Raises ServiceUnreachable, UsageError without a topic."""
-        return {tp: end for tp, (_, end) in self._bounds().items()}
+        return {tp: end for tp, (_, end) in existing_bounds(self._pipeline.name, self._pipeline.source).items()}
 
     def next_records(self, until: Mapping[TopicPartition, int] | None = None) -> list[TailedRecord]:
         """Return records that were not returned before, at most `AT_ONCE` offsets of each topic partition.
@@ -113,20 +114,9 @@ class TopicTail:
             if records:
                 return records
 
-    def _bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        source = self._pipeline.source
-        described = describe_source(source)
-        if not described:
-            raise UsageError(
-                f"no topic {' or '.join(source.named) or source.pattern} exists",
-                remedy="create it, or write to it by `./tidemark produce`",
-                pipeline=self._pipeline.name,
-            )
-        return kafka.offset_bounds(source_topic_partitions(source, described))
-
     def _next_ranges(self, until: Mapping[TopicPartition, int] | None) -> list[OffsetRange]:
         ranges = []
-        for tp, (first, end) in self._bounds().items():
+        for tp, (first, end) in existing_bounds(self._pipeline.name, self._pipeline.source).items():
             begin = self._begin(tp, first, end)
             last = end if until is None else min(end, until.get(tp, 0))
             ranges.append(OffsetRange(tp, begin, max(begin, min(last, begin + AT_ONCE))))
@@ -159,25 +149,25 @@ class TopicTail:
             if not poison:
                 raise
             rows = self._shown(decoded(ranges, withhold(poison))).collect()
-        return [_record(row.asDict()) for row in rows]
+        has_decimals = "decimal(" in struct_of(self._pipeline.archive_columns).simpleString()
+        return [_record(row.asDict(), has_decimals) for row in rows]
 
     def _shown(self, decoded: DataFrame) -> DataFrame:
-        row = F.struct(*(F.col(f"`{name}`") for name in archive_columns(self._pipeline)))
         is_row = F.col("fate") == Fate.ARCHIVED
-        as_json = F.when(is_row, F.to_json(row, {"ignoreNullFields": "false"})).alias("row")
+        as_json = F.when(is_row, row_json(archive_columns(self._pipeline))).alias("row")
         millis = F.unix_millis("kafka_timestamp").alias("millis")
         value = F.substring("value", 1, VALUE_BYTES).alias("value")
         return decoded.orderBy(*_ORDER).select(*COORDINATES[:3], millis, "fate", as_json, "reason", "detail", value)
 
 
-def _record(row: Mapping[str, Any]) -> TailedRecord:
+def _record(row: Mapping[str, Any], has_decimals: bool) -> TailedRecord:
     text, value = row["row"], row["value"]
     return TailedRecord(
         TopicPartition(row["kafka_topic"], row["kafka_partition"]),
         row["kafka_offset"],
         _time(row["millis"]),
         Fate(row["fate"]),
-        None if text is None else json.loads(text),
+        None if text is None else row_of(text, has_decimals=has_decimals),
         row["reason"],
         row["detail"],
         None if value is None else bytes(value).decode(errors="replace"),

@@ -6,11 +6,11 @@ takes no lease.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from include.monitor import exact_json
 from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.settings import write_private
 from include.times import format_time, in_words, utc
@@ -27,6 +28,7 @@ from spark_jobs.streaming.queries import Stop
 from spark_jobs.views.aggregate import aggregate_view
 
 Key = tuple[Any, ...]
+Measure = int | Decimal
 
 
 @dataclass
@@ -37,7 +39,7 @@ class LiveTop:
     report: Top
     windows: int
     result: Path
-    counts: dict[tuple[datetime, datetime], dict[Key, int]] = field(default_factory=dict)
+    counts: dict[tuple[datetime, datetime], dict[Key, Measure]] = field(default_factory=dict)
     """By window, by key."""
     _batch: int = -1
     _watermark: str | None = None
@@ -99,10 +101,10 @@ class LiveTop:
 
     def show(self) -> None:
         """Write the file in one step: a reader never sees a part of it."""
-        write_private(self.result, json.dumps(self.as_json()))
+        write_private(self.result, exact_json.dumps(self.as_json()))
 
-    def _window(self, at: tuple[datetime, datetime], counts: dict[Key, int]) -> dict[str, Any]:
-        totals: dict[Key, int] = {}
+    def _window(self, at: tuple[datetime, datetime], counts: dict[Key, Measure]) -> dict[str, Any]:
+        totals: dict[Key, Measure] = {}
         places = [self.plain.index(name) for name in self.report.by]
         for key, count in counts.items():
             shown = tuple(key[place] for place in places)

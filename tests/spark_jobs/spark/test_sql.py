@@ -1,0 +1,64 @@
+"""Results of SQL as JSON values: nothing of a value is lost, and a cut result says so."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from include.monitor import exact_json
+from spark_jobs.spark import sql
+from spark_jobs.spark.sql import run_statement
+
+pytestmark = pytest.mark.spark
+
+
+def one(spark: SparkSession, expression: str) -> Any:
+    ((value,),) = run_statement(spark, f"SELECT {expression} AS x").rows
+    return value
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("123456789012345.6789BD", Decimal("123456789012345.6789")),
+        ("array(map('a', 0.12345678901234567890BD))", [{"a": Decimal("0.12345678901234567890")}]),
+        ("12345678901234567890123456789BD", 12345678901234567890123456789),
+        ("1.50BD", 1.5),
+        ("-0.001BD", -0.001),
+        ("2.5D", 2.5),
+        ("cast('NaN' AS DOUBLE)", "NaN"),
+        ("TIMESTAMP '2026-11-20 05:00:00'", "2026-11-20T05:00:00.000Z"),
+        ("TIMESTAMP '2026-11-20 05:00:00.120'", "2026-11-20T05:00:00.120Z"),
+        ("TIMESTAMP '2026-11-20 05:00:00.123456'", "2026-11-20T05:00:00.123456Z"),
+        ("TIMESTAMP '1960-02-29 23:59:59.999999'", "1960-02-29T23:59:59.999999Z"),
+        ("TIMESTAMP_NTZ '2026-11-20 05:00:00'", "2026-11-20T05:00:00.000"),
+        ("TIMESTAMP_NTZ '2026-11-20 05:00:00.000001'", "2026-11-20T05:00:00.000001"),
+        ("struct(array(TIMESTAMP '2026-11-20 05:00:00.123456') AS at)", {"at": ["2026-11-20T05:00:00.123456Z"]}),
+        # What only looks like a time stays as it is.
+        ("'2026-11-20T05:00:00.123000Z'", "2026-11-20T05:00:00.123000Z"),
+        ("CAST(NULL AS TIMESTAMP)", None),
+        ("DATE '2026-11-20'", "2026-11-20"),
+    ],
+)
+def test_value_is_told_with_all_of_its_digits(spark: SparkSession, expression: str, value: Any) -> None:
+    told = one(spark, expression)
+    assert (told, type(told)) == (value, type(value))
+    assert exact_json.loads(exact_json.dumps({"x": told})) == {"x": value}
+
+
+def test_decimal_is_a_number_with_its_digits_when_it_is_written_as_json() -> None:
+    text = exact_json.dumps({"x": [Decimal("123456789012345.6789"), Decimal("NaN"), 1.5, "1.5"]})
+    assert text == '{"x": [123456789012345.6789, "NaN", 1.5, "1.5"]}'
+
+
+def test_rows_are_cut_and_it_is_logged_when_there_are_more_than_are_shown(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sql, "MOST_ROWS", 3)
+    assert len(run_statement(spark, "SELECT id FROM range(3)").rows) == 3
+    assert caplog.text == ""
+    assert len(run_statement(spark, "SELECT id FROM range(4)").rows) == 3
+    assert "only the first 3 rows are shown, there are more" in caplog.text
