@@ -257,6 +257,7 @@ def test_interval_that_only_warns_is_refused_and_then_approved_by_a_person(
         "other runs", lambda: all(state_once_ended(airflow, INTERVAL, each) for each in runs(airflow, INTERVAL)), 600
     )
     before = registered(home)
+    airflow.set_paused(INTERVAL, False)
 
     def asked() -> str:
         run = airflow.trigger(INTERVAL, **{"from": iso(START), "to": iso(HOUR)})
