@@ -22,7 +22,8 @@ def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, 
         raise TopicRecreated(
             f"topic {topic} (id {stored_id}) no longer exists",
             remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"; if '
-            f"it will not come back, take it out of the source: ./tidemark unsubscribe {pipeline} {topic}",
+            "it will not come back, take it out of the source: "
+            f'./tidemark unsubscribe {pipeline} {topic} --reason "…"',
             pipeline=pipeline,
         )
     if identity.topic_id != stored_id:

@@ -174,7 +174,8 @@ def _successor(pipeline: Pipeline, topic: str, identity: TopicIdentity | None, s
     if identity is None:
         raise TopicRecreated(
             f"topic {topic} (id {stored_id}) no longer exists",
-            remedy="restore it, or create it again and adopt it then; if it will not come back: ./tidemark unsubscribe",
+            remedy="restore it, or create it again and adopt it then; if it will not come back: "
+            f'./tidemark unsubscribe {pipeline.name} {topic} --reason "…"',
             pipeline=pipeline.name,
         )
     if identity.topic_id == stored_id:
