@@ -26,6 +26,8 @@ _OPTIONS = {
     "columnNameOfCorruptRecord": "tidemark_corrupt",
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
+    # Otherwise a DATE such as "20261120" is a number of days since 1970.
+    "enableDateTimeParsingFallback": "false",
 }
 _SPACE = " \t\n\r"
 """White space in JSON."""

@@ -23,7 +23,7 @@ from spark_jobs.spark.schemas import struct_of
 _FUNCTION = "tidemark_deserialize"
 _RETURNED = StructType().add("json", StringType()).add("error", StringType())
 _CORRUPT = "tidemark_corrupt"
-_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "enableDateTimeParsingFallback": "false"}
 _NONE = "the deserializer returned no message"
 
 

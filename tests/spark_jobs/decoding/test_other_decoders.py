@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ from pyspark.sql import functions as F
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Archive, Csv, Text, UserDefined
+from include.pipelines.spec import Archive, Csv, Json, KafkaDeserializer, Text, UserDefined
+from spark_jobs.decoding.decoders import decoding_of
+from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark
 
@@ -53,6 +55,27 @@ def test_text_is_taken_whole_when_it_is_utf8_and_quarantined_otherwise(spark: An
     values: list[bytes | None] = [b"", "Ω\n\t\0".encode(), b"\xff", None, b"x" * 11]
     found = fates(spark, Text(max_bytes=10), "text STRING", values, monkeypatch)
     assert found == [("",), ("Ω\n\t\0",), "not_utf8", "null_value", "too_large"]
+
+
+@pytest.mark.parametrize("kind", ["json", "deserializer"])
+def test_date_is_refused_when_it_is_a_number_of_days(spark: Any, kind: str) -> None:
+    texts = ["2026-11-20", "1", "20261120", "0020261120", "2026-11-20 GMT", "", "-5"]
+    messages = [f'{{"day": "{each}"}}' for each in texts]
+    read = decoded_dates(spark, kind, messages)
+    assert read == [date(2026, 11, 20), None, None, None, date(2026, 11, 20), None, None]
+
+
+def decoded_dates(spark: Any, kind: str, messages: list[str]) -> list[Any]:
+    """Return the day of each message; null when the decoder refuses it."""
+    decoder = Json("day DATE") if kind == "json" else KafkaDeserializer(REPOSITORY / "any.jar", "a.Class", "day DATE")
+    decoding = decoding_of(decoder)
+    frame = spark.createDataFrame([(n, each.encode()) for n, each in enumerate(messages)], "n INT, value BINARY")
+    returned = F.struct(F.col("value").cast("string").alias("json"), F.lit(None).cast("string").alias("error"))
+    parsable = decoding.parsable(decoder, F.col("value")) if kind == "json" else returned
+    parsed = frame.withColumn("parsable", parsable).withColumn("parsed", decoding.parse(decoder, F.col("parsable")))
+    day = decoding.message(F.col("parsed"))["day"]
+    is_read = decoding.failure(decoder, F.col("value"), F.col("parsed")).isNull()
+    return [row.day for row in parsed.select("n", F.when(is_read, day).alias("day")).orderBy("n").collect()]
 
 
 @pytest.mark.parametrize(
