@@ -78,7 +78,14 @@ def _logical(node: Any) -> str | None:
     """Return a type's logical type, if it is valid there."""
     name = node.get("logicalType") if isinstance(node, dict) else None
     is_valid = isinstance(name, str) and _kind(node) in _BENEATH.get(name, ())
-    return name if is_valid and (name != "decimal" or "precision" in node) else None
+    return name if is_valid and (name != "decimal" or _is_decimal(node)) else None
+
+
+def _is_decimal(node: Any) -> bool:
+    """Return whether a decimal's digits are valid; Avro ignores the annotation of others."""
+    precision, scale = node.get("precision"), node.get("scale", 0)
+    # A boolean is an integer of Python's, and none of JSON's.
+    return type(precision) is int and type(scale) is int and precision > 0 and 0 <= scale <= precision
 
 
 def _fits(wrote: Any, reads: Any) -> bool:

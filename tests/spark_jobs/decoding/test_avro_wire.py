@@ -18,6 +18,7 @@ import pytest
 from include.errors import ServiceUnreachable, TidemarkError
 from include.pipelines.gps_positions import PIPELINE, VERSIONS
 from include.producing.messages.gps_positions import Vehicles, encode
+from include.schemas.logical_types import in_units_of
 from include.schemas.registry import registry
 from include.schemas.writer_schemas import MAX_SCHEMA_DEPTH, writer_schemas
 from tests.conftest import REPOSITORY, Home
@@ -294,6 +295,18 @@ def test_value_is_read_as_declared_when_only_one_schema_names_a_logical_type(spa
     subject = f"alike-{case.replace(' ', '-')}-value"
     message, failure = read(spark, record_of(written), {"v": sent}, record_of(declared), subject)
     assert (failure, message and message.v) == ((None, None), expected)
+
+
+@pytest.mark.parametrize(
+    "digits",
+    [{"precision": "9"}, {"precision": None}, {"precision": 9, "scale": "2"}, {"precision": 0}, {"precision": True},
+     {"precision": 2, "scale": 3}, {"precision": 9, "scale": -1}, {"precision": 9, "scale": None}, {"precision": 9.5}],
+)  # fmt: skip
+def test_decimal_is_ignored_when_its_digits_are_none(digits: dict[str, Any]) -> None:
+    """As by Avro, which takes such a field for bytes."""
+    written = json.dumps(record_of({"type": "bytes", "logicalType": "decimal", **digits}))
+    declared = json.dumps(record_of(DECIMAL))
+    assert in_units_of(written, declared) == declared
 
 
 def test_schema_is_unusable_when_a_type_is_part_of_itself(spark: Any, gate: Gate) -> None:
