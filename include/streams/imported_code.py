@@ -32,16 +32,22 @@ def imported_code(
 ) -> dict[str, str]:
     """Return the hashes of what definitions of a module import, by full name.
 
-    `reached` are these definitions, by name, without being in the result; `others` are further functions (module, name)
-    to begin at. A module that is used otherwise than by its attributes counts as a whole, as does one in which a
-    name is not found at the top.
+    `reached` are these definitions, by name: only those that several statements make are in the result. `others` are
+    further functions (module, name) to begin at. A module that is used otherwise than by its attributes counts as a
+    whole, as does one in which a name is not found at the top, but in an `if` or `try`.
     """
     modules = _Modules(repository)
     found: dict[str, str] = {}
     seen = {(module, name) for name in reached}
     # What they import follows from their own uses of it.
-    begins = (node for node in reached.values() if not isinstance(node, _Import))
-    waiting = [*(each for node in begins for each in modules.used_by(module, node)), *others]
+    begins = [node for node in reached.values() if not isinstance(node, _Import)]
+    waiting = [(module, _WHOLE) for name in reached if name in modules.inner(module)]
+    for name in reached:
+        made_by = modules.definitions(module).get(name, [])
+        if len(made_by) > 1 and (code := _without_imports(made_by)):
+            found[f"{module}.{name}"] = _hash_of_all(code)
+            begins += code
+    waiting += [*(each for node in begins for each in modules.used_by(module, node)), *others]
     while waiting:
         target = waiting.pop()
         at, name = target
@@ -52,13 +58,21 @@ def imported_code(
             statements = modules.statements(at)
             found[at] = code_hash(ast.Module(statements, []))
             waiting += [each for node in statements for each in modules.used_by(at, node)]
-        elif node := modules.definitions(at).get(name):
-            if not isinstance(node, _Import):
-                found[f"{at}.{name}"] = code_hash(node)
-            waiting += modules.used_by(at, node)
+        elif (nodes := modules.definitions(at).get(name)) and name not in modules.inner(at):
+            if code := _without_imports(nodes):
+                found[f"{at}.{name}"] = _hash_of_all(code)
+            waiting += [each for node in nodes for each in modules.used_by(at, node)]
         else:
             waiting.append((at, _WHOLE))
     return found
+
+
+def _without_imports(nodes: Iterable[ast.stmt]) -> list[ast.stmt]:
+    return [each for each in nodes if not isinstance(each, _Import)]
+
+
+def _hash_of_all(code: list[ast.stmt]) -> str:
+    return code_hash(code[0] if len(code) == 1 else ast.Module(code, []))
 
 
 class _Modules:
@@ -67,16 +81,32 @@ class _Modules:
     def __init__(self, repository: Path) -> None:
         self._repository = repository
         self._statements: dict[str, list[ast.stmt]] = {}
-        self._definitions: dict[str, dict[str, ast.stmt]] = {}
+        self._definitions: dict[str, dict[str, list[ast.stmt]]] = {}
+        self._inner: dict[str, set[str]] = {}
 
     def is_own(self, module: str) -> bool:
         return self._file(module) is not None
 
-    def definitions(self, module: str) -> Mapping[str, ast.stmt]:
-        """Return what the module defines and imports, by name; nothing for one that is not the pipeline's own."""
+    def definitions(self, module: str) -> Mapping[str, list[ast.stmt]]:
+        """Return the statements by which the module defines, imports or changes a name, by name, in their order.
+
+        Nothing for a module that is not the pipeline's own.
+        """
         if module not in self._definitions:
-            self._definitions[module] = definitions_of(self.statements(module))
+            found: dict[str, list[ast.stmt]] = {}
+            for node in self.statements(module):
+                # A statement may name a thing twice; of an import each name has its own part.
+                for name, part in dict(_changed(node)).items():
+                    found.setdefault(name, []).append(part)
+            self._definitions[module] = found
         return self._definitions[module]
+
+    def inner(self, module: str) -> Collection[str]:
+        """Return the names that the module binds inside other statements, such as `if` and `try`."""
+        if module not in self._inner:
+            blocks = [node for node in self.statements(module) if not dict(_changed(node))]
+            self._inner[module] = {name for node in blocks for each in ast.walk(node) for name in _names_bound(each)}
+        return self._inner[module]
 
     def statements(self, module: str) -> list[ast.stmt]:
         """Return the module's statements without those that only say something."""
@@ -93,11 +123,12 @@ class _Modules:
             for name, statement in _bound(inner):
                 uses = _attributes(node, name) if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
                 yield from self._imported(module, statement, uses)
-        for name in sorted({each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & definitions.keys()):
-            used = definitions[name]
-            if isinstance(used, _Import):
-                yield from self._imported(module, used, _attributes(node, name))
-            else:
+        loaded = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        for name in sorted(loaded & {*definitions, *self.inner(module)}):
+            imports = [each for each in definitions.get(name, []) if isinstance(each, _Import)]
+            for statement in imports:
+                yield from self._imported(module, statement, _attributes(node, name))
+            if not imports or len(imports) < len(definitions[name]) or name in self.inner(module):
                 yield module, name
 
     def _imported(self, module: str, statement: _Import, attributes: Collection[str] | None) -> Iterator[_Target]:
@@ -115,7 +146,10 @@ class _Modules:
                 yield source, _WHOLE if alias.name == "*" else alias.name
 
     def _of_module(self, module: str, attributes: Collection[str] | None) -> Iterator[_Target]:
-        for name in [_WHOLE] if attributes is None else sorted(attributes):
+        if attributes is None:
+            yield module, _WHOLE
+            return
+        for name in sorted(attributes):
             is_module = self._file(inner := f"{module}.{name}") and name not in self.definitions(module)
             yield (inner, _WHOLE) if is_module else (module, name)
 
@@ -189,6 +223,27 @@ def _defined(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
             yield from _bound(node)
         case ast.Assign(targets=targets):
             yield from ((n.id, node) for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _changed(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the names that a statement defines or changes, each with the part of it that matters."""
+    match node:
+        case ast.AsyncFunctionDef(name=name) | ast.AugAssign(target=ast.Name(id=name)):
+            yield name, node
+        case ast.AugAssign(target=target) | ast.Expr(value=ast.Call(func=ast.Attribute(value=target))):
+            yield from ((each.id, node) for each in ast.walk(target) if isinstance(each, ast.Name))
+        case _:
+            yield from _defined(node)
+
+
+def _names_bound(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import() | ast.ImportFrom():
+            yield from (name for name, _ in _bound(node))
 
 
 def _bound(node: _Import) -> Iterator[tuple[str, _Import]]:

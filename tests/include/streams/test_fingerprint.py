@@ -215,6 +215,45 @@ def test_whole_module_counts_when_what_it_gives_is_not_written_at_its_top(helper
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("RADIUS: int = 1", "RADIUS = [1]\nRADIUS[0] = 2"),
+        ("RADIUS: int = 1", "RADIUS = [1]\nRADIUS += [2]"),
+        ("RADIUS: int = 1", "RADIUS = []\nRADIUS.append(2)"),
+        ("RADIUS: int = 1", "RADIUS = 1\nif RADIUS:\n    RADIUS = 2"),
+        ("RADIUS: int = 1", "try:\n    RADIUS = 2\nexcept OSError:\n    RADIUS = 1"),
+        ("RADIUS: int = 1", "async def RADIUS():\n    return 2"),
+    ],
+)
+@pytest.mark.parametrize("where", ["helper", "transform"])
+@pytest.mark.parametrize("part", ["1", "2"])
+def test_every_statement_counts_when_several_make_a_constant(
+    helpers: Helpers, old: str, new: str, where: str, part: str
+) -> None:
+    if part not in new:
+        new = new.replace("2", part)
+
+    def facts(text: str) -> fingerprint.Facts:
+        if where == "helper":
+            helpers.shared = SHARED.replace(old, text)
+            return helpers.facts(*IMPORTS["name"])
+        return of(helpers.pipeline, TRANSFORMS.replace("LIMIT = 1", text.replace("RADIUS", "LIMIT")),
+                  helpers.repository, helpers.monkeypatch)  # fmt: skip
+
+    before = facts(new)
+    assert facts(new) == before
+    assert fingerprint.differences(before, facts(new.replace(part, "77")))
+
+
+def test_all_that_a_module_reaches_counts_when_it_is_used_as_a_whole(helpers: Helpers) -> None:
+    helpers.shared = SHARED.replace("from other_places import", "from .passed_on import")
+    statement = "from spark_jobs.transforms import shared"
+    before = helpers.facts(statement, "getattr(shared, 'near')")
+    assert "code of spark_jobs.transforms.shared" in before
+    assert "code of spark_jobs.transforms.passed_on" in before
+
+
+@pytest.mark.parametrize(
     ("statement", "file"),
     [
         ("from include.times import near", "checkout/include/times.py"),
