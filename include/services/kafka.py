@@ -50,8 +50,13 @@ auto.create.topics.enable=false
 log.retention.ms=-1
 metadata.max.idle.interval.ms=0
 log.message.timestamp.before.max.ms=9223372036854775807
-log.message.timestamp.after.max.ms=9223372036854775807
+log.message.timestamp.after.max.ms={latest}
 """
+
+
+_LATEST = 9_000_000_000_000_000
+"""Milliseconds that a record's timestamp may lie ahead. Spark cannot read a record beyond the year 294247, which would
+stop the streams of its topic."""
 
 
 def up() -> None:
@@ -64,6 +69,7 @@ def up() -> None:
     access = kafka_access.ensure_access()
     properties = settings().home / "services" / "kafka.properties"
     filled = _PROPERTIES.format(
+        latest=_LATEST,
         port=port,
         secured=secured,
         controller=controller,

@@ -27,11 +27,23 @@ def topic(home: Home) -> Iterator[None]:
     """A topic with a record beyond the calendar, and a usual one."""
     with settings_of(home):
         kafka.create_topic(TP.topic, 1)
+        kafka.create_topic("too-late", 1)
         producer = home.producer()
         for timestamp in (BEYOND, USUAL):
             producer.produce(TP.topic, b"x", timestamp=timestamp, partition=0)
         assert producer.flush(30) == 0
         yield
+
+
+def test_record_is_refused_by_the_embedded_broker_when_spark_could_not_read_its_timestamp(home: Home) -> None:
+    refused: list[str] = []
+    producer = home.producer()
+    for timestamp in (USUAL * 1_000_000, 2**63 // 1000 + 1):
+        producer.produce(
+            "too-late", b"x", timestamp=timestamp, on_delivery=lambda error, _: refused.append(error and error.name())
+        )
+    assert producer.flush(30) == 0
+    assert refused == ["INVALID_RECORD"] * 2
 
 
 def test_record_beyond_the_calendar_has_no_time_and_hides_no_other() -> None:
