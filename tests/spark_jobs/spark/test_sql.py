@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from include.errors import UsageError
 from include.monitor import exact_json
 from spark_jobs.spark import sql
 from spark_jobs.spark.sql import run_statement
@@ -62,3 +63,27 @@ def test_rows_are_cut_and_it_is_logged_when_there_are_more_than_are_shown(
     assert caplog.text == ""
     assert len(run_statement(spark, "SELECT id FROM range(4)").rows) == 3
     assert "only the first 3 rows are shown, there are more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("SELEKT 1", "PARSE_SYNTAX_ERROR"),
+        ("SELECT x", "UNRESOLVED_COLUMN"),
+        ("SELECT 1 / id FROM range(3)", "DIVIDE_BY_ZERO"),
+        ("SELECT CAST(concat('x', id) AS INT) FROM range(3)", "CAST_INVALID_INPUT"),
+        ("SELECT CAST(concat('x', id) AS DATE) FROM range(3)", "CAST_INVALID_INPUT"),
+        ("SELECT sequence(0, id)[5] FROM range(3)", "INVALID_ARRAY_INDEX"),
+        ("SELECT make_date(2026, 13, int(id)) FROM range(3)", "DATETIME_FIELD_OUT_OF_BOUNDS"),
+    ],
+)
+def test_statement_is_refused_when_it_is_wrong_or_meets_a_value_that_it_cannot_take(
+    spark: SparkSession, statement: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_statement(spark, statement)
+
+
+def test_every_column_is_told_when_several_have_one_name(spark: SparkSession) -> None:
+    told = run_statement(spark, "SELECT a.id, b.id, 1.50BD AS id FROM range(1) a JOIN range(1) b ON a.id = b.id")
+    assert (told.columns, told.rows) == (["id", "id", "id"], [[0, 0, 1.5]])
