@@ -45,10 +45,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
 
+_SCHEMES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
+"""Of lakes: what both Hadoop and Arrow read."""
+
+
 def _lake(text: str) -> str:
-    scheme, separator, rest = text.rstrip("/").partition("://")
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme not in _SCHEMES:
+        raise ValueError(f"{scheme}:// is not a store; write a path, or a URI of {', '.join(_SCHEMES)}")
     if not separator or scheme not in ("s3", "s3a"):
         return text
+    rest = rest.rstrip("/")
     if not _BUCKET_PATH.fullmatch(rest):
         raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
     return f"s3a://{rest}"
@@ -221,6 +228,8 @@ def read_properties(path: Path | None, variable: str = "TIDEMARK_KAFKA_PROPERTIE
         lines = path.read_text().splitlines()
     except OSError as error:
         raise UsageError(f"{variable}: {path}: {error.strerror}", remedy="name a readable file") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{variable}: {path} is not UTF-8", remedy="name a file of key=value lines") from None
     if mode & 0o077:
         raise UsageError(f"{variable}: {path} is readable by others", remedy=f"chmod 600 {path}")
     options = {}

@@ -176,6 +176,11 @@ class Schedule:
                     f"{format_time(moment)} is not a boundary of the schedule (every {self.every})",
                     remedy=f"the boundary before it is {format_time(self.floor(moment))}",
                 )
+        if from_time > now:
+            raise UsageError(
+                f"the interval begins at {format_time(from_time)}, which has not passed yet",
+                remedy=f"the latest that can run begins at {format_time(self.floor(now) - self.every)}",
+            )
         if to_time - from_time != self.every:
             raise UsageError(
                 f"{format_time(from_time)} to {format_time(to_time)} is not one interval of {self.every}",

@@ -11,7 +11,7 @@ from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_
 from include import kafka, lake
 from include.airflow import drivers
 from include.airflow.api import AirflowApi
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake import object_store
 from include.ledger import lineage
@@ -47,7 +47,7 @@ class DemoResult:
 def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     """Run the pipeline's stream and its last complete interval through Airflow and wait for the table.
 
-    Raises ServiceUnreachable when a part does not come up, TidemarkError when a run fails.
+    Raises ServiceUnreachable when a part does not come up, and what a run failed with.
     """
     _prepare_lake(progress)
     supervisor.up(["kafka", "postgres", *needed_by(pipeline), "airflow"], progress)
@@ -114,7 +114,7 @@ def _caught_up(pipeline: Pipeline) -> bool:
 def _trouble_of_stream(
     pipeline: Pipeline, api: AirflowApi, dag: str, progress: Callable[[str], None]
 ) -> Callable[[], str]:
-    """Return a function that reports why drivers failed, and returns a text when the newest run failed.
+    """Return a function that reports why drivers failed, and raises what they failed with when the newest run did.
 
     What failed before this call is left out: a stopped stream has a failed run too.
     """
@@ -125,7 +125,12 @@ def _trouble_of_stream(
         tell_failures(pipeline, told, progress)
         newest = api.runs(dag)[:1]
         failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
-        return f"run {failed[0]} of {dag} failed" if failed else ""
+        if failed:
+            codes = [launch.exit_code for launch in launches.recent(pipeline.name, _LOOKED_AT) if launch.exit_code]
+            raise error_class(codes[0] if codes else ServiceUnreachable.exit_code)(
+                f"run {failed[0]} of {dag} failed", remedy="./tidemark status; see the logs in Airflow"
+            )
+        return ""
 
     return look
 
@@ -160,7 +165,8 @@ def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callabl
         raise ServiceUnreachable(f"no run of {dag} ended within {PATIENCE} s", remedy="look at it in Airflow") from None
     if run["state"] == "failed":
         failed = [name for name, each in told.items() if each == "failed"]
-        raise TidemarkError(
+        code = lineage.exit_code_of_run(f"airflow {run['dag_run_id']}")
+        raise error_class(code or TidemarkError.exit_code)(
             f"{dag} {run['dag_run_id']} failed in {', '.join(failed)}", remedy=f"its log is in {api.address}"
         )
     return str(run["dag_run_id"])

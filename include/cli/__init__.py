@@ -34,7 +34,7 @@ VERBS: dict[str, Verb] = {
     "setup-database": Verb("services", "Create missing databases and tables on PostgreSQL"),
     "pipelines": Verb("data", "List the declared pipelines with topics, tables and DAGs"),
     "produce": Verb("data", "Write generated messages or a stream's events to a topic"),
-    "ranges": Verb("data", "List the pinned offset ranges of all intervals, or of one"),
+    "ranges": Verb("data", "List the pinned offset ranges of all intervals, or of some"),
     "explain": Verb("data", "Show where a table partition comes from"),
     "lag": Verb("data", "Show how many offsets each query is behind its topics"),
     "verify": Verb("data", "Check the proof of a registered interval"),

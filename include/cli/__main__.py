@@ -121,7 +121,17 @@ def main() -> int:
         return UsageError.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
-    return code if isinstance(code, int) else 0
+    except Exception as error:
+        if os.environ.get("TIDEMARK_DEBUG"):
+            traceback.print_exc()
+        said = f"{type(error).__name__}: {one_line(str(error))}"
+        unexpected = TidemarkError(said, remedy="a defect of Tidemark: --debug before the verb shows where")
+        print(f"tidemark: {unexpected}", file=sys.stderr)
+        return unexpected.exit_code
+    if not isinstance(code, int):
+        return 0
+    # A driver that a signal ended has a negative one, of which a shell would make a code beyond those of the contract.
+    return code if code >= 0 else TidemarkError.exit_code
 
 
 if __name__ == "__main__":

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_lines, print_table, progress, suggest, working
+from include.cli.output import (
+    console,
+    print_facts,
+    print_json,
+    print_lines,
+    print_result,
+    print_table,
+    progress,
+    suggest,
+    working,
+)
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
@@ -90,6 +100,7 @@ def produce(
     accept_gap: Annotated[
         str, typer.Option("--accept-gap", help="with --from-stream, when the position is too old: `present` or a TIME")
     ] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Write generated messages or a stream's events to a topic.
 
@@ -104,10 +115,11 @@ def produce(
             "exactly one of --events and --from-stream is needed", remedy="either --events N or --from-stream URL"
         )
     if events is None or from_stream:
-        _follow(declared, str(from_stream), accept_gap, contact, until=until, seconds=seconds)
+        written = _followed(declared, str(from_stream), accept_gap, contact, until=until, seconds=seconds)
+        print_result(written, as_json=as_json)
         return
     first = parse_time(start) if start else None
-    with working(f"{declared.name}: writing {events:,} messages", events) as done:
+    with working(f"{declared.name}: writing {events:,} messages", events, as_json=as_json) as done:
         written = production.produce(
             declared,
             events=events,
@@ -119,11 +131,11 @@ def produce(
             topic=_checked_topic(declared, topic),
             enqueued=done,
         )
-    print_json(written)
+    print_result(written, as_json=as_json)
     suggest(f"./tidemark stream {declared.name} --until-caught-up")
 
 
-def _follow(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bounds: Any) -> None:
+def _followed(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bounds: Any) -> dict[str, Any]:
     from include.producing.follower import follow
     from include.producing.refused_position import parse_go_on
 
@@ -132,7 +144,7 @@ def _follow(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bound
     except ValueError as error:
         raise UsageError(f"--contact: {error}", remedy="e.g. --contact me@example.org") from None
     go_on = parse_go_on(accept_gap) if accept_gap else None
-    print_json(follow(pipeline, url, tell=progress, contact=contact, go_on=go_on, **bounds))
+    return follow(pipeline, url, tell=progress, contact=contact, go_on=go_on, **bounds)
 
 
 def _checked_topic(pipeline: Pipeline, topic: str) -> str:
@@ -145,17 +157,28 @@ def _checked_topic(pipeline: Pipeline, topic: str) -> str:
 
 def ranges(
     pipeline: PipelineName,
-    from_time: Annotated[str | None, typer.Option("--from", help="only the interval that starts at this time")] = None,
-    to_time: Annotated[str | None, typer.Option("--to", help="only the interval that ends at this time")] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from", help="only the interval that starts at this time; with --to all from it on")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option("--to", help="only the interval that ends at this time; with --from all up to it")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the pinned offset ranges of all intervals, or of one."""
+    """List the pinned offset ranges of all intervals, or of some."""
     from include.ledger.intervals.pinned import pinned_intervals
 
     declared = load_pipeline(pipeline)
-    pinned = pinned_intervals(declared.name, parse_time(from_time) if from_time else None)
-    if to_time:
-        pinned = [each for each in pinned if each.interval.to_time == parse_time(to_time)]
+    first = None if from_time is None else parse_time(from_time)
+    last = None if to_time is None else parse_time(to_time)
+    pinned = pinned_intervals(declared.name, None if last else first)
+    if last:
+        pinned = [
+            each
+            for each in pinned
+            if (each.interval.to_time == last if first is None else first <= each.interval.from_time)
+            and each.interval.to_time <= last
+        ]
     rows = [
         {
             "from": format_time(each.interval.from_time),

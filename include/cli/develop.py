@@ -28,8 +28,12 @@ def register(app: typer.Typer) -> None:
 def test(context: typer.Context) -> None:
     """Run the test suite, three modules at a time.
 
-    Arguments go to pytest. Where they name tests or workers of their own, it is one module at a time.
+    Arguments go to pytest, `-h` among them, and the exit code is pytest's. Where they name tests or workers of their
+    own, it is one module at a time.
     """
+    if context.args == ["--help"]:
+        print(context.get_help())
+        return
     os.chdir(REPOSITORY)
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *workers(context.args), *context.args])
 

@@ -16,6 +16,7 @@ from include.cli.output import (
     console,
     print_exact_json,
     print_facts,
+    print_json,
     print_lines,
     print_table,
     progress,
@@ -38,7 +39,7 @@ from include.monitor.lag import lag_of, still_behind, total_lag
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
-from include.spark.run import run_job, run_stream_job, run_watched_job
+from include.spark.run import AskedToStop, run_job, run_stream_job, run_watched_job, stopping_on_signals
 from include.spark.submission import SHORT, SparkSubmission, submission
 from include.streams.stopping import request_stop
 from include.times import parse_time
@@ -71,7 +72,16 @@ def stream(
     if stop:
         progress("asked to stop" if request_stop(pipeline, line_source) else "no driver is running")
         return
-    declared = load_pipeline(pipeline)
+    try:
+        with stopping_on_signals():
+            code = _stream(load_pipeline(pipeline), until_caught_up, line_source)
+    except AskedToStop:
+        # Before there was a driver.
+        code = 0
+    raise typer.Exit(code)
+
+
+def _stream(declared: Pipeline, until_caught_up: bool, line_source: str | None) -> int:
     arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
     name = declared.name
     if line_source is not None:
@@ -82,11 +92,11 @@ def stream(
     delta = delta_tables.has_delta_table(declared)
     job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta, decoder=declared.decoder)
     if not until_caught_up or line_source is not None or job.mode == "cluster":
-        raise typer.Exit(run_stream_job(job, partial(writers.request_stop, name)))
+        return run_stream_job(job, partial(writers.request_stop, name))
     code = _catch_up(declared, job)
     if code == 0:
         suggest(f"./tidemark interval {name} --from TIME --to TIME")
-    raise typer.Exit(code)
+    return code
 
 
 def _catch_up(pipeline: Pipeline, job: SparkSubmission) -> int:
@@ -126,8 +136,11 @@ def interval(
     wanted = asked_interval(declared, parse_time(from_time), parse_time(to_time))
     run_by = user_at_host()
     if dry_run:
-        for line in plan_interval(declared, wanted, source=source, repin=repin):
-            progress(line)
+        plan = list(plan_interval(declared, wanted, source=source, repin=repin))
+        if as_json:
+            print_json(plan)
+        else:
+            print_lines(plan)
         return
     _note(f"{declared.name}: pinning {wanted}", as_json)
     with working(f"{declared.name}: pinning {wanted}", as_json=as_json):
@@ -282,6 +295,8 @@ def sql(
 ) -> None:
     """Query the catalog with Spark SQL.
 
+    With `--json`, of columns with one name the second is `name_2`.
+
     `lake.<table>` is what was registered; `live.<pipeline>_<view>`, if served, is one answer from both layers.
     """
     with working("querying the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
@@ -293,8 +308,18 @@ def sql(
             raise typer.Exit(code)
         answer: dict[str, Any] = exact_json.loads(result.read_text())
     if as_json:
-        print_exact_json([dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]])
+        names = _distinct(answer["columns"])
+        print_exact_json([dict(zip(names, row, strict=True)) for row in answer["rows"]])
     else:
         print_table(answer["columns"], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
         suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return the names, each later one of several that are equal with a number."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (name, *(f"{name}_{number}" for number in range(2, len(names) + 1)))
+        found[next(each for each in numbered if each not in found)] = None
+    return list(found)

@@ -119,6 +119,8 @@ def _read_token(path: Path) -> str:
         token = path.read_text().strip()
     except OSError as error:
         raise UsageError(f"the token cannot be read: {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        token = ""
     if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable():
         raise UsageError(f"{path}: a token has {LEAST_TOKEN} or more ASCII characters", remedy="openssl rand -hex 32")
     return token

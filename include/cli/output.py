@@ -60,6 +60,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+def print_result(facts: Mapping[str, object], *, as_json: bool) -> None:
+    """Print names and values: in two columns on a terminal, as JSON elsewhere and where it is asked for."""
+    if as_json or not console.is_terminal:
+        print_json(facts)
+    else:
+        print_facts(facts)
+
+
 def print_exact_json(value: Any) -> None:
     """Print a JSON document whose decimals are numbers with all their digits."""
     print(exact_json.dumps(value, indent=2))

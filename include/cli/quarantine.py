@@ -13,7 +13,7 @@ import typer
 
 from include import quarantine
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_table, suggest, working
+from include.cli.output import console, print_facts, print_json, print_result, print_table, suggest, working
 from include.errors import UsageError
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
@@ -125,19 +125,20 @@ def replay(
     partition: Partition = None,
     offset: Offset = None,
     reason: ReasonCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Decode quarantined records again with the current code; what passes lands in the interval pinned next.
 
-    Without selectors: all that are still in quarantine. Print counts as JSON; a repeated replay delivers nothing twice.
+    Without selectors: all that are still in quarantine. Print counts; a repeated replay delivers nothing twice.
     A discarded record is replayed only when its offset is named.
     """
     declared = load_pipeline(pipeline)
     selection = Selection.of(declared, topic, partition, offset, reason)
-    with working(f"{declared.name}: decoding again"):
+    with working(f"{declared.name}: decoding again", as_json=as_json):
         code, counts = quarantine.replay(declared, selection, by=user_at_host())
     if code:
         raise typer.Exit(code)
-    print_json(counts)
+    print_result(counts, as_json=as_json)
     suggest(f"./tidemark quarantine list {declared.name}")
 
 
@@ -149,6 +150,7 @@ def discard(
     offset: Offset = None,
     code: Annotated[str | None, typer.Option("--code", help="records with this reason code")] = None,
     everything: Annotated[bool, typer.Option("--all", help="all records that are still in quarantine")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Discard records: recorded with reason, who and when. Their bytes stay; a replay skips them."""
     declared = load_pipeline(pipeline)
@@ -161,4 +163,5 @@ def discard(
         )
     if not why.strip():
         raise UsageError("a discard needs its reason in words", remedy='--reason "…"', pipeline=declared.name)
-    print_json(quarantine.discard(declared.name, selection, reason=why.strip(), by=user_at_host()))
+    counts = quarantine.discard(declared.name, selection, reason=why.strip(), by=user_at_host())
+    print_result(counts, as_json=as_json)

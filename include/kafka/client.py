@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.settings import settings
+
+_Client = TypeVar("_Client")
 
 TIMEOUT = 10.0
 """Seconds after which a broker that does not answer counts as unreachable."""
@@ -108,12 +110,25 @@ def kept_clients() -> Iterator[None]:
                 each.close()
 
 
+def _made(kind: Callable[[dict[str, Any]], _Client], options: Mapping[str, Any]) -> _Client:
+    """Return a client of the configured cluster. Raises UsageError for an option that librdkafka does not know."""
+    try:
+        return kind({**settings().kafka_client_options(), **options, "error_cb": _quiet})
+    except KafkaException as error:
+        said = error.args[0]
+        if not isinstance(said, KafkaError) or said.code() != KafkaError._INVALID_ARG:
+            raise
+        raise UsageError(
+            f"TIDEMARK_KAFKA_PROPERTIES: {said.str()}", remedy="write options that both of Kafka's clients know"
+        ) from None
+
+
 def admin() -> AdminClient:
     """Return an admin client of the configured cluster; the shared one inside `kept_clients`."""
     kept = _kept.get()
     if kept is not None and "admin" in kept:
         return cast(AdminClient, kept["admin"])
-    made = AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
+    made = _made(AdminClient, {"log_level": 0})
     if kept is not None:
         kept["admin"] = made
     return made
@@ -142,7 +157,7 @@ def consumer(**options: Any) -> Consumer:
         "auto.offset.reset": "error",
         "log_level": 0,
     }
-    return Consumer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
+    return _made(Consumer, {**defaults, **options})
 
 
 def producer(**options: Any) -> Producer:
@@ -153,7 +168,7 @@ def producer(**options: Any) -> Producer:
         "message.timeout.ms": 60_000,
         "log_level": 0,
     }
-    return Producer({**settings().kafka_client_options(), **defaults, **options, "error_cb": _quiet})
+    return _made(Producer, {**defaults, **options})
 
 
 def enqueue(sender: Producer, topic: str, value: bytes | None, key: bytes | None, **options: Any) -> None:

@@ -198,6 +198,14 @@ def _published(ranges: list[dict[str, Any]] | None, fates: dict[str, dict[str, i
     return tuple(found)
 
 
+def exit_code_of_run(run_by: str) -> int | None:
+    """Return the exit code of the attempt that `run_by` began last; None without one, or while it has none."""
+    with reading() as ledger:
+        ledger.execute("SELECT exit_code FROM attempts WHERE run_by = %s ORDER BY id DESC LIMIT 1", [run_by])
+        row = ledger.fetchone()
+        return row[0] if row else None
+
+
 def verdict_of_run(run_by: str) -> dict[str, Any]:
     """Return the verdict of the interval that `run_by` ran last, e.g. `airflow <run id>`; empty without a run."""
     with reading() as ledger:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pyarrow import ArrowInvalid
+
 from include import lake
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import ServiceUnreachable, UsageError, one_line
 from include.kafka_security import for_librdkafka
 from include.proof import verify
 from include.proof.signing import own_public_key
@@ -28,5 +30,7 @@ def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str 
 def _read(file: str) -> bytes:
     try:
         return lake.read_bytes(file) if "://" in file else Path(file).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or 'cannot be read'}", remedy="name the file of a proof") from None
+    except (OSError, ArrowInvalid) as error:
+        # Arrow's is that of a URI's scheme.
+        why = getattr(error, "strerror", None) or one_line(str(error)) or "cannot be read"
+        raise UsageError(f"{file}: {why}", remedy="name the file of a proof") from None

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import psycopg2
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, one_line
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
@@ -157,12 +157,20 @@ def _answers(address: str) -> bool:
 
 
 def prepare_databases() -> None:
-    """Create missing databases, ledger tables and metastore schema on the configured server."""
+    """Create missing databases, ledger tables and metastore schema on the configured server.
+
+    Raises ServiceUnreachable when it does not answer.
+    """
     from include.ledger.database import migrate
     from include.services.metastore import create_metastore_schema
 
-    url = settings().database_uri("postgres")
-    with contextlib.closing(_connect(url)) as connection:
+    try:
+        opened = _connect(settings().database_uri("postgres"))
+    except psycopg2.OperationalError as error:
+        raise ServiceUnreachable(
+            f"PostgreSQL at {settings().database_host()}: {one_line(str(error))}", remedy="./tidemark status"
+        ) from None
+    with contextlib.closing(opened) as connection:
         connection.autocommit = True
         with connection.cursor() as cursor:
             cursor.execute("SELECT datname FROM pg_database")

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import psutil
@@ -84,6 +85,33 @@ def run_attached(job: SparkSubmission) -> int:
         return process.wait()
     finally:
         driver_folders.sweep()
+
+
+class AskedToStop(BaseException):
+    """SIGTERM or SIGINT came before there was a driver that could be asked."""
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[None]:
+    """Raise AskedToStop in this block at SIGTERM and SIGINT, until a driver's start takes them over."""
+    asked = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        raise AskedToStop
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except BaseException:
+        # A library in C may make another exception of one that is raised inside its call.
+        if asked:
+            raise AskedToStop from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _StopOnSignal:

@@ -6,8 +6,9 @@ import argparse
 import inspect
 import json
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
+from include.errors import UsageError
 from include.pipelines import pipeline_names
 from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pages, pipelines, reads, scale
 from tests.benchmarks.targets import Target
@@ -50,11 +51,17 @@ def _options(benchmark: str) -> set[str]:
     return set(inspect.signature(BENCHMARKS[benchmark].run).parameters)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """End with one line and the code of wrong usage; argparse's own would mean that a validation failed."""
+        self.exit(UsageError.exit_code, f"tidemark: {message} — see ./tidemark bench --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
     def of(option: str, meaning: str) -> str:
         return f"{meaning} ({', '.join(name for name in BENCHMARKS if option in _options(name))})"
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="./tidemark bench",
         description="\n".join(str(module.__doc__).splitlines()[0] for module in BENCHMARKS.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,

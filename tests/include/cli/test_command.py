@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,15 @@ def run(home: Path, *arguments: str, **extra: str) -> subprocess.CompletedProces
         (["no-such-verb"], "no-such-verb"),
         (["up", "no_such"], "unknown service"),
         (["explain", "no_such", "x"], "unknown table"),
+        (["ranges", "nest_cameras", "--to", "garbage"], "not a time"),
+        (["ranges", "nest_cameras", "--from", ""], "not a time"),
+        (["verify", "http://example.org/proof.json"], "name the file of a proof"),
+        (
+            ["interval", "nest_cameras", "--from", "9999-12-31T23:00:00Z", "--to", "9999-12-31T23:00:00Z"],
+            "has not passed",
+        ),
+        (["bench", "no_such"], "invalid choice: 'no_such'"),
+        (["bench", "archive", "--events", "x"], "invalid int value: 'x'"),
     ],
 )
 def test_error_is_one_line_with_exit_code_64_when_usage_is_wrong(
@@ -78,6 +89,105 @@ def test_exit_code_is_64_when_a_setting_is_wrong(tmp_path: Path) -> None:
     result = run(tmp_path, "status", TIDEMARK_LEASE_SECONDS="soon")
     assert result.returncode == 64
     assert "TIDEMARK_LEASE_SECONDS" in result.stderr
+
+
+@pytest.mark.parametrize("lake", ["foo://x", "s3a://", "s3a:///", "s3://B"])
+def test_exit_code_is_64_when_the_lake_is_no_store(tmp_path: Path, lake: str) -> None:
+    result = run(tmp_path, "pipelines", TIDEMARK_LAKE=lake)
+    assert (result.returncode, result.stdout) == (64, "")
+    assert result.stderr.startswith("tidemark: TIDEMARK_LAKE: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"no.such.option=1\n", "No such configuration property"), (b"client.id=\xff\n", "is not UTF-8")],
+)
+@pytest.mark.parametrize("command", [("lag",), ("produce", "nest_cameras", "--events", "1")])
+def test_exit_code_is_64_when_an_option_of_kafka_s_client_is_wrong(
+    tmp_path: Path, content: bytes, words: str, command: tuple[str, ...]
+) -> None:
+    options = tmp_path / "client.properties"
+    options.touch(0o600)
+    options.write_bytes(content)
+    result = run(tmp_path, *command, TIDEMARK_KAFKA_PROPERTIES=str(options), TIDEMARK_KAFKA_BOOTSTRAP="127.0.0.1:1")
+    assert result.returncode == 64, result.stderr
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_exit_code_is_64_when_the_monitor_s_token_is_no_text(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_bytes(b"\xff" * 40)
+    result = run(tmp_path, "monitor", "--token-file", str(token))
+    assert result.returncode == 64, result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_exit_code_is_6_when_databases_are_set_up_on_a_server_that_is_away(tmp_path: Path) -> None:
+    result = run(tmp_path, "setup-database", TIDEMARK_DATABASE_URL="postgresql://u:canary@127.0.0.1:1")
+    assert result.returncode == 6, result.stderr
+    assert "PostgreSQL at 127.0.0.1:1: " in result.stderr
+    assert "canary" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stream_ends_with_0_when_it_is_asked_to_stop_before_it_has_a_driver(tmp_path: Path, number: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        broker = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "include.cli", "stream", "nest_cameras", "--until-caught-up"],
+            env={**os.environ, "TIDEMARK_HOME": str(tmp_path), "TIDEMARK_KAFKA_BOOTSTRAP": broker},
+            stderr=subprocess.PIPE,
+            cwd=REPOSITORY,
+        )
+        # It asks for the topic's offsets, and gets no answer.
+        silent.accept()[0].close()
+        process.send_signal(number)
+        assert (process.communicate(timeout=60)[1], process.returncode) == (b"", 0)
+
+
+_WITH_A_DEFECT = """
+import sys
+from include.cli import __main__ as command
+
+def fail(*arguments, **options):
+    raise {raised}
+
+command.app = fail
+sys.exit(command.main())
+"""
+
+
+def main_that_ends_with(home: Path, raised: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    script = _WITH_A_DEFECT.format(raised=raised)
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TIDEMARK_HOME": str(home), **extra},
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+
+
+def test_error_is_one_line_with_exit_code_1_when_nobody_foresaw_it(tmp_path: Path) -> None:
+    result = main_that_ends_with(tmp_path, "ZeroDivisionError('of two\\nlines')")
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("tidemark: ZeroDivisionError: of two — ")
+    assert "--debug" in line
+    traced = main_that_ends_with(tmp_path, "ZeroDivisionError('x')", TIDEMARK_DEBUG="1")
+    assert "Traceback" in traced.stderr
+    assert traced.stderr.splitlines()[-1].startswith("tidemark: ZeroDivisionError: x")
+
+
+def test_help_of_the_tests_is_the_verb_s_own(tmp_path: Path) -> None:
+    result = run(tmp_path, "test", "--help")
+    assert result.returncode == 0
+    assert "three modules at a time" in result.stdout
 
 
 def test_help_documents_a_verb_when_it_exists(tmp_path: Path) -> None:
