@@ -27,7 +27,7 @@ from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OW
 from include.pipelines.spec.outputs import PRODUCER_OPTIONS, DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
-from include.pipelines.spec.sources import CLIENT_OPTIONS, KafkaTopics
+from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import (
     AdditiveView,
     CompactedTopic,
@@ -40,7 +40,6 @@ from include.pipelines.spec.views import (
 from include.times import Schedule, every, hourly
 
 __all__ = [
-    "CLIENT_OPTIONS",
     "EVENT_TIMES",
     "IDENTIFIER",
     "IDENTITY",

@@ -11,30 +11,25 @@ from include.errors import UsageError
 from include.pipelines.spec.names import TOPIC
 from include.times import parse_time
 
-CLIENT_OPTIONS = frozenset(
+OWN_OPTIONS = frozenset(
     {
-        "kafka.client.id",
-        "kafka.client.rack",
-        "kafka.client.dns.lookup",
-        "kafka.fetch.min.bytes",
-        "kafka.fetch.max.bytes",
-        "kafka.fetch.max.wait.ms",
-        "kafka.max.partition.fetch.bytes",
-        "kafka.max.poll.records",
-        "kafka.receive.buffer.bytes",
-        "kafka.send.buffer.bytes",
-        "kafka.request.timeout.ms",
-        "kafka.default.api.timeout.ms",
-        "kafka.reconnect.backoff.ms",
-        "kafka.reconnect.backoff.max.ms",
-        "kafka.retry.backoff.ms",
-        "kafka.connections.max.idle.ms",
-        "kafka.metadata.max.age.ms",
-        "kafka.check.crcs",
+        "kafka.allow.auto.create.topics",
+        "kafka.auto.offset.reset",
+        "kafka.enable.auto.commit",
+        "kafka.exclude.internal.topics",
+        "kafka.group.id",
+        "kafka.group.instance.id",
+        "kafka.group.protocol",
+        "kafka.interceptor.classes",
+        "kafka.isolation.level",
+        "kafka.key.deserializer",
+        "kafka.value.deserializer",
     }
 )
-"""Options of Kafka's client that a pipeline may set. What decides which records are read is not among them, and
-addresses and secrets are settings (`TIDEMARK_KAFKA_…`)."""
+"""Options of Kafka's client that a pipeline may not set: they decide which records are read."""
+
+_SETTINGS = re.compile(r"kafka\.(bootstrap\.|config\.providers|sasl\.|security\.|ssl\.)")
+"""Addresses and secrets: those are settings (`TIDEMARK_KAFKA_…`)."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class KafkaTopics:
     """Whether offsets that Kafka removed before they were read stop the stream until somebody accepts the loss;
     else the stream accepts, records and reports it by itself."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Kafka's client, of those in `CLIENT_OPTIONS`, e.g. `{"kafka.fetch.max.wait.ms": "100"}`."""
+    """Options of Kafka's Java client, e.g. `{"kafka.fetch.max.wait.ms": "100"}`, except those in `OWN_OPTIONS`."""
     topic_partitions: int = 4
     """How many partitions a topic gets when Tidemark creates it."""
     max_offsets_per_trigger: int = 500_000
@@ -67,11 +62,21 @@ class KafkaTopics:
         for topic in self.named:
             if not TOPIC.fullmatch(topic):
                 raise UsageError(f"topic {topic!r} is not a Kafka topic name")
-        if unknown := sorted(self.options.keys() - CLIENT_OPTIONS):
-            raise UsageError(
-                f"the option {unknown[0]!r} cannot be set by a pipeline",
-                remedy=f"one of {', '.join(sorted(CLIENT_OPTIONS))}",
-            )
+        for option in sorted(self.options):
+            if not option.startswith("kafka."):
+                raise UsageError(
+                    f"the option {option!r} cannot be set by a pipeline",
+                    remedy=f"kafka.{option}, if it is the client's",
+                )
+            if option in OWN_OPTIONS:
+                raise UsageError(
+                    f"the option {option!r} cannot be set by a pipeline: it decides which records are read"
+                )
+            if _SETTINGS.match(option):
+                raise UsageError(
+                    f"the option {option!r} cannot be set by a pipeline",
+                    remedy="write it into the file that TIDEMARK_KAFKA_PROPERTIES names",
+                )
         if self.starting_time:
             parse_time(self.starting_time)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,10 +122,13 @@ def test_nearest_offset_is_the_start_when_kafka_does_not_have_the_declared_one()
     assert first_offsets(source, {tp: (0, 3)}) == {tp: 3}
 
 
-def test_client_option_reaches_the_client_when_the_allow_list_has_it(topics: Home, spark: Any, tmp_path: Path) -> None:
-    # A size of a fetch that the client itself refuses: it would not if the option had been dropped.
-    source = KafkaTopics(subscribe=("door-a",), options={"kafka.max.partition.fetch.bytes": "-1"})
-    with pytest.raises(Exception, match=r"max\.partition\.fetch\.bytes"):
+@pytest.mark.parametrize("option", ["kafka.max.partition.fetch.bytes", "kafka.max.poll.interval.ms"])
+def test_any_option_reaches_the_client_when_a_pipeline_may_set_it(
+    topics: Home, spark: Any, tmp_path: Path, option: str
+) -> None:
+    # A value that the client itself refuses: it would not if the option had been dropped.
+    source = KafkaTopics(subscribe=("door-a",), options={option: "-7"})
+    with pytest.raises(Exception, match=re.escape(option.removeprefix("kafka."))):
         read(spark, source, tmp_path)
 
 
@@ -139,7 +143,10 @@ def test_client_option_reaches_the_client_when_the_allow_list_has_it(topics: Hom
             {"subscribe": ("a",), "options": {"kafka.isolation.level": "read_uncommitted"}},
             "cannot be set by a pipeline",
         ),
-        ({"subscribe": ("a",), "options": {"kafka.sasl.jaas.config": "secret"}}, "cannot be set by a pipeline"),
+        ({"subscribe": ("a",), "options": {"kafka.sasl.jaas.config": "secret"}}, "TIDEMARK_KAFKA_PROPERTIES"),
+        ({"subscribe": ("a",), "options": {"kafka.ssl.key.password": "secret"}}, "TIDEMARK_KAFKA_PROPERTIES"),
+        ({"subscribe": ("a",), "options": {"kafka.bootstrap.servers": "h:1"}}, "TIDEMARK_KAFKA_PROPERTIES"),
+        ({"subscribe": ("a",), "options": {"failOnDataLoss": "false"}}, "cannot be set by a pipeline"),
         ({"subscribe": ("a",), "starting_time": "yesterday"}, "not a time"),
     ],
 )
