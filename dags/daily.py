@@ -75,6 +75,5 @@ def daily_dag(pipeline: Pipeline) -> DAG:
 
 
 for _pipeline in all_pipelines():
-    # Airflow's window of a day consists of 24 hourly keys.
-    if _pipeline.schedule.every == timedelta(hours=1):
+    if _pipeline.schedule.is_hourly:
         globals()[f"daily__{_pipeline.name}"] = daily_dag(_pipeline)

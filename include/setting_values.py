@@ -21,6 +21,11 @@ _PASSWORD = re.compile(r"(://[^:/@]*:)[^\s?]*@")
 
 _PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 
+_BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
+
+_STORES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
+"""Schemes that both Hadoop and Arrow read."""
+
 _Number = TypeVar("_Number", int, float)
 
 
@@ -127,6 +132,21 @@ def program(text: str) -> Path:
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ValueError("not an executable file; name the path of a spark-submit")
     return path
+
+
+def store_uri(text: str) -> str:
+    """Return a path, or the URI of a folder in a store; of a bucket as Hadoop names it."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    if scheme not in _STORES:
+        raise ValueError(f"{scheme}:// is not a store; write a path, or a URI of {', '.join(_STORES)}")
+    if scheme not in ("s3", "s3a"):
+        return text
+    rest = rest.rstrip("/")
+    if not _BUCKET_PATH.fullmatch(rest):
+        raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
+    return f"s3a://{rest}"
 
 
 def postgresql_url(text: str) -> Secret:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from functools import cached_property, lru_cache
@@ -29,6 +28,7 @@ from include.setting_values import (
     program,
     receiver_url,
     setting,
+    store_uri,
     whole_at_least,
     yes_or_no,
 )
@@ -42,31 +42,13 @@ PAST_PROXY: Mapping[str, None] = {f"all://{host}": None for host in ("127.0.0.1"
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-_BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
-
-
-_SCHEMES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
-"""Of lakes: what both Hadoop and Arrow read."""
-
-
-def _lake(text: str) -> str:
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme not in _SCHEMES:
-        raise ValueError(f"{scheme}:// is not a store; write a path, or a URI of {', '.join(_SCHEMES)}")
-    if not separator or scheme not in ("s3", "s3a"):
-        return text
-    rest = rest.rstrip("/")
-    if not _BUCKET_PATH.fullmatch(rest):
-        raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
-    return f"s3a://{rest}"
-
 
 @dataclass(frozen=True)
 class Settings:
     """All settings, as `./tidemark doctor` prints them; secrets are masked in any text form."""
 
     home: Path = setting(REPOSITORY / ".tidemark", "state and logs of the embedded services", absolute_path)
-    lake: str = setting("", "URI of the lake; default: <home>/lake", _lake)
+    lake: str = setting("", "URI of the lake; default: <home>/lake", store_uri)
     kafka_bootstrap: str = setting("", "host:port[,host:port]; default: the embedded broker")
     kafka_properties: Path | None = setting(None, "0600 file with client options and secrets", Path)
     database_url: Secret | None = setting(

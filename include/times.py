@@ -124,6 +124,11 @@ class Schedule:
             )
 
     @property
+    def is_hourly(self) -> bool:
+        """Whether its days are summed up: Airflow's window of a day consists of 24 hourly keys."""
+        return self.every == timedelta(hours=1)
+
+    @property
     def cron(self) -> str:
         """The cron expression of the boundaries."""
         minutes = self.every // timedelta(minutes=1)

@@ -33,7 +33,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("services", "Check machine, services, ledger, catalog and files"),
     "setup-database": Verb("services", "Create missing databases and tables on PostgreSQL"),
     "pipelines": Verb("data", "List the declared pipelines with topics, tables and DAGs"),
-    "produce": Verb("data", "Write generated messages or a stream's events to a topic"),
+    "produce": Verb("demo", "Write generated messages or a stream's events to a topic"),
     "ranges": Verb("data", "List the pinned offset ranges of all intervals, or of some"),
     "explain": Verb("data", "Show where a table partition comes from"),
     "lag": Verb("data", "Show how many offsets each query is behind its topics"),
@@ -52,10 +52,10 @@ VERBS: dict[str, Verb] = {
         "Build a registered partition again from its pinned ranges; 0 if it, the ledger and the registered files agree",
     ),
     "report": Verb(
-        "jobs",
+        "live",
         "Give a pipeline's reports and the fates of the records over any offset ranges; nothing is registered",
     ),
-    "sql": Verb("jobs", "Query the catalog with Spark SQL"),
+    "sql": Verb("live", "Query the catalog with Spark SQL"),
     "tail": Verb(
         "live",
         "Show the records of a pipeline's topics as they come, decoded, or with the reason why not; Ctrl-C ends it",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,24 +13,18 @@ from include.cli.output import (
     print_facts,
     print_json,
     print_lines,
-    print_result,
     print_table,
     progress,
     suggest,
-    working,
 )
-from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
-from include.pipelines.spec import Pipeline
-from include.setting_values import check_contact
 from include.settings import settings
-from include.times import format_time, parse_duration, parse_time
+from include.times import format_time, parse_time
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module to the command."""
     app.command()(pipelines)
-    app.command()(produce)
     app.command()(ranges)
     app.command()(explain)
     app.command()(lag)
@@ -46,7 +40,10 @@ def pipelines(as_json: AsJson = False) -> None:
             "topics": list(p.source.named or [p.source.pattern]),
             "tables": [f"lake.{table}" for table in p.tables],
             "speed_views": {view.name: view.speed.topic for view in p.views},
-            "dags": [f"stream__{p.name}", f"interval__{p.name}"],
+            "written_topics": p.written_topics,
+            "dags": [
+                f"{kind}__{p.name}" for kind in ("stream", "interval", *(["daily"] if p.schedule.is_hourly else []))
+            ],
             "quarantine": f"{settings().lake_uri}/quarantine/{p.name}",
             "schedule": p.schedule.cron,
         }
@@ -65,94 +62,6 @@ def pipelines(as_json: AsJson = False) -> None:
     )
     console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules and quarantine: --json", style="dim")
     suggest(f"./tidemark demo {declared[0]['name']}")
-
-
-def produce(
-    pipeline: PipelineName,
-    events: Annotated[int | None, typer.Option("--events", min=1, help="how many messages to generate")] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="seed of the generator; the same seed and start give the same messages")
-    ] = 1,
-    rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, help="messages per second; default: as fast as possible")
-    ] = None,
-    bad_fraction: Annotated[
-        float, typer.Option("--bad-fraction", min=0, max=1, help="share of invalid messages, 0 to 1")
-    ] = 0.0,
-    start: Annotated[
-        str | None, typer.Option("--start", help="event time of the first message (ISO); default: now minus the span")
-    ] = None,
-    span: Annotated[str, typer.Option("--span", help="time over which event times are spread: 10s, 50m, 3h")] = "3h",
-    topic: Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: the first")] = "",
-    from_stream: Annotated[
-        str | None,
-        typer.Option("--from-stream", metavar="URL", help="write the events of this stream of server-sent events"),
-    ] = None,
-    until: Annotated[
-        int | None, typer.Option("--until", min=1, help="with --from-stream: stop after this many events")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0, help="with --from-stream: stop after this time")
-    ] = None,
-    contact: Annotated[
-        str, typer.Option("--contact", help="with --from-stream: e-mail address or page for the service to reach you")
-    ] = "",
-    accept_gap: Annotated[
-        str, typer.Option("--accept-gap", help="with --from-stream, when the position is too old: `present` or a TIME")
-    ] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Write generated messages or a stream's events to a topic.
-
-    The topic is created if missing. Print counts of what was written. A stream is followed until SIGTERM or Ctrl-C;
-    the next run resumes after the last event that reached Kafka.
-    """
-    from include.producing import generate as production
-
-    declared = load_pipeline(pipeline)
-    if (events is None) == (from_stream is None):
-        raise UsageError(
-            "exactly one of --events and --from-stream is needed", remedy="either --events N or --from-stream URL"
-        )
-    if events is None or from_stream:
-        written = _followed(declared, str(from_stream), accept_gap, contact, until=until, seconds=seconds)
-        print_result(written, as_json=as_json)
-        return
-    first = parse_time(start) if start else None
-    with working(f"{declared.name}: writing {events:,} messages", events, as_json=as_json) as done:
-        written = production.produce(
-            declared,
-            events=events,
-            seed=seed,
-            rate=rate,
-            bad_fraction=bad_fraction,
-            start=first,
-            span=parse_duration(span),
-            topic=_checked_topic(declared, topic),
-            enqueued=done,
-        )
-    print_result(written, as_json=as_json)
-    suggest(f"./tidemark stream {declared.name} --until-caught-up")
-
-
-def _followed(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bounds: Any) -> dict[str, Any]:
-    from include.producing.follower import follow
-    from include.producing.refused_position import parse_go_on
-
-    try:
-        contact = check_contact(contact)
-    except ValueError as error:
-        raise UsageError(f"--contact: {error}", remedy="e.g. --contact me@example.org") from None
-    go_on = parse_go_on(accept_gap) if accept_gap else None
-    return follow(pipeline, url, tell=progress, contact=contact, go_on=go_on, **bounds)
-
-
-def _checked_topic(pipeline: Pipeline, topic: str) -> str:
-    if topic and not pipeline.source.reads(topic):
-        raise UsageError(
-            f"the pipeline does not read topic {topic!r}", remedy=f"it reads {pipeline.source}", pipeline=pipeline.name
-        )
-    return topic
 
 
 def ranges(

@@ -1,13 +1,10 @@
-"""`stream`, `interval`, `sql`: the verbs that start Spark."""
+"""`stream`, `interval`, `approve`, `rebuild`: the verbs that start streams and intervals."""
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +15,6 @@ from include.cli.output import (
     print_facts,
     print_json,
     print_lines,
-    print_table,
     progress,
     progress_console,
     suggest,
@@ -34,7 +30,6 @@ from include.lake import delta_tables
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
-from include.monitor import exact_json
 from include.monitor.lag import lag_of, still_behind, total_lag
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -55,8 +50,6 @@ def register(app: typer.Typer) -> None:
     app.command()(interval)
     app.command()(approve)
     app.command()(rebuild)
-    app.command()(report)
-    app.command()(sql)
 
 
 def stream(
@@ -247,79 +240,3 @@ def rebuild(
             f"{table} {partition} is not what its offsets give: {'; '.join(rebuilding.differences(comparison))}",
             remedy="run its interval again, which registers it again",
         )
-
-
-def report(
-    pipeline: PipelineName,
-    ranges: Annotated[
-        str, typer.Option("--ranges", metavar="TOPIC:PARTITION:FROM-UNTIL,…", help="offsets; UNTIL is not included")
-    ],
-    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.KAFKA,
-    as_json: AsJson = False,
-) -> None:
-    """Give a pipeline's reports and the fates of the records over any offset ranges; nothing is registered."""
-    from include.intervals.telling.asked_ranges import check_ranges, format_ranges, parse_ranges
-
-    declared = load_pipeline(pipeline)
-    wanted = parse_ranges(ranges, declared.name)
-    check_ranges(declared, wanted, source)
-    arguments = ["--pipeline", declared.name, "--ranges", format_ranges(wanted), "--source", source.value]
-    with working(f"{declared.name}: reading the ranges", as_json=as_json):
-        result = _report_of(declared, arguments, sum(map(len, wanted)) < SHORT)
-    if as_json:
-        print_exact_json(result)
-        return
-    print_facts(result["records"])
-    for title, section in result["reports"].items():
-        print_table(section["columns"], [list(row.values()) for row in section["rows"]], title=title)
-        print_lines([f"{section['note']}; {section['truncated']} rows more"])
-    suggest(f"./tidemark quarantine list {declared.name}")
-
-
-def _report_of(pipeline: Pipeline, arguments: list[str], short: bool) -> dict[str, Any]:
-    """Run the Spark application that reports ranges, and return its result. Raise Exit with its code."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        arguments += ["--result", str(result)]
-        name, delta = f"report {pipeline.name}", delta_tables.any_delta_table()
-        job = submission("report_ranges", *arguments, name=name, short=short, delta=delta, decoder=pipeline.decoder)
-        if code := run_job(job):
-            raise typer.Exit(code)
-        parsed: dict[str, Any] = json.loads(result.read_text())
-        return parsed
-
-
-def sql(
-    query: Annotated[str, typer.Argument(metavar="SELECT", help="one SQL query over lake.* and live.*")],
-    as_json: AsJson = False,
-) -> None:
-    """Query the catalog with Spark SQL.
-
-    With `--json`, of columns with one name the second is `name_2`.
-
-    `lake.<table>` is what was registered; `live.<pipeline>_<view>`, if served, is one answer from both layers.
-    """
-    with working("querying the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
-        statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
-        statement.write_text(query)
-        arguments = ("--query", str(statement), "--result", str(result))
-        job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.any_delta_table())
-        if code := run_job(job):
-            raise typer.Exit(code)
-        answer: dict[str, Any] = exact_json.loads(result.read_text())
-    if as_json:
-        names = _distinct(answer["columns"])
-        print_exact_json([dict(zip(names, row, strict=True)) for row in answer["rows"]])
-    else:
-        print_table(answer["columns"], answer["rows"])
-        console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
-        suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Return the names, each later one of several that are equal with a number."""
-    found: dict[str, None] = {}
-    for name in names:
-        numbered = (name, *(f"{name}_{number}" for number in range(2, len(names) + 1)))
-        found[next(each for each in numbered if each not in found)] = None
-    return list(found)

@@ -1,7 +1,8 @@
-"""`tail`, `top`, `shell`: the verbs that show a pipeline as it is now, without affecting it."""
+"""`tail`, `top`, `shell`, `report`, `sql`: the verbs that show records and tables as they are, and change nothing."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,14 +18,26 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import clean, console, print_exact_json, progress
+from include.cli.output import (
+    clean,
+    console,
+    print_exact_json,
+    print_facts,
+    print_lines,
+    print_table,
+    progress,
+    suggest,
+    working,
+)
 from include.errors import UsageError
 from include.lake import delta_tables
 from include.ledger.archive import landing_files
+from include.ledger.intervals.states import Source
 from include.monitor import exact_json
 from include.pipelines import load_line_pipeline, load_pipeline
-from include.spark.run import run_attached, run_watched_job
-from include.spark.submission import SparkSubmission, submission
+from include.pipelines.spec import Pipeline
+from include.spark.run import run_attached, run_job, run_watched_job
+from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import format_time, parse_duration
 
 BAR = 30
@@ -36,6 +49,8 @@ def register(app: typer.Typer) -> None:
     app.command()(tail)
     app.command()(top)
     app.command()(shell)
+    app.command()(report)
+    app.command()(sql)
 
 
 def tail(
@@ -175,3 +190,79 @@ def _table(shown: dict[str, Any], window: dict[str, Any]) -> Table:
         bar = ProgressBar(total=float(most), completed=float(count), width=BAR)
         table.add_row(*(clean(part) for part in key), str(count), bar)
     return table
+
+
+def report(
+    pipeline: PipelineName,
+    ranges: Annotated[
+        str, typer.Option("--ranges", metavar="TOPIC:PARTITION:FROM-UNTIL,…", help="offsets; UNTIL is not included")
+    ],
+    source: Annotated[Source, typer.Option("--source", help="where the ranges are read from")] = Source.KAFKA,
+    as_json: AsJson = False,
+) -> None:
+    """Give a pipeline's reports and the fates of the records over any offset ranges; nothing is registered."""
+    from include.intervals.telling.asked_ranges import check_ranges, format_ranges, parse_ranges
+
+    declared = load_pipeline(pipeline)
+    wanted = parse_ranges(ranges, declared.name)
+    check_ranges(declared, wanted, source)
+    arguments = ["--pipeline", declared.name, "--ranges", format_ranges(wanted), "--source", source.value]
+    with working(f"{declared.name}: reading the ranges", as_json=as_json):
+        result = _report_of(declared, arguments, sum(map(len, wanted)) < SHORT)
+    if as_json:
+        print_exact_json(result)
+        return
+    print_facts(result["records"])
+    for title, section in result["reports"].items():
+        print_table(section["columns"], [list(row.values()) for row in section["rows"]], title=title)
+        print_lines([f"{section['note']}; {section['truncated']} rows more"])
+    suggest(f"./tidemark quarantine list {declared.name}")
+
+
+def _report_of(pipeline: Pipeline, arguments: list[str], short: bool) -> dict[str, Any]:
+    """Run the Spark application that reports ranges, and return its result. Raise Exit with its code."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        arguments += ["--result", str(result)]
+        name, delta = f"report {pipeline.name}", delta_tables.any_delta_table()
+        job = submission("report_ranges", *arguments, name=name, short=short, delta=delta, decoder=pipeline.decoder)
+        if code := run_job(job):
+            raise typer.Exit(code)
+        parsed: dict[str, Any] = json.loads(result.read_text())
+        return parsed
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="one SQL query over lake.* and live.*")],
+    as_json: AsJson = False,
+) -> None:
+    """Query the catalog with Spark SQL.
+
+    With `--json`, of columns with one name the second is `name_2`.
+
+    `lake.<table>` is what was registered; `live.<pipeline>_<view>`, if served, is one answer from both layers.
+    """
+    with working("querying the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
+        statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
+        statement.write_text(query)
+        arguments = ("--query", str(statement), "--result", str(result))
+        job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.any_delta_table())
+        if code := run_job(job):
+            raise typer.Exit(code)
+        answer: dict[str, Any] = exact_json.loads(result.read_text())
+    if as_json:
+        names = _distinct(answer["columns"])
+        print_exact_json([dict(zip(names, row, strict=True)) for row in answer["rows"]])
+    else:
+        print_table(answer["columns"], answer["rows"])
+        console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
+        suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return the names, each later one of several that are equal with a number."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (name, *(f"{name}_{number}" for number in range(2, len(names) + 1)))
+        found[next(each for each in numbered if each not in found)] = None
+    return list(found)

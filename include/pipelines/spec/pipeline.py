@@ -155,6 +155,11 @@ class Pipeline:
         """All tables, archive first."""
         return (self.table, *(self.view_table(view) for view in self.views))
 
+    @property
+    def written_topics(self) -> dict[str, str]:
+        """All topics that streams and intervals may write, each with what writes it."""
+        return {topic: writer for writer, topic in _written_topics(self)}
+
 
 def _check_output(output: Rows, pipeline: Pipeline) -> None:
     """Raise UsageError when the output's name or target is taken, or a column that it names does not exist."""

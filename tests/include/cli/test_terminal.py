@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -103,6 +104,17 @@ def test_table_fits_100_columns_when_pipelines_are_listed(tmp_path: Path) -> Non
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= COLUMNS
     for cell in ("nest_cameras_hourly_counts", "auction-category-hours", "next: ./tidemark demo"):
         assert cell in shown
+
+
+def test_every_topic_and_dag_is_told_when_pipelines_are_listed_as_json(tmp_path: Path) -> None:
+    listed = {
+        each["name"]: each for each in json.loads(piped(tmp_path, "-m", "include.cli", "pipelines", "--json").stdout)
+    }
+    bids = listed["auction_bids"]
+    assert bids["dags"] == ["stream__auction_bids", "interval__auction_bids", "daily__auction_bids"]
+    assert bids["written_topics"]["auction-flags"] == "flags"
+    for pipeline in listed.values():
+        assert {*pipeline["speed_views"].values()} <= pipeline["written_topics"].keys()
 
 
 def test_verdict_is_words_when_output_is_a_terminal_and_json_elsewhere(tmp_path: Path) -> None:
