@@ -16,7 +16,7 @@ from include.airflow.spark import JobOperator
 from include.airflow.tasks import take_step
 from include.errors import ValidationFailed
 from include.intervals.steps import submit_both
-from include.ledger.intervals.attempts import load_attempt
+from include.ledger.intervals.attempts import load_attempt, went_on_since_build
 from include.ledger.intervals.builds import is_published
 from include.spark.cluster import DeployMode
 from include.spark.submission import SparkSubmission
@@ -46,10 +46,12 @@ class BuildOperator(JobOperator):
 def code_of_build(attempt: int) -> int | None:
     """Return the exit code of publishing the attempt's latest build, where the driver of `build_interval` did that.
 
-    None when it did not, and when the attempt has ended since: `publish` was cleared or is retried, and publishes
-    anew, for example after a change of the suite or with a catalog that needs mending.
+    None when it did not, and when the attempt has ended since, or another driver of it has begun: `publish` was cleared
+    or is retried, and publishes anew, for example after an approval or a change of the suite, with a catalog that needs
+    mending, or where that driver died before it was done.
     """
-    return None if take_step(load_attempt, attempt).ended else take_step(validated_code, attempt)
+    code = take_step(validated_code, attempt)
+    return None if take_step(went_on_since_build, attempt) else code
 
 
 def validated_code(attempt: int) -> int | None:

@@ -36,8 +36,6 @@ class AttemptSpec:
     """Findings of its latest build."""
     build: int | None
     """The latest build; None before the first."""
-    ended: bool
-    """Whether it has ended, and no build or publication of it began since."""
 
 
 @contextmanager
@@ -86,8 +84,8 @@ def load_attempt(attempt: int) -> AttemptSpec:
         pinned = pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id))
         build = latest_build(ledger, attempt)
         findings = findings_of(build.findings) if build else Findings()
-        number, ended = build.id if build else None, row.ended_at is not None
-        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, number, ended)
+        number = build.id if build else None
+        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, number)
 
 
 def of_build(build: int) -> AttemptSpec:
@@ -96,8 +94,21 @@ def of_build(build: int) -> AttemptSpec:
         row = ledger.get_one(Build, build)
         attempt = ledger.get_one(Attempt, row.attempt_id)
         pinned = pinned_of(ledger, ledger.get_one(IntervalRow, row.interval_id))
-        source, findings, ended = Source(attempt.source), findings_of(row.findings), attempt.ended_at is not None
-        return AttemptSpec(attempt.id, pinned, source, attempt.code_version, findings, row.id, ended)
+        findings = findings_of(row.findings)
+        return AttemptSpec(attempt.id, pinned, Source(attempt.source), attempt.code_version, findings, row.id)
+
+
+def went_on_since_build(attempt: int) -> bool:
+    """Return whether an attempt has ended, failed or been resumed since its latest build was noted.
+
+    The driver that builds publishes before any of these. False before the first build.
+    """
+    with session() as ledger:
+        row, build = ledger.get_one(Attempt, attempt), latest_build(ledger, attempt)
+        if build is None:
+            return False
+        # A driver that is killed notes no end: then its beginning tells that there was one.
+        return row.ended_at is not None or row.exit_code is not None or row.started_at > build.noted_at
 
 
 def note_iceberg(build: int, snapshots: Iterable[IcebergSnapshot]) -> None:

@@ -35,6 +35,8 @@ pytestmark = pytest.mark.services
 
 NAME = "isp_hits"
 WARNED = ExpectationResult(NAME, "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
+SUBMITTED = "tidemark: isp_hits: validating"
+"""What the driver prints."""
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_log_says_what_is_registered_and_nothing_foreign_when_it_passed(driver: 
     with structlog.testing.capture_logs() as logged:
         publish(attempt).execute(context)  # type: ignore[arg-type]
     said = [each["event"] for each in logged]
-    assert "tidemark: isp_hits: validating" in said
+    assert SUBMITTED in said
     assert not [line for line in said if "HiveConf" in line or "Spark-Submit cmd" in line]
 
 
@@ -123,6 +125,41 @@ def test_person_is_asked_and_approval_registers_when_only_warnings_were_not_met(
     operator.execute_complete(context, answer("Approve", "a holiday"), **parked.value.kwargs)  # type: ignore[arg-type]
     said = decision(waiting)
     assert (said.approved, said.by, said.reason) == (True, "airflow ada", "a holiday")
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["the driver failed", "the worker was killed"])
+def test_retry_publishes_when_the_driver_died_after_an_approval(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int, is_noted: bool
+) -> None:
+    driver.write_text("2")
+    operator, number = publish(waiting), question(waiting)
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)  # type: ignore[arg-type]
+    approvals.decide(number, approved=True, by="airflow ada", reason="a holiday")
+    # What the driver of an approved build does first.
+    attempts.resume_attempt(waiting)
+    if is_noted:
+        driver.write_text("6")
+        with pytest.raises(AirflowException, match="ended with exit code 6"):
+            operator.execute_complete(context, answer("Approve", "a holiday"), question=number)  # type: ignore[arg-type]
+    driver.write_text("0")
+    with structlog.testing.capture_logs() as logged:
+        publish(waiting).execute(context)  # type: ignore[arg-type]
+    assert SUBMITTED in [each["event"] for each in logged]
+
+
+def test_retry_publishes_when_the_driver_died_after_it_had_registered(
+    driver: Path, context: dict[str, Any], built: tuple[int, BuiltRevision]
+) -> None:
+    attempt, revision = built
+    attempts.close_attempt(attempt, 2)
+    attempts.resume_attempt(attempt)
+    # What follows it, as the Delta view, is not published.
+    register(attempt, revision)
+    driver.write_text("0")
+    with structlog.testing.capture_logs() as logged:
+        publish(attempt).execute(context)  # type: ignore[arg-type]
+    assert SUBMITTED in [each["event"] for each in logged]
 
 
 def test_run_fails_for_good_and_nothing_is_submitted_when_it_is_refused(

@@ -178,7 +178,8 @@ def test_exit_code_is_told_at_once_when_a_job_failed_before_any_verdict(pipeline
     assert told.advice.meaning.startswith("exit code 4")
     # Nobody announced it, so that it outdates no other attempt.
     assert not attempts.is_superseded(attempts.load_attempt(older))
-    assert not attempts.load_attempt(attempt).ended
+    with session() as ledger:
+        assert ledger.get_one(Attempt, attempt).ended_at is None
     attempts.resume_attempt(attempt)
     assert state_of(pipeline, hour) is CellState.PINNED
     assert attention_of(pipeline, hour) is None

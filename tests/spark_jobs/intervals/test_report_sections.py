@@ -40,7 +40,7 @@ def test_section_gives_the_number_of_hidden_rows_when_it_has_too_many(
     built = BuiltRevision(pipeline.view_table(view), "", "r1", location, keys, "", {})
 
     pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
-    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None, ended=False))
+    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
     report = collect_report(run, empty_frame(spark, spark.read.parquet(location).schema), [built])
 
     section = report["sections"][0]
