@@ -57,8 +57,9 @@ class PublishOperator(JobOperator):
     def execute_complete(self, context: Context, event: dict[str, Any], question: int) -> None:
         """Note what was answered, by whom and why; register, or fail and leave the catalog as it was.
 
-        It also fails when another question is open by now: Airflow shows only the first question of a task's try. A
-        decision that was taken outside of Airflow counts as one in it.
+        It also fails when another question was asked by now: Airflow shows only the first question of a task's try. If
+        an approval of that one has published the build, only a refusal fails. A decision that was taken outside of
+        Airflow counts as one in it.
         """
         if event.get(ANSWERED_ELSEWHERE) == Answered.BUILT_AGAIN:
             raise AirflowSkipException(
@@ -66,10 +67,8 @@ class PublishOperator(JobOperator):
             )
         asked = take_step(lambda: approvals.last_of_build(load_attempt(int(self.attempt)).build))
         if asked is None or asked.id != question:
-            raise AirflowFailException(
-                f"question {question} is no longer asked: suite or build have changed since, and nothing was "
-                "registered; clear this task, which publishes or asks again"
-            )
+            self._end_unasked(event, question, asked)
+            return
         if ANSWERED_ELSEWHERE in event:
             self._go_on(context, asked)
             return
@@ -85,6 +84,21 @@ class PublishOperator(JobOperator):
         for line in approving.lines_of(take_step(approving.approve, asked, **answer)):
             self.log.info("%s", line)
         self._end(self.run_job(context))
+
+    def _end_unasked(self, event: dict[str, Any], question: int, last: Question | None) -> None:
+        """Succeed if the build was published after a later question, and what was answered agrees; else fail."""
+        why = f"question {question} is no longer asked: suite or build have changed since"
+        if last is None or not take_step(builds.is_published, last.build):
+            raise AirflowFailException(
+                f"{why}, and nothing was registered; clear this task, which publishes or asks again"
+            )
+        if event.get("chosen_options", [APPROVE]) != [APPROVE]:
+            raise AirflowFailException(
+                f"{why}, and the build was registered by a later approval; run the interval again to replace it"
+            )
+        for line in approving.lines_of(last):
+            self.log.info("%s", line)
+        self._end(0)
 
     def _go_on(self, context: Context, asked: Question) -> None:
         """Succeed or fail as was decided outside of Airflow, where the build was published, too."""

@@ -214,20 +214,21 @@ def test_answer_agrees_with_the_command_when_that_was_faster(
         publish(waiting).execute_complete(context, answer("Refuse", "no"), question=number)  # type: ignore[arg-type]
 
 
+async def look_at(number: int) -> dict[str, Any] | None:
+    """Return the event of a trigger that looks at a question once; None while it has none."""
+    trigger = DecisionTrigger(number, poll_seconds=0.1)
+    assert trigger.serialize()[1]["question"] == number
+    try:
+        async with asyncio.timeout(2):
+            return (await anext(aiter(trigger.run()))).payload
+    except TimeoutError:
+        return None
+
+
 @pytest.fixture
 def elsewhere(waiting: int) -> Callable[[], dict[str, Any] | None]:
-    """Return the event of a trigger that looks at the question once; None while it has none."""
-
-    async def look() -> dict[str, Any] | None:
-        trigger = DecisionTrigger(question(waiting), poll_seconds=0.1)
-        assert trigger.serialize()[1]["question"] == question(waiting)
-        try:
-            async with asyncio.timeout(2):
-                return (await anext(aiter(trigger.run()))).payload
-        except TimeoutError:
-            return None
-
-    return lambda: asyncio.run(look())
+    """Return the event of a trigger that looks at the last question once; None while it has none."""
+    return lambda: asyncio.run(look_at(question(waiting)))
 
 
 def test_run_goes_on_without_another_driver_when_the_command_has_approved_and_published(
@@ -248,6 +249,39 @@ def test_run_goes_on_without_another_driver_when_the_command_has_approved_and_pu
     # Were another driver started, the task would fail.
     driver.write_text("1")
     publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked_twice(built: tuple[int, BuiltRevision]) -> tuple[int, int]:
+    """An attempt and its first question: another suite asked again, and the build is published by that approval."""
+    attempt, revision = built
+    first, build = question(attempt), attempts.load_attempt(attempt).build
+    assert build is not None
+    for suite in ("suite-1", "suite-2"):
+        asked = approvals.ask(build, suite, (WARNED,))
+        approvals.decide(asked.id, approved=True, by="bob@host", reason="a holiday")
+    register(attempt, revision)
+    return attempt, first
+
+
+def test_run_goes_on_when_the_build_was_published_by_a_later_question_s_approval(
+    driver: Path, context: dict[str, Any], asked_twice: tuple[int, int]
+) -> None:
+    attempt, first = asked_twice
+    event = asyncio.run(look_at(first))
+    assert event is not None
+    # Were another driver started, the task would fail.
+    driver.write_text("1")
+    publish(attempt).execute_complete(context, event, question=first)  # type: ignore[arg-type]
+    publish(attempt).execute_complete(context, answer("Approve", "yes"), question=first)  # type: ignore[arg-type]
+
+
+def test_refusal_is_told_that_it_comes_too_late_when_the_build_was_published_by_a_later_question_s_approval(
+    driver: Path, context: dict[str, Any], asked_twice: tuple[int, int]
+) -> None:
+    attempt, first = asked_twice
+    with pytest.raises(AirflowFailException, match=f"question {first} is no longer asked: .*registered by a later"):
+        publish(attempt).execute_complete(context, answer("Refuse", "no"), question=first)  # type: ignore[arg-type]
 
 
 def test_run_publishes_when_the_command_has_approved_and_ended_before_it_did(
