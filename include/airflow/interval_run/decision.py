@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.errors import ServiceUnreachable
@@ -16,9 +18,10 @@ ANSWERED_ELSEWHERE = "answered elsewhere"
 
 
 class DecisionTrigger(BaseTrigger):
-    """Fires when a question was decided by `./tidemark approve`, or is asked no longer.
+    """Fires when a question was decided by `./tidemark approve`, is asked no longer, or has an answer in Airflow.
 
-    An answer in Airflow needs no trigger: its API server resumes the task.
+    Airflow's API server itself resumes a deferred task with an answer. One that came between the question and the
+    deferral it only keeps, and refuses any other.
     """
 
     def __init__(self, question: int, poll_seconds: float = 10.0) -> None:
@@ -34,12 +37,30 @@ class DecisionTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the question until nobody is asked it any more."""
         while True:
-            try:
-                answered = await asyncio.to_thread(approving.answered, self.question)
-            except ServiceUnreachable as error:
-                self.log.warning("cannot look at question %s now: %s", self.question, error)
-                answered = None
-            if answered is not None:
-                yield TriggerEvent({ANSWERED_ELSEWHERE: answered.value})
+            event = await asyncio.to_thread(self._look)
+            if event is not None:
+                yield TriggerEvent(event)
                 return
             await asyncio.sleep(self.poll_seconds)
+
+    def _look(self) -> dict[str, Any] | None:
+        """Return the event of a decision or an answer; None without one, and while it cannot be read."""
+        try:
+            answered = approving.answered(self.question)
+            return {ANSWERED_ELSEWHERE: answered.value} if answered is not None else self._answer_in_airflow()
+        except (ServiceUnreachable, AirflowRuntimeError) as error:
+            self.log.warning("cannot look at question %s now: %s", self.question, error)
+            return None
+
+    def _answer_in_airflow(self) -> dict[str, Any] | None:
+        """Return the answer that Airflow keeps, in the form in which its API server hands it over."""
+        if self.task_instance is None:
+            return None
+        kept = get_hitl_detail_content_detail(self.task_instance.id)
+        if not (kept.response_received and kept.chosen_options):
+            return None
+        return {
+            "chosen_options": list(kept.chosen_options),
+            "params_input": kept.params_input or {},
+            "responded_by_user": kept.responded_by_user and kept.responded_by_user.model_dump(),
+        }

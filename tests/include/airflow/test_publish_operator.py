@@ -12,13 +12,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID, uuid4
 
 import pytest
 import structlog
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.api.datamodels._generated import HITLDetailResponse
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    AirflowSkipException,
+    ErrorType,
+    TaskDeferred,
+)
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from include import lake
 from include.airflow.interval_run import approval
+from include.airflow.interval_run import decision as decision_trigger
 from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.decision import DecisionTrigger
 from include.ledger.database import session
@@ -34,6 +45,7 @@ from tests.support.attempts import begin_attempt, hour, note_build, register
 pytestmark = pytest.mark.services
 
 NAME = "isp_hits"
+TASK = uuid4()
 WARNED = ExpectationResult(NAME, "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
 SUBMITTED = "tidemark: isp_hits: validating"
 """What the driver prints."""
@@ -214,9 +226,33 @@ def test_answer_agrees_with_the_command_when_that_was_faster(
         publish(waiting).execute_complete(context, answer("Refuse", "no"), question=number)  # type: ignore[arg-type]
 
 
+class Kept:
+    """What Airflow's supervisor, which does not run here, has of a task's question; None: it does not answer."""
+
+    def __init__(self) -> None:
+        self.response: HITLDetailResponse | None = HITLDetailResponse(
+            response_received=False, responded_at=None, chosen_options=None
+        )
+
+    def of(self, ti_id: UUID) -> HITLDetailResponse:
+        assert ti_id == TASK
+        if self.response is None:
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+        return self.response
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    airflow = Kept()
+    monkeypatch.setattr(decision_trigger, "get_hitl_detail_content_detail", airflow.of)
+    return airflow
+
+
 async def look_at(number: int) -> dict[str, Any] | None:
     """Return the event of a trigger that looks at a question once; None while it has none."""
     trigger = DecisionTrigger(number, poll_seconds=0.1)
+    # As the triggerer does.
+    trigger.task_instance = SimpleNamespace(id=TASK, task_id="publish")  # type: ignore[assignment]
     assert trigger.serialize()[1]["question"] == number
     try:
         async with asyncio.timeout(2):
@@ -226,7 +262,7 @@ async def look_at(number: int) -> dict[str, Any] | None:
 
 
 @pytest.fixture
-def elsewhere(waiting: int) -> Callable[[], dict[str, Any] | None]:
+def elsewhere(waiting: int, kept: Kept) -> Callable[[], dict[str, Any] | None]:
     """Return the event of a trigger that looks at the last question once; None while it has none."""
     return lambda: asyncio.run(look_at(question(waiting)))
 
@@ -251,6 +287,22 @@ def test_run_goes_on_without_another_driver_when_the_command_has_approved_and_pu
     publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
 
 
+def test_answer_counts_when_it_came_before_the_task_was_deferred(
+    driver: Path, context: dict[str, Any], waiting: int, kept: Kept, elsewhere: Callable[[], dict[str, Any] | None]
+) -> None:
+    assert elsewhere() is None
+    kept.response = None
+    assert elsewhere() is None, "it waits while Airflow does not answer"
+    given = answer("Approve", "a holiday")
+    kept.response = HITLDetailResponse(response_received=True, responded_at=datetime.now(UTC), **given)
+    event = elsewhere()
+    assert event == given
+    driver.write_text("0")
+    publish(waiting).execute_complete(context, event, question=question(waiting))  # type: ignore[arg-type]
+    said = decision(waiting)
+    assert (said.approved, said.by, said.reason) == (True, "airflow ada", "a holiday")
+
+
 @pytest.fixture
 def asked_twice(built: tuple[int, BuiltRevision]) -> tuple[int, int]:
     """An attempt and its first question: another suite asked again, and the build is published by that approval."""
@@ -265,7 +317,7 @@ def asked_twice(built: tuple[int, BuiltRevision]) -> tuple[int, int]:
 
 
 def test_run_goes_on_when_the_build_was_published_by_a_later_question_s_approval(
-    driver: Path, context: dict[str, Any], asked_twice: tuple[int, int]
+    driver: Path, context: dict[str, Any], kept: Kept, asked_twice: tuple[int, int]
 ) -> None:
     attempt, first = asked_twice
     event = asyncio.run(look_at(first))
