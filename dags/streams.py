@@ -77,6 +77,8 @@ def stream_dag(pipeline: Pipeline) -> DAG:
         StreamOperator(
             task_id="stream",
             pipeline=pipeline.name,
+            # Before all that waits for a task slot or for the triggerer: a stream that nobody watches is not started again.
+            priority_weight=100,
             retries=RETRIES,
             retry_policy=StreamBackoff(pipeline.name),
             # Used while the ledger cannot be asked how often the stream failed.

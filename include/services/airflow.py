@@ -95,7 +95,6 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "LOGGING__LOGGING_LEVEL": "INFO",
         "LOGGING__BASE_LOG_FOLDER": str(current.home / "logs" / "airflow"),
-        "TRIGGERER__DEFAULT_CAPACITY": "50",
     }
     # Its Spark provider takes a name only, not a path.
     own = [str(current.spark_submit.parent)] if current.spark_submit else []

@@ -28,6 +28,7 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                 "spark": sorted(t for t, task in dag.task_dict.items()
                     if any(c.__name__ == "SparkSubmitOperator" for c in type(task).__mro__)),
                 "pools": {t: (task.pool, task.pool_slots) for t, task in dag.task_dict.items()},
+                "weights": {t: task.priority_weight for t, task in dag.task_dict.items()},
                 "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
                 "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
                 "alerts": sorted(t for t, task in dag.task_dict.items() if task.on_failure_callback),
@@ -121,6 +122,12 @@ def test_pool_is_shared_when_spark_drivers_of_intervals_run(parsed: dict[str, An
     assert of_spark == {"build_interval", "publish"}
     assert pools["publish"] == ["tidemark_spark", 1]
     assert parsed["dags"]["stream__nest_cameras"]["pools"] == {"stream": ["default_pool", 1]}
+
+
+def test_stream_comes_first_when_many_tasks_of_intervals_wait(parsed: dict[str, Any]) -> None:
+    # A task's weight and those of all tasks behind it are added up.
+    most = max(sum(dag["weights"].values()) for name, dag in parsed["dags"].items() if name.startswith("interval__"))
+    assert parsed["dags"]["stream__nest_cameras"]["weights"]["stream"] > most
 
 
 def test_form_asks_which_interval_and_how_when_a_run_is_triggered(parsed: dict[str, Any]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from include.pipelines import pipeline_names
 from include.services.airflow import airflow_environment
 from include.services.process import log_path, start_detached
-from include.settings import settings
+from include.settings import REPOSITORY, settings
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +59,18 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
     assert "AIRFLOW__CORE__EXECUTOR" not in environment
     assert environment["AIRFLOW__API__PORT"] == "8080"
     assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
+
+
+def test_triggerer_watches_every_stream_when_as_many_runs_as_may_be_wait_for_a_person(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = (
+        "import sys; sys.path.insert(0, 'dags'); import intervals; from airflow.configuration import conf;"
+        "print(intervals.MOST_RUNS, conf.getint('triggerer', 'capacity'))"
+    )
+    monkeypatch.chdir(REPOSITORY)
+    told = subprocess.run(
+        [sys.executable, "-c", asked], env=airflow_environment(8080), capture_output=True, text=True, check=True
+    )
+    runs, capacity = map(int, told.stdout.split()[-2:])
+    assert capacity >= (runs + 1) * len(pipeline_names())
