@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
@@ -19,7 +19,11 @@ from include.ledger.models import Approval, Attempt, Build, IntervalRange, Inter
 from include.times import Interval
 
 QUIET = timedelta(hours=1)
-"""How long an attempt may be between two of its processes, as when its next task waits for a slot."""
+"""How long an attempt may be without a process after one of its jobs began."""
+
+QUEUED = timedelta(days=1)
+"""How long an attempt may be without a process before its first job, or when that is done: the next task of a run under
+Airflow may wait for a slot while other intervals are built."""
 
 
 @dataclass(frozen=True)
@@ -147,16 +151,20 @@ def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
 def lost_attempts(*of_intervals: ColumnElement[bool]) -> frozenset[int]:
     """Return the attempts that ended without a verdict, of the intervals that meet these conditions.
 
-    Their job or its host died: nothing of them began or was built for `QUIET`, and no process works on their interval.
+    Their job or its host died: nothing of them began or was built for `QUIET`, or for `QUEUED` where no job began since
+    they did, or since their latest build was judged; and no process works on their interval.
     """
-    sign = func.greatest(Attempt.started_at, func.max(Build.noted_at), func.max(Build.published_at))
+    begun = func.greatest(Attempt.started_at, func.max(Build.noted_at))
+    sign = func.greatest(begun, func.max(Build.published_at))
+    is_judged = func.max(Build.noted_at).filter(Build.passed.is_not(None)) >= begun
+    patience = case((Attempt.verdict.is_(None) | is_judged, QUEUED), else_=QUIET)
     wanted = (
         select(Attempt.id, IntervalRow.pipeline, IntervalRow.from_time, IntervalRow.to_time)
         .join(IntervalRow, IntervalRow.id == Attempt.interval_id)
         .outerjoin(Build, Build.attempt_id == Attempt.id)
         .where(Attempt.ended_at.is_(None), *of_intervals)
         .group_by(Attempt.id, IntervalRow.id)
-        .having(sign < func.now() - QUIET)
+        .having(sign < func.now() - patience)
     )
     places: dict[str, dict[int, Interval]] = {}
     with session() as ledger:

@@ -52,9 +52,8 @@ def publishing_delta(pipeline: str) -> Iterator[None]:
 def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: Source | str) -> int:
     """Note a run of the interval and return its id."""
     with session() as ledger:
-        row = Attempt(
-            interval_id=pinned.id, run_by=run_by, code_version=code_version, source=Source(source), verdict={}
-        )
+        # Without a verdict, even an empty one, until a job of it begins.
+        row = Attempt(interval_id=pinned.id, run_by=run_by, code_version=code_version, source=Source(source))
         ledger.add(row)
         ledger.flush()
         return row.id
@@ -70,6 +69,8 @@ def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec
         if row.ended_at is not None or row.exit_code is not None:
             # Housekeeping leaves alone what an attempt that began recently may be reading.
             row.started_at, row.ended_at, row.exit_code = func.now(), None, None
+        if row.verdict is None:
+            row.verdict = {}
         if code_version is not None:
             row.code_version = code_version
     return load_attempt(attempt)

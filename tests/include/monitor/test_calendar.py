@@ -11,7 +11,7 @@ from include.intervals.boundaries import asked_interval
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
-from include.ledger.models import Attempt, QuarantineCount
+from include.ledger.models import Attempt, Build, QuarantineCount
 from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
@@ -112,6 +112,16 @@ def begun(attempt: int, ago: timedelta) -> None:
         ledger.get_one(Attempt, attempt).started_at = datetime.now(UTC) - ago
 
 
+def age(attempt: int, by: timedelta) -> None:
+    """Let all that an attempt did until now have happened so much earlier."""
+    with session() as ledger:
+        row, build = ledger.get_one(Attempt, attempt), ledger.get_one(Build, attempts.load_attempt(attempt).build)
+        row.started_at -= by
+        build.noted_at -= by
+        if build.published_at is not None:
+            build.published_at -= by
+
+
 def counts_of(pipeline: Pipeline) -> dict[str, int]:
     return {each.state: each.count for each in interval_counts() if each.pipeline == pipeline.name}
 
@@ -120,6 +130,7 @@ def test_interval_has_failed_when_its_attempt_ended_without_a_verdict(pipeline: 
     hour = past_hour(3)
     attempt = begin_attempt(pipeline.name, hour)
     assert state_of(pipeline, hour) is CellState.PINNED, "its next process may begin soon"
+    attempts.resume_attempt(attempt)
     begun(attempt, timedelta(hours=2))
     assert state_of(pipeline, hour) is CellState.FAILED
     told = attention_of(pipeline, hour)
@@ -136,9 +147,36 @@ def test_interval_has_failed_when_its_attempt_ended_without_a_verdict(pipeline: 
     assert counts_of(pipeline) == {"registered": 1}
 
 
+def test_interval_is_under_way_when_its_first_job_waits_for_a_slot(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    attempt = begin_attempt(pipeline.name, hour)
+    begun(attempt, timedelta(hours=2))
+    assert state_of(pipeline, hour) is CellState.PINNED
+    assert counts_of(pipeline) == {"pinned": 1}
+    # Nothing waits that long: whoever should have begun a job is gone.
+    begun(attempt, timedelta(hours=25))
+    assert state_of(pipeline, hour) is CellState.FAILED
+
+
+def test_interval_is_under_way_when_it_is_judged_and_its_next_task_waits_for_a_slot(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    attempt = begin_attempt(pipeline.name, hour)
+    attempts.resume_attempt(attempt)
+    register(attempt, note_build(attempt))
+    age(attempt, timedelta(hours=2))
+    assert state_of(pipeline, hour) is CellState.REGISTERED
+    assert attention_of(pipeline, hour) is None
+    # A publication that began since was to end with a verdict.
+    attempts.note_failure(attempt, 6)
+    attempts.resume_attempt(attempt)
+    begun(attempt, timedelta(minutes=90))
+    assert attention_of(pipeline, hour) is not None
+
+
 def test_interval_is_under_way_when_a_process_works_on_it_or_built_it_lately(pipeline: Pipeline) -> None:
     hour = past_hour(3)
     attempt = begin_attempt(pipeline.name, hour)
+    attempts.resume_attempt(attempt)
     begun(attempt, timedelta(hours=2))
     with locks.attempt_under_way(pipeline.name, hour):
         assert state_of(pipeline, hour) is CellState.PINNED
@@ -155,7 +193,9 @@ def test_interval_is_under_way_when_a_process_works_on_it_or_built_it_lately(pip
 def test_registered_interval_has_failed_when_its_rerun_ended_without_a_verdict(pipeline: Pipeline) -> None:
     hour = past_hour(3)
     first = announced(pipeline, hour)
-    begun(begin_attempt(pipeline.name, hour), timedelta(hours=2))
+    rerun = begin_attempt(pipeline.name, hour)
+    attempts.resume_attempt(rerun)
+    begun(rerun, timedelta(hours=2))
     # The other attempt had ended earlier than the rerun began.
     with session() as ledger:
         ledger.get_one(Attempt, first).ended_at = datetime.now(UTC) - timedelta(hours=2, minutes=30)
