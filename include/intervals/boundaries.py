@@ -139,12 +139,12 @@ class SourceLog:
 def read_log(pipeline: Pipeline) -> SourceLog:
     """Return the pipeline's topics as they are now.
 
-    Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read or a topic
-    has left the source, ServiceUnreachable.
+    Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read or the
+    source lacks a topic or a topic partition that was read before, ServiceUnreachable.
     """
     topics, stored = describe_source(pipeline.source), stored_topics(pipeline.name)
-    left = topics_that_left(pipeline.name)
-    check_topics_read(pipeline.name, pipeline.source, stored, topics, left)
+    reached, left = positions(pipeline.name), topics_that_left(pipeline.name)
+    check_topics_read(pipeline.name, pipeline.source, stored, topics, reached, left)
     if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
         if read := lines.sources_of(pipeline.name):
             raise no_offsets(read[0], pipeline.name)
@@ -155,7 +155,6 @@ def read_log(pipeline: Pipeline) -> SourceLog:
             remedy=f"produce into it first: ./tidemark produce {pipeline.name} --events 1000",
             pipeline=pipeline.name,
         )
-    reached = positions(pipeline.name)
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")
     check_ends(pipeline.name, reached, {tp: end for tp, (_, end) in bounds.items()})
     # Also of one that is declared again, until a stream reads it again.

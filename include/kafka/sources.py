@@ -29,12 +29,14 @@ def check_topics_read(
     source: KafkaTopics,
     stored: Mapping[str, str],
     topics: Mapping[str, TopicIdentity],
+    positions: Collection[TopicPartition],
     left: Collection[str] = (),
 ) -> None:
     """Check the topics that were read before (`stored`: ids by name) against those that exist now.
 
     Those that have `left` the pipeline need not exist. Raises UsageError for another one that the source does not name
-    any more, TopicRecreated for one that is another or gone.
+    any more, or of which it does not assign a topic partition any more that has a position in the archive,
+    TopicRecreated for one that is another or gone.
     """
     if missing := sorted(topic for topic in stored if topic not in left and not source.reads(topic)):
         raise UsageError(
@@ -45,6 +47,15 @@ def check_topics_read(
     for topic, topic_id in stored.items():
         if topic not in left or topic in topics or topic in source.named:
             kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
+    # Without this, what is archived of one that is read no longer would be in no interval, and nothing would say so.
+    read = {tp for tp in positions if tp.topic in source.assign}
+    if unread := sorted(tp for tp in read if tp.partition not in source.assign[tp.topic]):
+        raise UsageError(
+            f"{', '.join(map(str, unread))} was read before, and the source does not assign it any more",
+            remedy="assign it again; a topic is only left as a whole, after it was taken out of the source: "
+            f'./tidemark unsubscribe {pipeline} {unread[0].topic} --reason "…"',
+            pipeline=pipeline,
+        )
 
 
 def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdentity]) -> list[TopicPartition]:

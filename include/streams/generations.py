@@ -114,7 +114,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
         identities = describe_source(pipeline.source)
         successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
         generations.check_landing(pipeline.name, topic)
-        bounds = kafka.offset_bounds(kafka.topic_partitions_of([successor]))
+        bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, {topic: successor}))
         others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
         ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
         ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, (low, _) in bounds.items()]

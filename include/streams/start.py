@@ -35,7 +35,8 @@ def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
     """Return the source topics that exist. Raises what `check_topics_read` raises about those that were read before."""
     identities = describe_source(pipeline.source)
     stored, left = micro_batches.stored_topics(pipeline.name), topics_that_left(pipeline.name)
-    check_topics_read(pipeline.name, pipeline.source, stored, identities, left)
+    positions = micro_batches.positions(pipeline.name)
+    check_topics_read(pipeline.name, pipeline.source, stored, identities, positions, left)
     return identities
 
 

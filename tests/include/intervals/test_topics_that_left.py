@@ -20,7 +20,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams import generations, start
 from tests.conftest import Home, settings_of
-from tests.support.topic_log import Log, hour
+from tests.support.topic_log import Log, by_partition, hour
 
 pytestmark = pytest.mark.services
 
@@ -52,6 +52,10 @@ class Two:
 
     def leave(self) -> dict[str, object]:
         return generations.unsubscribe(self.one, self.former.topic, reason="over", left_by="test@host")
+
+
+def by_partition_of(pinned: PinnedInterval, topic: str) -> dict[int, tuple[int, int]]:
+    return by_partition(replace(pinned, ranges=tuple(r for r in pinned.ranges if r.topic_partition.topic == topic)))
 
 
 def spans(pinned: PinnedInterval, two: Two) -> tuple[tuple[int, int], ...]:
@@ -162,3 +166,47 @@ def test_only_a_topic_that_was_read_and_is_declared_no_more_can_leave(two: Two) 
     start.begin(by_pattern)
     with pytest.raises(UsageError, match="is not a topic that is read"):
         two.leave()
+
+
+def test_stream_and_intervals_are_refused_when_a_topic_partition_that_was_read_is_assigned_no_more(two: Two) -> None:
+    name = f"{two.one.name}-halves"
+    nest = replace(two.one, name=name.replace("-", "_"))
+    all_of_it, both, one, none = (
+        replace(nest, source=source)
+        for source in (
+            KafkaTopics(subscribe=(name,)),
+            KafkaTopics(assign={name: (0, 1)}),
+            KafkaTopics(assign={name: (0,)}),
+            KafkaTopics(assign={two.kept.topic: (0,)}),
+        )
+    )
+    log = Log(all_of_it)
+    log.create(2)
+    log.send(0, 0.2, 1.2, 5.5)
+    log.send(1, 0.3, 1.3, 5.5)
+    log.archive()
+    assert by_partition(pin_interval(both, hour(0), pinned_by="test")) == {0: (0, 1), 1: (0, 1)}
+    for refused in (
+        start.begin,
+        lambda each: pin_interval(each, hour(1), pinned_by="test"),
+        lambda each: generations.accept_loss(each, reason="over", accepted_by="test@host"),
+    ):
+        with pytest.raises(UsageError, match=f"^{nest.name}: {name}-1 was read before, and the source does not") as no:
+            refused(one)
+        assert "assign it again" in no.value.remedy
+        assert f"./tidemark unsubscribe {nest.name} {name} --reason" in no.value.remedy
+    assert micro_batches.positions(nest.name) == {Tp(name, 0): 3, Tp(name, 1): 3}
+    assert by_partition(pin_interval(both, hour(1), pinned_by="test")) == {0: (1, 2), 1: (1, 2)}
+    generations.unsubscribe(none, name, reason="over", left_by="test@host")
+    Log(replace(nest, source=KafkaTopics(subscribe=(two.kept.topic,))), log.batches).archive()
+    assert by_partition_of(pin_interval(none, hour(2), pinned_by="test"), name) == {0: (2, 3), 1: (2, 3)}
+
+
+def test_adopted_topic_is_read_where_it_is_assigned_and_nowhere_else(two: Two) -> None:
+    one = replace(two.both, source=KafkaTopics(assign={two.kept.topic: (0,), two.former.topic: (0,)}))
+    two.former.delete()
+    two.former.create(2)
+    adopted = generations.adopt(one, two.former.topic, reason="a new one", adopted_by="test@host")
+    assert adopted["begins"] == {f"{two.former.topic}-0": 0}
+    assert micro_batches.positions(one.name) == {Tp(two.kept.topic, 0): 3, Tp(two.former.topic, 0): 0}
+    start.begin(one)
