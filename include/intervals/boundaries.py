@@ -145,7 +145,7 @@ def read_log(pipeline: Pipeline) -> SourceLog:
     topics, stored = describe_source(pipeline.source), stored_topics(pipeline.name)
     reached, left = positions(pipeline.name), topics_that_left(pipeline.name)
     check_topics_read(pipeline.name, pipeline.source, stored, topics, reached, left)
-    if (missing := set(pipeline.source.named) - topics.keys()) or not topics:
+    if (missing := set(pipeline.source.named) - topics.keys()) or not (topics or left):
         if read := lines.sources_of(pipeline.name):
             raise no_offsets(read[0], pipeline.name)
         raise OffsetsLost(

@@ -100,6 +100,15 @@ def test_rest_of_a_topic_is_in_the_next_interval_when_it_left_and_was_deleted(tw
     assert [readable_source(each, Source.KAFKA) for each in intervals] == [Source.ARCHIVE, Source.ARCHIVE, Source.KAFKA]
 
 
+def test_rest_of_topics_is_in_the_next_interval_when_a_pattern_matches_none_any_more(two: Two) -> None:
+    by_pattern = replace(two.one, source=KafkaTopics(pattern=f"{two.one.name}-.*"))
+    for log in (two.kept, two.former):
+        log.delete()
+        generations.unsubscribe(by_pattern, log.topic, reason="over", left_by="test@host")
+    assert two.ranges(by_pattern, 1) == ((2, 3), (2, 4))
+    assert two.ranges(by_pattern, 2) == ((3, 3), (4, 4))
+
+
 def test_topic_goes_on_where_it_was_left_when_it_is_declared_again(two: Two) -> None:
     two.former.send(0, 5.6)
     assert two.leave()["unread"] == 1
