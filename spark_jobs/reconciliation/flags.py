@@ -26,6 +26,7 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include import kafka
 from include.ledger.archive import micro_batches
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import flags as ledger
@@ -68,11 +69,16 @@ def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
 
 
 def _await_commit(run: IntervalRun) -> bool:
-    """Wait until the flags' query has committed the interval's ranges; return False when it does not in time."""
+    """Wait until the flags' query has committed the interval's ranges; return False when it does not in time.
+
+    Ranges of topics that left are not waited for: nobody reads these.
+    """
+    left = topics_that_left(run.pipeline.name)
+    awaited = [r for r in run.pinned.ranges if r.topic_partition.topic not in left]
 
     def progress() -> str:
         passed = micro_batches.positions(run.pipeline.name, FLAGS)
-        if all(passed.get(r.topic_partition, 0) >= r.until_offset for r in run.pinned.ranges):
+        if all(passed.get(r.topic_partition, 0) >= r.until_offset for r in awaited):
             return "committed"
         return "waiting" if writers.live_writer(run.pipeline.name) else "nobody streams"
 

@@ -26,6 +26,7 @@ from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake.checkpoints import checkpoint_id
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.erasures.unfinished import unfinished
 from include.ledger.lineage import BuiltRevision
@@ -106,7 +107,8 @@ class FlagQuery:
             self._move(begins, ids, code)
             self._began = begins
         # A topic partition that has appeared since then is read from its beginning.
-        self._starts = {**every, **self._began, **micro_batches.positions(self.pipeline.name, FLAGS)}
+        positions = micro_batches.positions(self.pipeline.name, FLAGS)
+        self._starts = {**every, **self._began, **{tp: at for tp, at in positions.items() if tp.topic in ids}}
         self._run = flag_ledger.note_run(self.lease, self._version, code, self._starts, ids)
         self._running = self._version
         crash_point("flag_run_noted")
@@ -185,15 +187,21 @@ class FlagQuery:
         return reduce(Column.__or__, conditions, F.lit(False))
 
     def _move(self, begins: Mapping[TopicPartition, int], ids: Mapping[str, str], code: str) -> None:
-        """Move the ledger's position to the beginning of a new checkpoint, and note what is skipped."""
+        """Move the ledger's position to the beginning of a new checkpoint, and note what is skipped.
+
+        That of a topic which left stays: its flags go on there if it comes back.
+        """
         before = micro_batches.positions(self.pipeline.name, FLAGS)
-        if all(begins.get(tp) == at for tp, at in before.items()):
+        left, stored = topics_that_left(self.pipeline.name), micro_batches.stored_topics(self.pipeline.name)
+        kept = {tp: at for tp, at in before.items() if tp.topic in left and tp not in begins}
+        if all({**kept, **begins}.get(tp) == at for tp, at in before.items()):
             return
         passed = {tp: at for tp, at in before.items() if begins.get(tp, 0) > at}
         passed = {tp: at for tp, at in passed.items() if flag_ledger.has_read(self.pipeline.name, ids[tp.topic])}
         if passed:
             flag_ledger.note_run(self.lease, None, code, passed, ids)
         ranges = [OffsetRange(tp, passed.get(tp, at), at, ids[tp.topic]) for tp, at in sorted(begins.items())]
+        ranges += [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in sorted(kept.items())]
         name = f"{FLAGS}-{self.pipeline.name}-g{self.generation.number}"
         micro_batches.move_query(self.lease, BatchCommit(self.pipeline.name, FLAGS, name, -1, ranges))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.ledger.streams import writers
+from include.ledger.streams import generations, writers
 from include.offsets import TopicPartition
 from include.times import parse_duration
 from spark_jobs.reconciliation import flags
@@ -60,6 +60,15 @@ def test_missing_flag_is_pending_when_the_stream_does_not_commit_in_time(
     assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 1, 0)
     assert asked[:3] == ["compared", "awaited", "awaited"]
     assert asked.count("compared") == 1
+
+
+def test_missing_flag_is_pending_at_once_when_nobody_reads_its_topic_any_more(raised: Raised, asked: list[str]) -> None:
+    raised.commit(9, 0, 0)
+    generations.open_without_topic(raised.lease, TP.topic, left_by="test@host", reason="over")
+    found = raised.reconcile(raised.frame())
+    generations.open_generation(raised.lease, started_by="test@host", reason="it is back", back=[TP.topic])
+    assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 1, 0)
+    assert asked == ["compared", "awaited", "compared"]
 
 
 def test_missing_flag_is_unexplained_when_its_row_is_committed_while_the_interval_waits(
