@@ -8,7 +8,7 @@ from typing import Any
 
 from include import catalog, kafka, lake
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
-from include.intervals.steps import readable_source, submit
+from include.intervals.steps import submit
 from include.lake.revision_files import DamagedFile, damaged_files
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.intervals import attempts, locks, revisions
@@ -99,7 +99,7 @@ def _pinned(revision: RegisteredRevision, source: Source | str) -> tuple[PinnedI
             remedy=f"./tidemark interval {pinned.pipeline} --from {begin} --to {end} registers the ranges of now",
             pipeline=pinned.pipeline,
         )
-    return pinned, readable_source(pinned, Source(source))
+    return pinned, attempts.readable_source(pinned, Source(source))
 
 
 def _pointed_at(revision: RegisteredRevision) -> str | None:

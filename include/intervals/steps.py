@@ -22,13 +22,11 @@ from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
 from include.ledger.archive.decoders import decoders_of
-from include.ledger.archive.positions import topics_that_left
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.intervals import attempts, locks, revisions
-from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.attempts import AttemptSpec, readable_source
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
-from include.ledger.streams.incarnations import closed
 from include.monitor.history.remedies import approve_command
 from include.monitor.text import quantity
 from include.offsets import without
@@ -64,13 +62,6 @@ def pin(
     return attempts.begin_attempt(
         pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)
     )
-
-
-def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
-    """Return where the interval can be read from: for a topic that was deleted or left since, only the archive."""
-    left = topics_that_left(pinned.pipeline)
-    is_over = any(len(each) and each.topic_partition.topic in left for each in pinned.ranges)
-    return Source.ARCHIVE if is_over or closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
 
 
 def source_as_registered(pinned: PinnedInterval) -> Source | None:

@@ -81,7 +81,9 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     ):
         check_references(pipeline)
         run = replace(run, pipeline=pipeline, references=references)
-        attempt = attempts.resume_attempt(run.attempt.id, code_version(pipeline.name, run.versioned_references))
+        version = code_version(pipeline.name, run.versioned_references)
+        source = attempts.readable_source(run.pinned, run.attempt.source)
+        attempt = attempts.resume_attempt(run.attempt.id, version, source)
         run = replace(run, attempt=attempt)
         erasure = last_erasure(pipeline.name)
         built, findings = _build(run, numbers, also_named)

@@ -12,12 +12,14 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
 from include.ledger.held_locks import held_lock
 from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
 from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Revision
+from include.ledger.streams.incarnations import closed
 from include.offsets import TopicPartition
 
 REBUILD = "rebuild"
@@ -59,10 +61,18 @@ def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, sou
         return row.id
 
 
-def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec:
+def readable_source(pinned: PinnedInterval, wanted: Source) -> Source:
+    """Return where the interval can be read from: for a topic that was deleted or left since, only the archive."""
+    left = topics_that_left(pinned.pipeline)
+    is_over = any(len(each) and each.topic_partition.topic in left for each in pinned.ranges)
+    return Source.ARCHIVE if is_over or closed(pinned.pipeline).intersection(pinned.topic_ids.values()) else wanted
+
+
+def resume_attempt(attempt: int, code_version: str | None = None, source: Source | None = None) -> AttemptSpec:
     """Note that an attempt is under way, again if a task of it was cleared or is retried; return it.
 
-    A build passes its `code_version`: what it builds comes from the present code.
+    A build passes its `code_version`, since what it builds comes from the present code, and its `source`, since a topic
+    may have left since the attempt began.
     """
     with session() as ledger:
         row = ledger.get_one(Attempt, attempt, with_for_update=True)
@@ -73,6 +83,8 @@ def resume_attempt(attempt: int, code_version: str | None = None) -> AttemptSpec
             row.verdict = {}
         if code_version is not None:
             row.code_version = code_version
+        if source is not None:
+            row.source = source
     return load_attempt(attempt)
 
 

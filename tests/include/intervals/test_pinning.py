@@ -34,7 +34,6 @@ from include.iceberg import tables
 from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order
 from include.intervals.pinning import pin_interval
-from include.intervals.steps import readable_source
 from include.intervals.telling.plan import plan_interval
 from include.ledger.archive import landing_files, micro_batches
 from include.ledger.archive.committed import committed_offsets
@@ -361,14 +360,14 @@ def test_rest_of_the_old_topic_is_an_interval_and_the_new_one_begins_at_its_begi
     rest = log.pinned()[-1]
     assert by_partition(rest) == {0: (1, 4), 1: (0, 1)}
     assert rest.topic_ids == {log.topic: old}
-    assert readable_source(rest, "kafka") == "archive"
+    assert attempts.readable_source(rest, "kafka") == "archive"
     with pytest.raises(UsageError, match="was deleted since"):
         log.pin(1, repin=True)
 
     log.archive()
     assert log.pin(2) == {0: (0, records), 1: (0, 0)}
     assert log.pinned()[-1].topic_ids == {log.topic: new}
-    assert readable_source(log.pinned()[-1], "kafka") == "kafka"
+    assert attempts.readable_source(log.pinned()[-1], "kafka") == "kafka"
     log.send(0, 3.5)
     log.archive()
     assert log.pin(3)[0] == (records, records + 1)

@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 
 from include.errors import TopicRecreated, UsageError
 from include.intervals.pinning import pin_interval
-from include.intervals.steps import readable_source
 from include.ledger.archive import micro_batches
+from include.ledger.intervals.attempts import readable_source
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.offsets import TopicPartition as Tp

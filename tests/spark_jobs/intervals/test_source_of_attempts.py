@@ -1,0 +1,52 @@
+"""From where an attempt's interval is built when a topic has left since it began: real Kafka, PostgreSQL and Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from include.intervals.pinning import pin_interval
+from include.ledger.intervals import attempts
+from include.ledger.intervals.states import Source
+from include.offsets import TopicPartition
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from include.streams import generations
+from include.versions import code_version
+from tests.conftest import Home
+from tests.support.topic_log import Log, hour
+
+pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+
+def test_attempt_is_built_from_the_archive_when_its_topic_left_and_was_deleted_since(
+    in_process: Home, spark: Any
+) -> None:
+    from spark_jobs.intervals.build import build
+    from spark_jobs.reconciliation.interval_run import IntervalRun
+
+    nest = replace(load_pipeline("nest_cameras"), views=(), reports=())
+    kept, former, both = (
+        replace(nest, source=KafkaTopics(subscribe=topics))
+        for topics in (("tried-kept",), ("tried-former",), ("tried-kept", "tried-former"))
+    )
+    logs = Log(kept), Log(former, 1)
+    for log in logs:
+        log.create(1)
+        log.send(0, 0.2, 0.8)
+        log.archive()
+    pinned = pin_interval(both, hour(0), pinned_by="test")
+    version = code_version(nest.name)
+    attempt = attempts.begin_attempt(pinned, run_by="test", code_version=version, source=Source.KAFKA)
+    generations.unsubscribe(kept, "tried-former", reason="over", left_by="test@host")
+    logs[1].delete()
+    build(IntervalRun(spark, kept, attempts.load_attempt(attempt)))
+    built = attempts.load_attempt(attempt)
+    assert built.source is Source.ARCHIVE
+    assert built.findings.build is not None
+    assert built.findings.build.reconciliation.unexplained == 0
+    # Nothing was landed here.
+    gaps = {tp: counts.gaps for tp, counts in built.findings.build.fates.items()}
+    assert gaps == {TopicPartition(topic, 0): 2 for topic in both.source.subscribe}
