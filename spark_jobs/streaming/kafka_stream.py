@@ -14,6 +14,7 @@ from include.intervals.references import contents_of_generation
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
@@ -107,7 +108,9 @@ class _Queries(StreamQueries):
         super().__init__(spark, pipeline, lease, start.generation, until_caught_up=until_caught_up)
         self._outputs = outputs
         self._group = ConsumerGroup(pipeline.name)
-        self._show_position(micro_batches.positions(pipeline.name))
+        left = topics_that_left(pipeline.name)
+        positions = micro_batches.positions(pipeline.name).items()
+        self._show_position({tp: at for tp, at in positions if tp.topic not in left})
         self._searching = threading.Event()
         self._restarts = PoisonRestarts(pipeline.name, self._searching)
         self._schemas = SchemaRestarts(pipeline)

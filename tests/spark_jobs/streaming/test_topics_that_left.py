@@ -1,4 +1,4 @@
-"""Where flags go on in a topic that a pipeline has left and reads again: real broker, ledger and flags' query."""
+"""What a stream does about a topic that its pipeline has left, and reads again: real broker, ledger and Spark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+import confluent_kafka
 import pytest
 
+from include.kafka.consumer_group import group_of
 from include.ledger.archive import micro_batches
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
@@ -17,6 +19,7 @@ from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams import generations
 from include.streams.start import begin
 from spark_jobs.streaming.flag_query import FlagQuery
+from spark_jobs.streaming.kafka_stream import run_stream
 from spark_jobs.streaming.restarts import PoisonRestarts
 from tests.conftest import Home, settings_of
 from tests.support.topic_log import Log
@@ -65,3 +68,20 @@ def test_flags_go_on_where_they_were_when_a_topic_left_and_is_declared_again(hom
         generations.new_generation(both, reason="it is back", started_by="test@host")
         assert flag(spark, both) == {KEPT: 3, FORMER: 3}
         assert micro_batches.positions(bids.name, FLAGS) == {KEPT: 3, FORMER: 4}
+
+
+def test_consumer_group_does_not_tell_a_position_of_a_topic_that_left(home: Home, spark: Any) -> None:
+    nest = replace(load_pipeline("nest_cameras"), views=(), reports=())
+    kept, former = (replace(nest, source=KafkaTopics(subscribe=(topic,))) for topic in ("told-kept", "told-former"))
+    with settings_of(home):
+        for log in (Log(kept), Log(former, 10)):
+            log.create(1)
+            log.send(0, 0.1)
+            log.archive()
+        generations.unsubscribe(kept, "told-former", reason="over", left_by="test@host")
+        assert run_stream(lambda: spark, kept, until_caught_up=True) == 0
+    group = confluent_kafka.Consumer({"bootstrap.servers": home.kafka, "group.id": group_of(nest.name)})
+    wanted = [confluent_kafka.TopicPartition(topic, 0) for topic in ("told-kept", "told-former")]
+    told = {each.topic: each.offset for each in group.committed(wanted, timeout=20)}
+    group.close()
+    assert told == {"told-kept": 1, "told-former": confluent_kafka.OFFSET_INVALID}
