@@ -14,12 +14,12 @@ def check_served_views(pipeline: Pipeline) -> Iterator[Disagreement]:
     """Yield the served views whose registered values are not the ledger's, unless an interval is being registered."""
     if begun_registrations(pipeline.name):
         return
-    for table, what in differences(pipeline):
+    for table, what, remedy in differences(pipeline):
         yield Disagreement(
             "PostgreSQL serves otherwise",
             pipeline.name,
             what,
-            f"{REPAIR}, or the next publication",
-            "serve what is registered",
+            remedy or f"{REPAIR}, or the next publication",
+            "" if remedy else "serve what is registered",
             table,
         )

@@ -10,8 +10,7 @@ from psycopg2 import DataError
 
 from include.errors import UsageError, one_line
 from include.serving import transaction
-from include.serving.relations import quoted
-from include.serving.shape import Shape
+from include.serving.shape import Shape, quoted
 
 
 @dataclass(frozen=True)

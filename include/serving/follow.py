@@ -20,8 +20,9 @@ from include.ledger.completeness.served import ALL, ServedInterval, ServedState,
 from include.pipelines.spec import Pipeline
 from include.serving import transaction
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows, storable
-from include.serving.relations import both_layers, ensure, names, quoted
-from include.serving.shape import Shape, served_shapes
+from include.serving.live_table import find, new_generation
+from include.serving.relations import both_layers, ensure, lock_view, other_declaration
+from include.serving.shape import Shape, names, quoted, served_shapes
 
 _KNOWN = "SELECT interval_id, revision, covers, from_time, to_time FROM proved.tidemark_intervals WHERE table_name = %s"
 
@@ -51,14 +52,20 @@ _COVERED = """
 def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     """Make PostgreSQL serve the registered values of the pipeline's served views; return the changes, a line each.
 
+    A view whose stream has written rows by another declaration is left as it is, which is a line, too: this code may be
+    older than the stream's, or newer, and then a new generation makes its table anew.
+
     With `counted`, intervals of which it holds another number of rows than were built are loaded again too. Raises
     ServiceUnreachable, and TidemarkError when a revision's files are not as they were built.
     """
     changed = []
     for view, shape in served_shapes(pipeline).items():
         with transaction("repair the table, then ./tidemark doctor --repair") as asked:
-            ensure(asked, shape)
-            asked.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tidemark serves {shape.table}"])
+            lock_view(asked, shape)
+            shape, difference = ensure(asked, shape)
+            if difference:
+                changed.append(_left(shape, difference))
+                continue
             state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
             if counted and (wrong := _wrong_counts(asked, shape, state)):
                 where = "table_name = %s AND interval_id = ANY(%s)"
@@ -72,24 +79,33 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     return changed
 
 
-def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield each served view whose registered values in PostgreSQL differ from the ledger, with the difference.
+def _left(shape: Shape, difference: str) -> str:
+    way_on = f"to go on with the code that is deployed: {new_generation(shape)}"
+    return f"live.{shape.table} is left as it is: {difference}; {way_on}"
 
-    A view that was never served is left out: its first registration serves it.
+
+def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
+    """Yield each served view whose registered values in PostgreSQL differ from the ledger: table, difference, remedy.
+
+    The remedy is empty when following the ledger is one. A view that was never served is left out: its first
+    registration serves it.
     """
     for view, shape in served_shapes(pipeline).items():
         with transaction("./tidemark doctor --repair") as asked:
             asked.execute("SELECT to_regclass(%s)", [f"proved.{shape.table}"])
             if asked.fetchone() == (None,):
                 continue
+            other = other_declaration(asked, shape, find(asked, shape))
             state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
             known = _known(asked, shape)
             wanted = {each.id: each for each in state.intervals}
             wrong = {*_wrong_counts(asked, shape, state), *(known.keys() - wanted.keys())}
             wrong.update(number for number, each in wanted.items() if known.get(number) != _noted(each))
-        if wrong:
+        if other:
+            yield shape.table, _left(shape, other), new_generation(shape)
+        elif wrong:
             what = f"live.{shape.table} holds other registered values than the ledger names of {len(wrong)} intervals"
-            yield shape.table, what
+            yield shape.table, what, ""
 
 
 def _wrong_counts(asked: cursor, shape: Shape, state: ServedState) -> list[int]:

@@ -13,18 +13,23 @@ from psycopg2.extras import execute_values
 
 from include.crash_points import crash_point
 from include.serving import transaction
-from include.serving.relations import ensure, names, quoted
-from include.serving.shape import Shape
+from include.serving.relations import ensure_for_stream, ensure_states
+from include.serving.shape import Shape, names, quoted
 
 ROWS_A_STATEMENT = 1000
 
 
 def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, replace: bool = False) -> None:
-    """Upsert the rows, values of `shape.columns`, or replace all rows by them. Raises ServiceUnreachable."""
+    """Upsert the rows, values of `shape.columns`, or replace all rows by them, as a generation's base does.
+
+    Raises ServiceUnreachable, and TidemarkError when the table has rows by another key and is not replaced.
+    """
     with transaction("nothing of the micro-batch was written; repair the table and start again") as asked:
-        ensure(asked, shape)
+        ensure_states(asked, shape)
+        # First: code of before the present generation must not bring back the tables of its own declaration.
         if not _advance(asked, shape.table, version):
             return
+        ensure_for_stream(asked, shape, as_base=replace)
         columns = names([*(each.name for each in shape.columns), "version"])
         table, staged = quoted(shape.table), quoted(f"staged_{shape.table}"[:63])
         asked.execute(f"CREATE TEMP TABLE {staged} ON COMMIT DROP AS SELECT {columns} FROM {table} LIMIT 0")

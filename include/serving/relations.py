@@ -10,13 +10,25 @@ A key of a total, which has no window, is `proved` as long as intervals have reg
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import replace
 
 from psycopg2.extensions import cursor
 
 from include.ledger.completeness.served import ALL
-from include.serving.shape import Column, Shape
+from include.serving.live_table import (
+    Found,
+    create,
+    drop_empty,
+    find,
+    has_other_key,
+    is_current,
+    is_empty,
+    make_current,
+    other_key,
+    stored_names,
+    undeclared,
+)
+from include.serving.shape import Shape, names, quoted
 
 _STATES = """
     CREATE SCHEMA IF NOT EXISTS proved;
@@ -42,109 +54,109 @@ _STATES = """
     COMMENT ON TABLE proved.tidemark_positions IS 'Until when, and below which offsets, everything is registered'
 """
 
-_FOUND = """
-    SELECT to_regclass(%(table)s) IS NOT NULL,
-        (SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%(table)s) AND contype = 'p'),
-        obj_description(to_regclass('proved.' || %(table)s), 'pg_class'),
-        obj_description(to_regclass('live.' || %(table)s), 'pg_class'),
-        EXISTS (SELECT FROM pg_attribute
-            WHERE attrelid = to_regclass(%(table)s) AND attnotnull AND attname = ANY(%(measures)s::name[])),
-        (SELECT json_object_agg(attname, format_type(atttypid, atttypmod)) FROM pg_attribute
-            WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped),
-        ARRAY(SELECT attname::text FROM pg_attribute a JOIN pg_constraint c ON c.conrelid = a.attrelid
-            WHERE a.attrelid = to_regclass(%(table)s) AND c.contype IN ('p', 'u') AND a.attnum = ANY(c.conkey))
-"""
 
-_FORMATTED = {"timestamptz": "timestamp with time zone"}
-"""Types by the names that PostgreSQL's catalog gives them, where these differ."""
+def ensure_states(asked: cursor, shape: Shape) -> None:
+    """Create the tables that hold markers, intervals, windows and positions, if they are missing."""
+    asked.execute("SELECT to_regclass('tidemark_versions')")
+    if asked.fetchone() == (None,):
+        _begin_change(asked, shape)
 
 
-def ensure(asked: cursor, shape: Shape) -> None:
-    """Create what is missing. Partial values of another declaration are dropped; `follow` loads them again."""
-    has_live, primary_key, proved, view, refuses_nulls, there, key = _found(asked, shape)
-    wanted = _digest(_proved(shape)), _digest(answer(shape))
-    has_key = set(key or ()) == {each.name for each in shape.keys}
-    differs = bool(shape.has_live and there and (not has_key or _differing(shape.columns, there)))
-    is_current = not primary_key and not refuses_nulls and not differs
-    if (proved, view) == wanted and is_current and has_live >= shape.has_live:
+def ensure_for_stream(asked: cursor, shape: Shape, *, as_base: bool) -> None:
+    """Give the stream's table the declared columns; the caller has moved the view's marker.
+
+    Partial values and view are made if they are missing, with a generation's base, or with a table that had other
+    columns. Otherwise they stay: a publication may know a later declaration than this driver.
+    """
+    found = find(asked, shape)
+    if is_current(shape, found, exactly=as_base) and not _is_to_serve(shape, found, as_base=as_base):
         return
+    _begin_change(asked, shape)
+    found = find(asked, shape)
+    is_other = not is_current(shape, found, exactly=as_base)
+    if is_other:
+        make_current(asked, shape, found, as_base=as_base)
+    if is_other or _is_to_serve(shape, found, as_base=as_base):
+        _serve(asked, shape, find(asked, shape))
+
+
+def _is_to_serve(shape: Shape, found: Found, *, as_base: bool) -> bool:
+    proved, view = _digests(_as_stored(shape, found))
+    if as_base:
+        return (found.proved, found.view) != (proved, view)
+    return found.proved is None or (found.view is None and found.proved == proved)
+
+
+def ensure(asked: cursor, shape: Shape) -> tuple[Shape, str]:
+    """Create what is missing; partial values of another declaration are dropped, `follow` loads them again.
+
+    Return the shape with the stream's names for its measures. If the stream has written rows by another declaration
+    that this one does not add to, change nothing and return in words how it differs: this code may be older or newer.
+    """
+    found = find(asked, shape)
+    stored = _as_stored(shape, found)
+    if (found.proved, found.view) == _digests(stored) and bool(found.columns) == shape.has_live:
+        return stored, ""
+    _begin_change(asked, shape)
+    found = find(asked, shape)
+    if difference := other_declaration(asked, shape, found):
+        return shape, difference
+    if has_other_key(shape, found):
+        if not drop_empty(asked, shape):
+            return shape, other_key(shape, found)
+        found = find(asked, shape)
+    if shape.has_live and not found.columns:
+        create(asked, shape)
+        found = find(asked, shape)
+    return _serve(asked, shape, found), ""
+
+
+def other_declaration(asked: cursor, shape: Shape, found: Found) -> str:
+    """Return how the declaration differs by which the stream's rows were written; empty if it can be served as well.
+
+    It can with measures that were declared later, or renamed: until the stream has them, they are null, or read by
+    their old names.
+    """
+    others = undeclared(shape, found) if found.proved not in (None, _digests(shape)[0]) else []
+    if not (others or has_other_key(shape, found)) or is_empty(asked, shape):
+        return ""
+    if has_other_key(shape, found):
+        return other_key(shape, found)
+    return f"the table {shape.table} has the undeclared measures {', '.join(others)}"
+
+
+def lock_view(asked: cursor, shape: Shape) -> None:
+    """Wait until no other transaction changes the view's relations or its partial values."""
+    asked.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tidemark serves {shape.table}"])
+
+
+def _begin_change(asked: cursor, shape: Shape) -> None:
+    lock_view(asked, shape)
     # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
     asked.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
     asked.execute(_STATES)
-    if differs:
-        _adapt_live(asked, shape, there, has_key=has_key)
-    if shape.has_live:
-        _ensure_live(asked, shape, primary_key)
-        if refuses_nulls:
-            # Tables were made with measures that take no nulls; a sum of nulls is null.
-            _take_nulls(asked, shape.table, shape.measures)
-    proved, view = _found(asked, shape)[2:4]
-    if proved != wanted[0]:
-        _make_proved(asked, shape, wanted[0])
-        view = None
-    if view != wanted[1]:
+
+
+def _as_stored(shape: Shape, found: Found) -> Shape:
+    return replace(shape, stored=stored_names(shape, found)) if found.columns else shape
+
+
+def _serve(asked: cursor, shape: Shape, found: Found) -> Shape:
+    """Make partial values and view by the declaration; return the shape with the stream's names for its measures."""
+    shape = _as_stored(shape, found)
+    proved, view = _digests(shape)
+    if found.proved != proved:
+        _make_proved(asked, shape, proved)
+    if (found.proved, found.view) != (proved, view):
         name = f"live.{quoted(shape.table)}"
         asked.execute(f"DROP VIEW IF EXISTS {name}; CREATE VIEW {name} AS {answer(shape)}")
-        asked.execute(f"COMMENT ON VIEW {name} IS %s", [wanted[1]])
+        asked.execute(f"COMMENT ON VIEW {name} IS %s", [view])
+    return shape
 
 
-def _found(asked: cursor, shape: Shape) -> tuple[Any, ...]:
-    measures = [each.name for each in shape.measures]
-    asked.execute(_FOUND, {"table": shape.table, "measures": measures if shape.has_live else []})
-    return asked.fetchone() or (None,) * 7
-
-
-def _differing(columns: Iterable[Column], there: Mapping[str, str]) -> list[Column]:
-    return [each for each in columns if there.get(each.name) != _FORMATTED.get(each.kind, each.kind)]
-
-
-def _adapt_live(asked: cursor, shape: Shape, there: Mapping[str, str], *, has_key: bool) -> None:
-    """Give a table that was made by another declaration the columns of this one.
-
-    A table with another key is made anew. The new generation, without which no stream goes on after such a change,
-    fills it.
-    """
-    table = quoted(shape.table)
-    if not has_key or _differing(shape.keys, there):
-        asked.execute(f"DROP TABLE {table} CASCADE")
-        return
-    # It holds on to types and names of the columns.
-    asked.execute(f"DROP VIEW IF EXISTS live.{table}")
-    for each in _differing(shape.measures, there):
-        kind, name = each.kind, quoted(each.name)
-        before = next((old for old in shape.formerly.get(each.name, ()) if old in there), None)
-        if each.name not in there and before is None:
-            asked.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-            continue
-        if each.name not in there and before is not None:
-            asked.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(before)} TO {name}")
-        asked.execute(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {kind}")
-
-
-def _take_nulls(asked: cursor, table: str, columns: Iterable[Column]) -> None:
-    nulls = ", ".join(f"ALTER COLUMN {quoted(each.name)} DROP NOT NULL" for each in columns)
-    asked.execute(f"ALTER TABLE {quoted(table)} {nulls}")
-
-
-def _ensure_live(asked: cursor, shape: Shape, primary_key: str | None) -> None:
-    table, unique = quoted(shape.table), _unique(shape)
-    if primary_key:
-        # A table that was made with a primary key, which takes no nulls, gets the key that tables have now.
-        asked.execute(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(primary_key)}, ADD {unique}")
-        _take_nulls(asked, shape.table, shape.keys)
-        return
-    keys = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.keys)
-    measures = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.measures)
-    asked.execute(f"CREATE TABLE IF NOT EXISTS {table} ({keys}, {measures}, version bigint NOT NULL, {unique})")
-    if shape.is_total:
-        return
-    index = quoted(f"{shape.table}_by_window"[-63:])
-    asked.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {table} ({quoted(shape.start)})")
-
-
-def _unique(shape: Shape) -> str:
-    # Not a primary key, which takes no nulls.
-    return f"UNIQUE NULLS NOT DISTINCT ({names(each.name for each in shape.keys)})"
+def _digests(shape: Shape) -> tuple[str, str]:
+    """Return the digests of the table of partial values and of the view."""
+    return _digest(_proved(shape)), _digest(answer(shape))
 
 
 def _make_proved(asked: cursor, shape: Shape, digest: str) -> None:
@@ -179,9 +191,11 @@ def both_layers(shape: Shape, source: str = "") -> str:
         f"FROM proved.{quoted(shape.table)} {source}"
     ]
     if shape.has_live:
+        stored = ((shape.stored_as(each), each) for each in shape.measures)
+        live = ", ".join(quoted(name) if name else f"NULL::{each.kind}" for name, each in stored)
         arms.append(
             f"SELECT {keys}, {', '.join(f'NULL::{each.kind}' for each in shape.measures)}, "
-            f"{names(each.name for each in shape.measures)}, NULL::bigint, version FROM {quoted(shape.table)} {source}"
+            f"{live}, NULL::bigint, version FROM {quoted(shape.table)} {source}"
         )
     sums = ", ".join(
         f"sum({quoted('p_' + each.name)})::{each.total} AS {quoted('p_' + each.name)}, "
@@ -241,13 +255,3 @@ def _is_settled(shape: Shape) -> str:
 
 def _digest(definition: str) -> str:
     return f"Tidemark {hashlib.sha256(definition.encode()).hexdigest()[:16]}"
-
-
-def quoted(name: str) -> str:
-    """Return a name as an identifier of SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def names(columns: Iterable[str]) -> str:
-    """Return names as a list of identifiers."""
-    return ", ".join(map(quoted, columns))

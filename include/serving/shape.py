@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
@@ -66,6 +66,9 @@ class Shape:
     """Whether the stream keeps the speed view's values in a table."""
     formerly: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False)
     """Renamed columns with the names that older files have them by."""
+    pipeline: str = field(default="", compare=False)
+    stored: Mapping[str, str] | None = field(default=None, compare=False)
+    """Measures that the stream's table has, with its names for them; None: all, by their own."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -76,6 +79,10 @@ class Shape:
     def is_total(self) -> bool:
         """Whether the view has no window."""
         return not self.start
+
+    def stored_as(self, measure: Column) -> str:
+        """Return by which name the stream's table has a measure; empty without it."""
+        return measure.name if self.stored is None else self.stored.get(measure.name, "")
 
     def own(self, name: str) -> str:
         """Return the name of a column that Tidemark adds; another one if the view has a column of that name."""
@@ -102,6 +109,7 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
         f"{view.window}_end" if view.window else "",
         any(isinstance(sink, JdbcTable) for sink in view.sinks),
         view.formerly,
+        pipeline.name,
     )
 
 
@@ -132,3 +140,13 @@ def _kind(field: Field, column: str, pipeline: Pipeline, view: AdditiveView) -> 
         remedy=f"one of {', '.join(dict.fromkeys(each.lower() for each in _TYPES))}, decimal, or a struct of these",
         pipeline=pipeline.name,
     )
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def names(columns: Iterable[str]) -> str:
+    """Return names as a list of identifiers."""
+    return ", ".join(map(quoted, columns))

@@ -15,13 +15,19 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
-from include.serving import follow
 from include.versions import suite_version
 from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
 from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg
-from spark_jobs.publication.register import Check, finish_interval, finish_registrations, point_at_registered, register
+from spark_jobs.publication.register import (
+    Check,
+    finish_interval,
+    finish_registrations,
+    point_at_registered,
+    register,
+    serve_registered,
+)
 from spark_jobs.publication.validate import validate
 from spark_jobs.reconciliation.interval_run import IntervalRun
 
@@ -51,7 +57,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         point_at_registered(run, catalog)
         follow_in_iceberg(run.pipeline, run.pinned)
         follow_ledger(run.pipeline)
-        follow.follow_ledger(run.pipeline)
+        serve_registered(run.pipeline)
     else:
         built = revisions.of_build(build)
         _check_files_exist(run, built)

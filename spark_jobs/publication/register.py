@@ -91,7 +91,13 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
         follow_columns_in_iceberg(catalog.pipeline)
     for spare in registration.changes.kept:
         lake.delete(spare.location)
-    follow.follow_ledger(catalog.pipeline)
+    serve_registered(catalog.pipeline)
+
+
+def serve_registered(pipeline: Pipeline) -> None:
+    """Make PostgreSQL serve what is registered, and log what that changed, or why a view was left as it is."""
+    for line in follow.follow_ledger(pipeline):
+        log_of(pipeline.name).info("%s", line)
 
 
 def _without_undeclared(registration: Registration, catalog: Catalog) -> Registration:

@@ -1,0 +1,174 @@
+"""A served view that is declared anew while older code still runs: a driver, or an interval that was being built."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+
+from include.doctor.served_views import check_served_views
+from include.errors import TidemarkError
+from include.pipelines import load_pipeline
+from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
+from include.serving.follow import follow_ledger
+from include.serving.live_rows import merge
+from include.serving.shape import Shape, shape_of
+from include.settings import settings
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+DAY = datetime(2026, 11, 18, 5, tzinfo=UTC)
+WINDOW = (DAY, DAY + timedelta(hours=1))
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a process has loaded."""
+
+    pipeline: Pipeline
+
+    @property
+    def shape(self) -> Shape:
+        return shape_of(self.pipeline, self.pipeline.views[0])
+
+    @property
+    def table(self) -> str:
+        return self.shape.table
+
+    def declaring(self, **changes: Any) -> Code:
+        view: AdditiveView = replace(self.pipeline.views[0], **changes)
+        return Code(replace(self.pipeline, views=(view,)))
+
+    def with_key(self) -> Code:
+        """Return later code, in which the view's key has one more column."""
+        view = self.pipeline.views[0]
+        return self.declaring(key=("zip_code", "kind", "window"), columns=f"{view.columns}, kind STRING")
+
+    def with_measure(self) -> Code:
+        """Return later code, in which the view has one more measure."""
+        view = self.pipeline.views[0]
+        return self.declaring(measures=("count", "people"), columns=f"{view.columns}, people BIGINT")
+
+
+@pytest.fixture
+def code(postgres: Home, request: pytest.FixtureRequest) -> Code:
+    declared = load_pipeline("nest_cameras")
+    view = replace(declared.views[0], sinks=(JdbcTable(),))
+    name = f"t{zlib.crc32(request.node.name.encode())}"
+    return Code(replace(declared, name=name, views=(view,), references={}, reports=(), declared_as=""))
+
+
+def asked(statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    address = settings().database_uri("serving")
+    with closing(psycopg2.connect(address, options="-c timezone=UTC")) as connection, connection:
+        cursor = connection.cursor()
+        cursor.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_rows_of_a_generation_stay_when_code_of_before_it_publishes_and_writes(code: Code) -> None:
+    later, table = code.with_key(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    merge(later.shape, [("1", "in", *WINDOW, 3), ("1", "out", *WINDOW, 2)], 100, replace=True)
+    rows = [("1", "in", 3), ("1", "out", 2)]
+    (line,) = follow_ledger(code.pipeline)
+    assert f"live.{table} is left as it is" in line
+    assert f'./tidemark new-generation {code.pipeline.name} --reason "…"' in line
+    (found,) = check_served_views(code.pipeline)
+    assert (found.what, found.repair) == (line, "")
+    assert asked(f"SELECT zip_code, kind, count FROM {table} ORDER BY kind") == rows
+    merge(code.shape, [("1", *WINDOW, 6)], 8)
+    assert asked(f"SELECT zip_code, kind, count FROM {table} ORDER BY kind") == rows
+    assert asked(f"SELECT zip_code, kind, count FROM live.{table} ORDER BY kind") == rows
+    assert follow_ledger(later.pipeline) == []
+
+
+def test_rows_and_registered_values_stay_when_later_code_publishes_before_its_generation_began(code: Code) -> None:
+    later, table = code.with_key(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    asked(f"INSERT INTO proved.{table} VALUES ('1', %s, %s, 4, 1)", WINDOW)
+    for version in (8, 9):
+        assert len(follow_ledger(later.pipeline)) == 1
+        merge(code.shape, [("2", *WINDOW, version)], version)
+    found = asked(f"SELECT zip_code, count, proved_count FROM live.{table} ORDER BY zip_code")
+    assert found == [("1", 5, 4), ("2", 9, None)]
+    merge(later.shape, [("1", "in", *WINDOW, 5)], 100, replace=True)
+    assert asked(f"SELECT zip_code, kind, count, proved_count FROM live.{table}") == [("1", "in", 5, None)]
+    assert follow_ledger(later.pipeline) == []
+
+
+def test_registered_values_stay_when_a_driver_of_before_a_measure_goes_on(code: Code) -> None:
+    later, table = code.with_measure(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(later.pipeline)
+    asked(f"INSERT INTO proved.{table} VALUES ('1', %s, %s, 4, 40, 1)", WINDOW)
+    merge(code.shape, [("1", *WINDOW, 6)], 8)
+    assert follow_ledger(later.pipeline) == []
+    found = asked(f"SELECT zip_code, count, people, proved_people, live_people FROM live.{table}")
+    assert found == [("1", 6, None, 40, None)]
+    # An interval's application of the older code, once the generation has begun.
+    merge(later.shape, [("1", *WINDOW, 6, 60)], 100, replace=True)
+    assert len(follow_ledger(code.pipeline)) == 1
+    assert asked(f"SELECT count, people, proved_people FROM live.{table}") == [(6, 60, 40)]
+
+
+def test_answer_reads_a_renamed_and_wider_measure_when_the_stream_has_it_by_its_old_name(code: Code) -> None:
+    columns = code.pipeline.views[0].columns
+    later = code.declaring(
+        measures=("seen",), columns=columns.replace("count BIGINT", "seen DECIMAL(20,2)"), renamed={"seen": ("count",)}
+    )
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(later.pipeline)
+    merge(code.shape, [("2", *WINDOW, 6)], 8)
+    assert asked(f"SELECT zip_code, seen FROM live.{code.table} ORDER BY zip_code") == [("1", 5), ("2", 6)]
+    merge(later.shape, [("1", *WINDOW, 7)], 100, replace=True)
+    assert asked(f"SELECT zip_code, seen, live_seen FROM live.{code.table}") == [("1", 7, 7)]
+    assert follow_ledger(later.pipeline) == []
+
+
+def test_measure_that_is_no_longer_declared_leaves_the_table_when_a_generation_begins(code: Code) -> None:
+    wider, table = code.with_measure(), code.table
+    merge(wider.shape, [("1", *WINDOW, 5, 50)], 7)
+    follow_ledger(wider.pipeline)
+    assert len(follow_ledger(code.pipeline)) == 1
+    merge(code.shape, [("1", *WINDOW, 5)], 100, replace=True)
+    assert follow_ledger(code.pipeline) == []
+    assert asked(f"SELECT * FROM {table}") == [("1", *WINDOW, 5, 100)]
+    assert asked(f"SELECT zip_code, count FROM live.{table}") == [("1", 5)]
+
+
+def test_table_of_an_early_version_is_made_anew_when_the_key_is_another(code: Code) -> None:
+    later, table = code.with_key(), code.table
+    asked(
+        f"CREATE TABLE {table} (zip_code text, window_start timestamptz, window_end timestamptz, "
+        "count bigint NOT NULL, version bigint NOT NULL, PRIMARY KEY (zip_code, window_start, window_end))"
+    )
+    merge(later.shape, [("1", None, *WINDOW, 5)], 100, replace=True)
+    assert asked(f"SELECT zip_code, kind, count FROM live.{table}") == [("1", None, 5)]
+
+
+def test_micro_batch_is_refused_when_the_table_has_another_key_and_no_base_was_written(code: Code) -> None:
+    later, table = code.with_key(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    for _ in range(2):
+        with pytest.raises(TidemarkError, match=f"{table} has the key zip_code text") as told:
+            merge(later.shape, [("1", "in", *WINDOW, 5)], 100)
+        assert f"./tidemark new-generation {code.pipeline.name}" in told.value.remedy
+    assert asked(f"SELECT zip_code, count, version FROM {table}") == [("1", 5, 7)]
+
+
+def test_table_that_no_stream_has_written_follows_the_declaration_when_the_key_is_another(code: Code) -> None:
+    later = code.with_key()
+    follow_ledger(code.pipeline)
+    assert follow_ledger(later.pipeline) == []
+    merge(later.shape, [("1", "in", *WINDOW, 5)], 0)
+    assert asked(f"SELECT zip_code, kind, count FROM live.{code.table}") == [("1", "in", 5)]
