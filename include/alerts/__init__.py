@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from include.alerts.channels import configured_channels, is_refusal
+from include.alerts.channels import configured_channels, failure_of
 from include.errors import UsageError
 from include.ledger.alerts import DISMISSED, Alert, noted
 
 _log = logging.getLogger(__name__)
 
 __all__ = ["Alert", "dismiss", "raise_alert", "recover", "send_unsent", "sent_together"]
+
+MOST_FAILURES = 10
+"""For how many alerts, of those sent together, a receiver may answer with a failure before it is not tried further."""
 
 _sent_later: ContextVar[bool] = ContextVar("sent_later", default=False)
 
@@ -67,12 +71,15 @@ def dismiss(key: str, *, by: str, reason: str) -> None:
 
 def send_unsent() -> int:
     """Send what some channel has not sent yet, and return how many messages went out."""
-    return noted.send_unsent(configured_channels(), _is_away)
+    answered: Counter[str] = Counter()
 
+    def is_away(channel: str, error: Exception) -> bool:
+        """Log that a channel failed; return whether it is not tried for the other alerts now."""
+        # The type only: an address in the error's text may hold a token.
+        said = error if isinstance(error, UsageError) else type(error).__name__
+        _log.error("the alert was not sent by %s, it is tried again: %s", channel, said)
+        failure = failure_of(error)
+        answered[channel] += failure == "answered"
+        return failure == "away" or answered[channel] >= MOST_FAILURES
 
-def _is_away(channel: str, error: Exception) -> bool:
-    """Log that a channel failed; return whether it would fail for other alerts, too."""
-    # The type only: an address in the error's text may hold a token.
-    said = error if isinstance(error, UsageError) else type(error).__name__
-    _log.error("the alert was not sent by %s, it is tried again: %s", channel, said)
-    return not is_refusal(error)
+    return noted.send_unsent(configured_channels(), is_away)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import smtplib
 from collections.abc import Mapping
+from typing import Literal
 
 import httpx
 from confluent_kafka import KafkaError, KafkaException
@@ -32,20 +33,33 @@ def configured_channels() -> Mapping[str, Send]:
     return channels
 
 
+Failure = Literal["refused", "answered", "away"]
+"""Whether a receiver refused this message only, answered otherwise, or takes none at present."""
+
 _ABOUT_THE_MESSAGE = {codes.BAD_REQUEST, codes.REQUEST_ENTITY_TOO_LARGE, codes.UNPROCESSABLE_ENTITY}
 """Answers of a web server that takes other messages."""
 
+_NOT_NOW = {codes.TOO_MANY_REQUESTS, codes.SERVICE_UNAVAILABLE}
+"""Answers of a web server that takes no message at present."""
 
-def is_refusal(error: Exception) -> bool:
-    """Return whether the receiver answered and refused this message only: it may take the next one."""
+_SMTP_CLOSING = 421
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what a channel's error says about the next message.
+
+    An answer with another status may be about this message's text, which a filter dislikes, or about every message.
+    """
     match error:
-        case httpx.HTTPStatusError():
-            return error.response.status_code in _ABOUT_THE_MESSAGE
-        case smtplib.SMTPDataError():
-            return error.smtp_code >= 500
-        case KafkaException():
-            return bool(error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE)
-    return False
+        case httpx.HTTPStatusError(response=response) if response.status_code in _ABOUT_THE_MESSAGE:
+            return "refused"
+        case httpx.HTTPStatusError(response=response) if response.status_code not in _NOT_NOW:
+            return "answered"
+        case smtplib.SMTPDataError(smtp_code=code) if code != _SMTP_CLOSING:
+            return "refused" if code >= 500 else "answered"
+        case KafkaException() if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return "refused"
+    return "away"
 
 
 def send_message(alert: Alert) -> None:

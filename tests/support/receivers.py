@@ -38,7 +38,9 @@ class Received:
     refuses: bool = False
     """Whether the web server answers with an error."""
     refused_text: str = ""
-    """The web server refuses posts with this text, as one that it cannot read."""
+    """The web server refuses posts with this text."""
+    refused_status: int = 422
+    """With which answer: that it cannot read it, unless set."""
     smtp: str = ""
     webhook: str = ""
 
@@ -83,7 +85,7 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status = 503 if received.refuses else 204
             if received.refused_text and received.refused_text in str(body):
-                status = 422
+                status = received.refused_status
             if status == 204:
                 received.posts.append(body)
                 received.authorizations.append(self.headers.get("Authorization", ""))

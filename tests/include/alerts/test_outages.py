@@ -9,6 +9,7 @@ import pytest
 
 from dags.watch import watch_everything
 from include import alerts
+from include.alerts import MOST_FAILURES
 from include.ledger.alerts import Alert, open_alerts
 from include.services.process import free_port
 from include.times import Interval
@@ -105,3 +106,37 @@ def test_refused_message_holds_back_no_other_when_the_receiver_answers(postgres:
         received.refused_text = ""
         alerts.send_unsent()
         assert "refused" in [each["pipeline"] for each in received.posts]
+
+
+def test_alert_that_a_receiver_never_takes_holds_back_no_newer_one_when_it_answers(
+    postgres: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = [f"newer-{number}" for number in range(MOST_FAILURES + 2)]
+    with listening() as received, settings_of(postgres, TIDEMARK_ALERT_WEBHOOK=received.webhook):
+        received.refused_text, received.refused_status = "SELECT", 403
+        with alerts.sent_together():
+            alerts.raise_alert(alert("filtered", "near SELECT: no such column"))
+            for name in newer:
+                alerts.raise_alert(alert(name))
+        assert [each["pipeline"] for each in received.posts] == newer
+        assert tries(caplog)[1] == 1
+        received.refused_text = ""
+        with alerts.sent_together():
+            assert all(alerts.recover(f"test/{name}") for name in newer)
+        assert [each["pipeline"] for each in received.posts[len(newer) :]] == ["filtered", *newer]
+    alerts.recover("test/filtered")
+
+
+@pytest.mark.parametrize(("status", "tried"), [(500, MOST_FAILURES), (429, 1), (503, 1)])
+def test_receiver_is_tried_a_bounded_number_of_times_when_it_takes_nothing(
+    postgres: Home, status: int, tried: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    untaken = [f"untaken-{number}" for number in range(MOST_FAILURES + 2)]
+    with listening() as received, settings_of(postgres, TIDEMARK_ALERT_WEBHOOK=received.webhook):
+        received.refused_text, received.refused_status = "the archive is behind", status
+        with alerts.sent_together():
+            for name in untaken:
+                alerts.raise_alert(alert(name))
+        assert tries(caplog)[1] == tried
+        with alerts.sent_together():
+            assert all(alerts.recover(f"test/{name}") for name in untaken)
