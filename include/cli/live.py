@@ -185,10 +185,11 @@ def _table(shown: dict[str, Any], window: dict[str, Any]) -> Table:
         table.add_column(clean(name))
     table.add_column(clean(shown["measure"]), justify="right")
     table.add_column("")
-    most = max((row[-1] for row in window["rows"]), default=1)
+    # A sum of nulls is null.
+    most = max((row[-1] or 0 for row in window["rows"]), default=0)
     for *key, count in window["rows"]:
-        bar = ProgressBar(total=float(most), completed=float(count), width=BAR)
-        table.add_row(*(clean(part) for part in key), str(count), bar)
+        bar = ProgressBar(total=float(most) or 1.0, completed=float(count or 0), width=BAR)
+        table.add_row(*(clean(part) for part in key), "–" if count is None else str(count), bar)
     return table
 
 

@@ -28,7 +28,8 @@ from spark_jobs.streaming.queries import Stop
 from spark_jobs.views.aggregate import aggregate_view
 
 Key = tuple[Any, ...]
-Measure = int | Decimal
+Measure = int | Decimal | None
+"""None is a sum of nulls."""
 
 
 @dataclass
@@ -108,16 +109,23 @@ class LiveTop:
         places = [self.plain.index(name) for name in self.report.by]
         for key, count in counts.items():
             shown = tuple(key[place] for place in places)
-            totals[shown] = totals.get(shown, 0) + count
+            totals[shown] = _added(totals.get(shown), count)
         # Equal counts in the order of their keys, as in the interval's report.
-        largest = sorted(totals.items(), key=lambda item: (-item[1], *map(str, item[0])))[: self.report.rows]
+        largest = sorted(totals.items(), key=lambda item: (-(item[1] or 0), *map(str, item[0])))[: self.report.rows]
         return {
             "from": format_time(at[0]),
             "to": format_time(at[1]),
-            "total": sum(totals.values()),
+            "total": sum(count for count in totals.values() if count is not None),
             "keys": len(totals),
             "rows": [[*key, count] for key, count in largest],
         }
+
+
+def _added(one: Measure, other: Measure) -> Measure:
+    """Return the sum as SQL has it: without nulls, and null of nothing else."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def show_top(spark: SparkSession, top: LiveTop, since: str, *, once: bool) -> int:

@@ -22,6 +22,9 @@ function drawn(name, attributes, text) {
 const words = (found, row) =>
   found.by.map((name, at) => (typeof row[at] === "boolean" ? (row[at] ? name : "") : String(row[at]))).filter(Boolean).join(" ");
 
+// A sum of nulls is null.
+const told = (measure) => (measure === null ? "–" : String(measure));
+
 function draw_chart(found, rows) {
   const height = 24, width = 800, left = 240, most = Math.max(1, ...rows.map((row) => row.at(-1)));
   const parts = rows.flatMap((row, at) => {
@@ -30,7 +33,7 @@ function draw_chart(found, rows) {
     return [
       drawn("text", { x: left - 8, y: at * height + 16, "text-anchor": "end" }, name.length > 32 ? name.slice(0, 31) + "…" : name),
       drawn("rect", { x: left, y: at * height + 4, width: Math.max(1, long), height: height - 8, class: flagged }),
-      drawn("text", { x: left + long + 6, y: at * height + 16 }, String(row.at(-1))),
+      drawn("text", { x: left + long + 6, y: at * height + 16 }, told(row.at(-1))),
     ];
   });
   place("chart").setAttribute("viewBox", `0 0 ${width} ${Math.max(1, rows.length) * height}`);
@@ -42,8 +45,9 @@ function draw_table(found, rows) {
   place("columns").replaceChildren(...titles.map((name, at) => element("th", name, at === titles.length - 1 ? "number" : "")));
   place("rows").replaceChildren(...rows.map((row) => {
     const line = document.createElement("tr");
-    line.append(...row.map((cell, at) => element("td", typeof cell === "boolean" ? (cell ? "yes" : "") : String(cell),
-      at === row.length - 1 ? "number" : "")));
+    line.append(...row.map((cell, at) => at === row.length - 1
+      ? element("td", told(cell), "number")
+      : element("td", typeof cell === "boolean" ? (cell ? "yes" : "") : String(cell), "")));
     return line;
   }));
 }

@@ -34,3 +34,32 @@ def test_decimals_are_written_and_shown_with_all_digits_when_the_measure_is_one(
     assert "123456789012345.6789" in "".join(map(str, render(shown).renderables[1].columns[1].cells))
     told = json.loads(json.dumps(clean_counts(shown)))
     assert told["windows"][0]["rows"][0] == ["94103", "123456789012345.6789"]
+
+
+def test_null_sum_is_the_smallest_value_and_shown_as_none(tmp_path: Path) -> None:
+    pipeline = load_pipeline("isp_hits")
+    top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json")
+    counted: dict[tuple[str | None, ...], int | None] = {("10001",): None, (None,): 3, ("94103",): 0}
+    top.counts[START, START + timedelta(minutes=10)] = dict(counted)
+    top.show()
+    shown = exact_json.loads(top.result.read_text())
+    (window,) = shown["windows"]
+    assert (window["total"], window["keys"]) == (3, 3)
+    assert window["rows"] == [[None, 3], ["10001", None], ["94103", 0]]
+    assert list(render(shown).renderables[1].columns[1].cells) == ["3", "–", "0"]
+    assert clean_counts(shown)["windows"][0]["rows"] == window["rows"]
+
+
+def test_null_sum_is_left_out_when_keys_are_shown_together(tmp_path: Path) -> None:
+    pipeline = load_pipeline("auction_bids")
+    report = replace(pipeline.top_report, by=("category",), measure="bids")
+    top = LiveTop(pipeline, report, 1, tmp_path / "top.json")
+    counted: dict[tuple[str, ...], int | None] = {
+        ("art", "EUR"): None,
+        ("art", "CHF"): 2,
+        ("books", "EUR"): None,
+        ("books", "CHF"): None,
+    }
+    top.counts[START, START + timedelta(hours=1)] = dict(counted)
+    (window,) = top.as_json()["windows"]
+    assert (window["total"], window["rows"]) == (2, [["art", 2], ["books", None]])
