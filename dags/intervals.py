@@ -105,6 +105,8 @@ def interval_dag(pipeline: Pipeline) -> DAG:
 
 def _task_defaults(pipeline: Pipeline) -> dict[str, Any]:
     return {
+        # What has begun ends first: else each interval would wait until all others are built.
+        "weight_rule": "upstream",
         "retries": 2,
         "retry_delay": timedelta(seconds=15),
         "execution_timeout": timedelta(hours=1),

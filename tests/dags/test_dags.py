@@ -18,7 +18,9 @@ SCRIPT = """
 import json, sys
 sys.path.insert(0, "dags")
 import daily, decide, housekeeping, intervals, streams, watch
+from types import SimpleNamespace
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy
 found = {}
 for module in (streams, intervals, housekeeping, daily, watch, decide):
     for name, dag in vars(module).items():
@@ -28,6 +30,8 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                 "spark": sorted(t for t, task in dag.task_dict.items()
                     if any(c.__name__ == "SparkSubmitOperator" for c in type(task).__mro__)),
                 "pools": {t: (task.pool, task.pool_slots) for t, task in dag.task_dict.items()},
+                "totals": {t: validate_and_load_priority_weight_strategy(task.weight_rule).get_weight(
+                    SimpleNamespace(task=task)) for t, task in dag.task_dict.items()},
                 "weights": {t: task.priority_weight for t, task in dag.task_dict.items()},
                 "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
                 "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
@@ -128,6 +132,11 @@ def test_stream_comes_first_when_many_tasks_of_intervals_wait(parsed: dict[str, 
     # A task's weight and those of all tasks behind it are added up.
     most = max(sum(dag["weights"].values()) for name, dag in parsed["dags"].items() if name.startswith("interval__"))
     assert parsed["dags"]["stream__nest_cameras"]["weights"]["stream"] > most
+
+
+def test_begun_interval_ends_first_when_others_wait_for_the_same_pool(parsed: dict[str, Any]) -> None:
+    totals = parsed["dags"]["interval__nest_cameras"]["totals"]
+    assert totals["publish"] > totals["build_interval"] > totals["pin_ranges"]
 
 
 def test_form_asks_which_interval_and_how_when_a_run_is_triggered(parsed: dict[str, Any]) -> None:
