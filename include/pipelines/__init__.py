@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
+from itertools import combinations
 
 from include.errors import UsageError
 from include.pipelines.spec import Pipeline
@@ -37,9 +39,31 @@ def load_line_pipeline(name: str) -> Pipeline | None:
     return read_from_lines(load_pipeline(declared), name.removeprefix(f"{declared}_")) if declared else None
 
 
+@cache
 def all_pipelines() -> tuple[Pipeline, ...]:
-    """Return all declared pipelines, sorted by name."""
-    return tuple(load_pipeline(name) for name in pipeline_names())
+    """Return all declared pipelines, sorted by name. Raises UsageError when two have a table or a topic in common."""
+    pipelines = tuple(load_pipeline(name) for name in pipeline_names())
+    check_apart(pipelines)
+    return pipelines
+
+
+def check_apart(pipelines: Sequence[Pipeline]) -> None:
+    """Raise UsageError when two pipelines have a table in common, or one writes a topic that another reads back.
+
+    The ledger knows a revision by its table, and an interval takes each key of a speed view's topic for one of its own.
+    """
+    for one, other in combinations(pipelines, 2):
+        if tables := sorted({*one.tables} & {*other.tables}):
+            _refuse(one, other, f"the table {tables[0]}")
+        topics = {*one.own_topics} & other.written_topics.keys() | {*other.own_topics} & one.written_topics.keys()
+        if topics:
+            _refuse(one, other, f"the topic {min(topics)}")
+
+
+def _refuse(one: Pipeline, other: Pipeline, what: str) -> None:
+    raise UsageError(
+        f"{one.name} and {other.name} both write {what}", remedy=f"rename it in include/pipelines/{other.name}.py"
+    )
 
 
 def pipeline_of_table(table: str) -> Pipeline:

@@ -56,6 +56,7 @@ class Pipeline:
         for output in self.outputs:
             _check_output(output, self)
         _check_written_topics(self)
+        _check_names(self)
         if self.archive.delta and self.delta_view in self.tables:
             raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
         if self.keeps_unknown_fields:
@@ -156,6 +157,11 @@ class Pipeline:
         return (self.table, *(self.view_table(view) for view in self.views))
 
     @property
+    def own_topics(self) -> set[str]:
+        """The topics that intervals read again: nobody else may write these."""
+        return {*(view.speed.topic for view in self.views), *([self.flags.topic] if self.flags else [])}
+
+    @property
     def written_topics(self) -> dict[str, str]:
         """All topics that streams and intervals may write, each with what writes it."""
         return {topic: writer for writer, topic in _written_topics(self)}
@@ -197,6 +203,26 @@ def _check_written_topics(pipeline: Pipeline) -> None:
             raise UsageError(
                 f"{writer} writes the topic {topic}, which the pipeline reads ({pipeline.source})",
                 remedy="write a topic of another name, or declare a source that does not read it",
+                pipeline=pipeline.name,
+            )
+
+
+def _check_names(pipeline: Pipeline) -> None:
+    """Raise UsageError when two views or reports have one name, or two parts write a topic that must be of one."""
+    named = {
+        "views": [view.name for view in pipeline.views],
+        "reports": [report.title for report in pipeline.reports],
+    }
+    for kind, names in named.items():
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(f"two {kind} have the name {twice[0]!r}", remedy="rename one", pipeline=pipeline.name)
+    written = [topic for _, topic in _written_topics(pipeline)]
+    for topic in sorted(pipeline.own_topics):
+        if written.count(topic) > 1:
+            writers = " and ".join(writer for writer, each in _written_topics(pipeline) if each == topic)
+            raise UsageError(
+                f"{writers} write the topic {topic}, whose messages would be taken for those of one",
+                remedy="give each a topic of its own",
                 pipeline=pipeline.name,
             )
 
