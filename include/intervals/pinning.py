@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.completeness import follow_ledger
-from include.errors import UsageError
+from include.errors import ArchiveBehind, UsageError
 from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.lake_of_ledger import check_lake
@@ -21,6 +21,7 @@ from include.kafka.timestamps import Boundary
 from include.kafka.truncation import check_unchanged
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.completeness.properties import table_properties
+from include.ledger.database import clock
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import together
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
@@ -45,8 +46,9 @@ def pin_interval(
     more than NEAR. Nothing is pinned beyond what the archive holds, which is waited for (`patience`, else the
     setting `archive_wait`). Now that it is open, tables may be complete only until it: both catalogs are updated. An
     error of a catalog leaves it pinned, and the next call continues there.
-    Raises ArchiveBehind, OffsetsLost, LogTruncated, UsageError (a refused `repin`, another's Iceberg table),
-    MetadataGone, ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
+    Raises ArchiveBehind, also for an interval that has not passed by the ledger's clock, OffsetsLost, LogTruncated,
+    UsageError (a refused `repin`, another's Iceberg table), MetadataGone, ServiceUnreachable, and UsageError for an
+    interval that overlaps a pinned one of another schedule.
     """
     check_lake(pipeline)
     known = pins.find_interval(pipeline.name, interval.from_time)
@@ -58,6 +60,8 @@ def pin_interval(
                 follow_ledger(pipeline)
             return known
         check_repin(pipeline, known)
+    else:
+        _check_passed(pipeline, interval)
     log = read_log(pipeline)
     _check_unchanged(log, interval)
     wait = parse_duration(settings().archive_wait) if patience is None else patience
@@ -153,6 +157,20 @@ class _Pinning:
         if neighbours.after is not None and neighbours.after.interval.from_time == step.to_time:
             return begins, {tp: Boundary(end) for tp, (_, end) in rest.items()}
         return begins, self.log.boundaries(step.to_time, rest)
+
+
+def _check_passed(pipeline: Pipeline, interval: Interval) -> None:
+    """Raise ArchiveBehind when the interval has not passed by the ledger's clock.
+
+    A host whose clock is ahead would call it complete, and leave records that are still to come to a later one.
+    """
+    now = clock()
+    if interval.to_time > now:
+        raise ArchiveBehind(
+            f"{interval} has not passed: by the ledger's clock it is {format_time(now.replace(microsecond=0))}",
+            remedy="compare the clocks of this host and of PostgreSQL's",
+            pipeline=pipeline.name,
+        )
 
 
 def _check_unchanged(log: SourceLog, interval: Interval) -> None:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewTopic
 from sqlalchemy import update
 
 from include import kafka
+from include.intervals import pinning
 from include.intervals.verdict import assemble_verdict
 from include.kafka import offset_search
 from include.ledger.database import session
@@ -185,7 +186,11 @@ def test_bisection_ends_where_a_full_read_does_when_the_span_is_long(log: Log, m
     assert odd(log) == [(1, 0), (0, None)]
 
 
-def test_broker_s_own_timestamps_end_intervals_as_before_when_the_topic_has_log_append_time(log: Log) -> None:
+def test_broker_s_own_timestamps_end_intervals_as_before_when_the_topic_has_log_append_time(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The hour of these records has not passed yet.
+    monkeypatch.setattr(pinning, "clock", lambda: kafka_now() + HOUR)
     log.delete()
     log.producer = kafka.producer()
     topic = NewTopic(log.topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})

@@ -15,6 +15,7 @@ from confluent_kafka.admin import NewPartitions
 from sqlalchemy import event
 
 from include import kafka
+from include.errors import ArchiveBehind
 from include.intervals.missing import missing_in_order
 from include.intervals.pinning import NEAR, pin_interval
 from include.ledger import quarantine
@@ -95,6 +96,18 @@ def test_hour_is_pinned_alone_when_the_topic_s_first_records_are_of_2015(log: Lo
     assert by_partition(pin(log, YEARS)) == {0: (0, 1), 1: (0, 1)}
     assert len(cost.written) == 4
     assert cost.searches <= 12
+
+
+def test_hour_is_not_pinned_when_it_has_not_passed_by_the_ledger_s_clock(log: Log) -> None:
+    """As asked by a host whose clock is ahead: records of this hour are still to come."""
+    now = (datetime.now(UTC) - START) // HOUR
+    log.send(0, now - 0.5, now - 0.1)
+    log.archive()
+    assert by_partition(pin(log, now - 1)) == {0: (0, 2), 1: (0, 0)}
+    for number in (now + 1, now + 23):
+        with pytest.raises(ArchiveBehind, match="by the ledger's clock it is"):
+            pin(log, number)
+    assert [each.interval for each in log.pinned()] == [hour(now - 1)]
 
 
 @pytest.mark.parametrize("first", [1, 1_700_000_000], ids=["1 ms", "seconds for ms"])
