@@ -21,6 +21,9 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _WHOLE = ""
 """In place of a name: the module with all that it defines."""
 
+_ALL = ", all statements"
+"""After the name of a definition that several statements make: the fact of the last one keeps its name and form."""
+
 _Import = ast.Import | ast.ImportFrom
 
 _Target = tuple[str, str]
@@ -45,7 +48,7 @@ def imported_code(
     for name in reached:
         made_by = modules.definitions(module).get(name, [])
         if len(made_by) > 1 and (code := _without_imports(made_by)):
-            found[f"{module}.{name}"] = _hash_of_all(code)
+            found[f"{module}.{name}{_ALL}"] = _hash_of_all(code)
             begins += code
     waiting += [*(each for node in begins for each in modules.used_by(module, node)), *others]
     while waiting:
@@ -58,10 +61,15 @@ def imported_code(
             statements = modules.statements(at)
             found[at] = code_hash(ast.Module(statements, []))
             waiting += [each for node in statements for each in modules.used_by(at, node)]
-        elif (nodes := modules.definitions(at).get(name)) and name not in modules.inner(at):
-            if code := _without_imports(nodes):
-                found[f"{at}.{name}"] = _hash_of_all(code)
+        elif node := modules.last_definitions(at).get(name):
+            nodes = modules.definitions(at)[name]
+            if not isinstance(node, _Import):
+                found[f"{at}.{name}"] = code_hash(node)
+            if len(nodes) > 1 and (code := _without_imports(nodes)):
+                found[f"{at}.{name}{_ALL}"] = _hash_of_all(code)
             waiting += [each for node in nodes for each in modules.used_by(at, node)]
+            if name in modules.inner(at):
+                waiting.append((at, _WHOLE))
         else:
             waiting.append((at, _WHOLE))
     return found
@@ -72,7 +80,7 @@ def _without_imports(nodes: Iterable[ast.stmt]) -> list[ast.stmt]:
 
 
 def _hash_of_all(code: list[ast.stmt]) -> str:
-    return code_hash(code[0] if len(code) == 1 else ast.Module(code, []))
+    return code_hash(ast.Module(code, []))
 
 
 class _Modules:
@@ -101,10 +109,14 @@ class _Modules:
             self._definitions[module] = found
         return self._definitions[module]
 
+    def last_definitions(self, module: str) -> Mapping[str, ast.stmt]:
+        """Return what the module defines and imports, by name: of several statements the last one."""
+        return definitions_of(self.statements(module))
+
     def inner(self, module: str) -> Collection[str]:
         """Return the names that the module binds inside other statements, such as `if` and `try`."""
         if module not in self._inner:
-            blocks = [node for node in self.statements(module) if not dict(_changed(node))]
+            blocks = [node for node in self.statements(module) if not (dict(_changed(node)) or _is_for_types(node))]
             self._inner[module] = {name for node in blocks for each in ast.walk(node) for name in _names_bound(each)}
         return self._inner[module]
 
@@ -203,6 +215,11 @@ def _attributes(node: ast.stmt, name: str) -> Collection[str] | None:
         if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == name
     ]
     return set(taken) if len(taken) == uses else None
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    """Return whether a statement is `if TYPE_CHECKING`, whose body never runs."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _is_text(node: ast.stmt) -> bool:

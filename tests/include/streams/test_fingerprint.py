@@ -245,6 +245,40 @@ def test_every_statement_counts_when_several_make_a_constant(
     assert fingerprint.differences(before, facts(new.replace(part, "77")))
 
 
+SEVERAL = """
+NAMES = ["a"]
+NAMES.append("b")
+LIMIT = 1
+if NAMES:
+    LIMIT = 2
+
+def near(column):
+    return column.isin(NAMES) & (column < LIMIT)
+"""
+
+
+def test_fact_of_a_name_keeps_its_form_when_several_statements_make_it(helpers: Helpers) -> None:
+    """Earlier code noted the last definition alone: a stream of that time goes on, and notes the others."""
+    helpers.shared = SEVERAL
+    now, prefix = helpers.facts(*IMPORTS["name"]), "code of spark_jobs.transforms.shared"
+    noted = {f"{prefix}.NAMES": "bb574e1f2a31", f"{prefix}.LIMIT": "bf33cbeb5cc4"}
+    assert {name: now[name] for name in noted} == noted
+    old = {name: each for name, each in now.items() if not name.startswith(prefix) or name in noted}
+    fingerprint.check("nest_cameras", "hourly_counts", old, now)
+    assert {name for name in now if name.startswith(prefix)} == {*noted, f"{prefix}.near", prefix} | {
+        f"{prefix}.{name}, all statements" for name in ("NAMES",)
+    }
+
+
+def test_other_functions_do_not_count_when_a_module_imports_for_type_checkers(helpers: Helpers) -> None:
+    only_types = "if TYPE_CHECKING:\n    from pyspark.sql import Column\n\n"
+    shared = SHARED.replace("near(column)", "near(column: Column)")
+    helpers.shared = f"from typing import TYPE_CHECKING\n{only_types}{shared}"
+    before = helpers.facts(*IMPORTS["name"])
+    helpers.shared = helpers.shared.replace("column > 9", "column > 10")
+    assert helpers.facts(*IMPORTS["name"]) == before
+
+
 def test_all_that_a_module_reaches_counts_when_it_is_used_as_a_whole(helpers: Helpers) -> None:
     helpers.shared = SHARED.replace("from other_places import", "from .passed_on import")
     statement = "from spark_jobs.transforms import shared"
