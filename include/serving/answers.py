@@ -8,8 +8,9 @@ from typing import Any
 
 from psycopg2 import DataError
 
-from include.errors import UsageError, one_line
+from include.errors import TidemarkError, UsageError, one_line
 from include.serving import transaction
+from include.serving.live_table import new_generation
 from include.serving.shape import Shape, quoted
 
 
@@ -43,7 +44,10 @@ def serves(shape: Shape) -> bool:
 
 
 def ask(shape: Shape, question: Question) -> Answer:
-    """Return the rows of the newest windows first, and in a window the largest by the first measure first."""
+    """Return the rows of the newest windows first, and in a window the largest by the first measure first.
+
+    Raises UsageError for a wrong value, TidemarkError while the view is of a declaration without one of the columns.
+    """
     where, values = "TRUE", list[object]()
     if question.key is not None:
         where, values = f"{quoted(question.column)} = %s", [question.key]
@@ -66,6 +70,12 @@ def ask(shape: Shape, question: Question) -> Answer:
         except DataError as error:
             raise UsageError(one_line(str(error)), remedy=f"a value of {question.column}") from None
         names = [each.name for each in asked.description or ()]
+        if unknown := sorted({each.name for each in shape.columns} - {*names}):
+            raise TidemarkError(
+                f"live.{shape.table} is of another declaration, without {', '.join(unknown)}",
+                remedy=new_generation(shape),
+                pipeline=shape.pipeline,
+            )
         rows = [dict(zip(names, row, strict=True)) for row in asked.fetchall()]
         at = "SELECT complete_until, offsets FROM proved.tidemark_positions WHERE table_name = %s"
         asked.execute(at, [shape.table])

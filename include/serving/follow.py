@@ -204,13 +204,15 @@ def _prove(asked: cursor, shape: Shape, unsettled: int) -> None:
     It has more while a key's value came from a micro-batch that read beyond the registered offsets, and counts more
     rows than are registered.
     """
-    first = shape.measures[0].name
+    first = shape.counting
+    # A table with none of the measures tells nothing of its rows.
+    has_more = f"{quoted('l_' + first.name)} > coalesce({quoted('p_' + first.name)}, 0)" if first else "TRUE"
     pending = f"JOIN pending ON (tidemark_start, tidemark_end) = ({quoted(shape.start)}, {quoted(shape.end)})"
     asked.execute(
         f"WITH pending AS MATERIALIZED ({_COVERED}), more AS ("
         f"SELECT {quoted(shape.start)} AS window_start, {quoted(shape.end)} AS window_end "
         f"FROM ({both_layers(shape, pending)}) AS each_key "
-        f"WHERE version >= %(unsettled)s AND {quoted('l_' + first)} > coalesce({quoted('p_' + first)}, 0)) "
+        f"WHERE version >= %(unsettled)s AND {has_more}) "
         "UPDATE proved.tidemark_windows w SET proved_at = now() FROM pending p WHERE w.table_name = %(table)s "
         "AND w.window_start = p.tidemark_start AND w.window_end = p.tidemark_end "
         "AND NOT EXISTS (SELECT FROM more WHERE (more.window_start, more.window_end) = (w.window_start, w.window_end))",

@@ -210,7 +210,8 @@ def both_layers(shape: Shape, source: str = "") -> str:
 
 def answer(shape: Shape) -> str:
     """Return the query that `live.<table>` stands for."""
-    rows = f"each_key.{quoted('p_' + shape.measures[0].name)} > each_key.{quoted('l_' + shape.measures[0].name)}"
+    first = shape.counting
+    rows = f"each_key.{quoted('p_' + first.name)} > each_key.{quoted('l_' + first.name)}" if first else "TRUE"
     # Not by a measure: the stream may have a null sum.
     missing = "each_key.version IS NULL"
     proved = _is_settled(shape) if shape.is_total else "w.proved_at IS NOT NULL"

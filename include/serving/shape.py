@@ -84,6 +84,11 @@ class Shape:
         """Return by which name the stream's table has a measure; empty without it."""
         return measure.name if self.stored is None else self.stored.get(measure.name, "")
 
+    @property
+    def counting(self) -> Column | None:
+        """The first measure that the stream's table has: by it the layers are compared. None when it has none yet."""
+        return next((each for each in self.measures if self.stored_as(each)), None)
+
     def own(self, name: str) -> str:
         """Return the name of a column that Tidemark adds; another one if the view has a column of that name."""
         return f"tidemark_{name}" if name in {each.name for each in self.columns} else name

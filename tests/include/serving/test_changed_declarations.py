@@ -14,10 +14,13 @@ import pytest
 
 from include.doctor.served_views import check_served_views
 from include.errors import TidemarkError
+from include.monitor.streams.answer_page import answer_page
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
+from include.serving import transaction
 from include.serving.follow import follow_ledger
 from include.serving.live_rows import merge
+from include.serving.relations import ensure
 from include.serving.shape import Shape, shape_of
 from include.settings import settings
 from tests.conftest import Home
@@ -172,3 +175,32 @@ def test_table_that_no_stream_has_written_follows_the_declaration_when_the_key_i
     assert follow_ledger(later.pipeline) == []
     merge(later.shape, [("1", "in", *WINDOW, 5)], 0)
     assert asked(f"SELECT zip_code, kind, count FROM live.{code.table}") == [("1", "in", 5)]
+
+
+def test_page_is_refused_clearly_while_the_view_is_of_another_declaration(code: Code) -> None:
+    later = code.with_key()
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    follow_ledger(later.pipeline)
+    with pytest.raises(TidemarkError, match=r"is of another declaration, without kind — \./tidemark new-generation"):
+        answer_page(later.pipeline, later.pipeline.views[0])
+
+
+def test_layers_are_compared_by_a_measure_that_the_stream_has_when_another_is_declared_first(code: Code) -> None:
+    view = code.pipeline.views[0]
+    later = code.declaring(measures=("people", "count"), columns=f"{view.columns}, people BIGINT")
+    merge(code.shape, [("1", *WINDOW, 6)], 7)
+    follow_ledger(later.pipeline)
+    assert shape_as_stored(later).counting == next(each for each in later.shape.measures if each.name == "count")
+    registered = "INSERT INTO proved.{0} (zip_code, window_start, window_end, people, count, tidemark_interval)"
+    asked(f"{registered.format(code.table)} VALUES ('1', %s, %s, 4, 4, 1)", WINDOW)
+    assert asked(f"SELECT count, state FROM live.{code.table}") == [(6, "both")]
+    asked(f"UPDATE {code.table} SET count = 3")
+    assert asked(f"SELECT count, state FROM live.{code.table}") == [(4, "both")]
+
+
+def shape_as_stored(code: Code) -> Shape:
+    with transaction("") as cursor:
+        stored, difference = ensure(cursor, code.shape)
+    assert not difference
+    return stored
