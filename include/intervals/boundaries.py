@@ -15,7 +15,7 @@ from include.kafka.sources import check_topics_read, describe_source, source_top
 from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
 from include.kafka.truncation import check_ends, timestamps_at
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
-from include.ledger.archive.committed import first_committed_offsets
+from include.ledger.archive.committed import archived_partitions, first_committed_offsets
 from include.ledger.archive.positions import positions, stored_topics, topics_that_left
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
@@ -144,7 +144,8 @@ def read_log(pipeline: Pipeline) -> SourceLog:
     """
     topics, stored = describe_source(pipeline.source), stored_topics(pipeline.name)
     reached, left = positions(pipeline.name), topics_that_left(pipeline.name)
-    check_topics_read(pipeline.name, pipeline.source, stored, topics, reached, left)
+    archived = archived_partitions(pipeline.name) if pipeline.source.assign else ()
+    check_topics_read(pipeline.name, pipeline.source, stored, topics, archived, left)
     if (missing := set(pipeline.source.named) - topics.keys()) or not (topics or left):
         if read := lines.sources_of(pipeline.name):
             raise no_offsets(read[0], pipeline.name)

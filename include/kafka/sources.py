@@ -29,14 +29,14 @@ def check_topics_read(
     source: KafkaTopics,
     stored: Mapping[str, str],
     topics: Mapping[str, TopicIdentity],
-    positions: Collection[TopicPartition],
+    archived: Collection[TopicPartition],
     left: Collection[str] = (),
 ) -> None:
     """Check the topics that were read before (`stored`: ids by name) against those that exist now.
 
     Those that have `left` the pipeline need not exist. Raises UsageError for another one that the source does not name
-    any more, or of which it does not assign a topic partition any more that has a position in the archive,
-    TopicRecreated for one that is another or gone.
+    any more, or of which it does not assign a topic partition any more that is `archived`, TopicRecreated for one that
+    is another or gone.
     """
     if missing := sorted(topic for topic in stored if topic not in left and not source.reads(topic)):
         raise UsageError(
@@ -48,7 +48,7 @@ def check_topics_read(
         if topic not in left or topic in topics or topic in source.named:
             kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
     # Without this, what is archived of one that is read no longer would be in no interval, and nothing would say so.
-    read = {tp for tp in positions if tp.topic in source.assign}
+    read = {tp for tp in archived if tp.topic in source.assign}
     if unread := sorted(tp for tp in read if tp.partition not in source.assign[tp.topic]):
         raise UsageError(
             f"{', '.join(map(str, unread))} was read before, and the source does not assign it any more",

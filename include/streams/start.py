@@ -14,7 +14,7 @@ from include.intervals.references import keep_references
 from include.kafka.sources import check_topics_read, describe_source, first_offsets, source_topic_partitions
 from include.kafka.truncation import check_ends
 from include.ledger.archive import micro_batches
-from include.ledger.archive.committed import committed_offsets
+from include.ledger.archive.committed import archived_partitions, committed_offsets
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
@@ -35,8 +35,8 @@ def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
     """Return the source topics that exist. Raises what `check_topics_read` raises about those that were read before."""
     identities = describe_source(pipeline.source)
     stored, left = micro_batches.stored_topics(pipeline.name), topics_that_left(pipeline.name)
-    positions = micro_batches.positions(pipeline.name)
-    check_topics_read(pipeline.name, pipeline.source, stored, identities, positions, left)
+    archived = archived_partitions(pipeline.name) if pipeline.source.assign else ()
+    check_topics_read(pipeline.name, pipeline.source, stored, identities, archived, left)
     return identities
 
 

@@ -9,8 +9,13 @@ from itertools import pairwise
 from include import kafka
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
 from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
-from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_committed_offsets
-from include.ledger.archive.positions import positions, stored_topics, topics_that_left
+from include.ledger.archive.committed import (
+    ARCHIVE,
+    archived_partitions,
+    committed_offsets,
+    first_committed_offsets,
+)
+from include.ledger.archive.positions import stored_topics, topics_that_left
 from include.ledger.intervals.states import Source
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -109,7 +114,8 @@ def _check_ends(pipeline: Pipeline, ranges: Sequence[OffsetRange], source: Sourc
 def _in_kafka(pipeline: Pipeline) -> Bounds:
     topics = describe_source(pipeline.source)
     stored, left = stored_topics(pipeline.name), topics_that_left(pipeline.name)
-    check_topics_read(pipeline.name, pipeline.source, stored, topics, positions(pipeline.name), left)
+    archived = archived_partitions(pipeline.name) if pipeline.source.assign else ()
+    check_topics_read(pipeline.name, pipeline.source, stored, topics, archived, left)
     return kafka.offset_bounds(source_topic_partitions(pipeline.source, topics))
 
 

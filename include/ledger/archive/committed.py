@@ -63,6 +63,12 @@ def first_committed_offsets(pipeline: str) -> dict[TopicPartition, int]:
         return {tp: offset for (tp, _), offset in first_offsets(ledger, pipeline).items()}
 
 
+def archived_partitions(pipeline: str) -> set[TopicPartition]:
+    """Return the topic partitions of which the archive has read offsets; others may have a position, too."""
+    firsts, ends = first_committed_offsets(pipeline), committed_offsets(pipeline).get(ARCHIVE, {})
+    return {tp for tp, end in ends.items() if end > firsts.get(tp, end)}
+
+
 def first_offsets(ledger: cursor, pipeline: str) -> dict[tuple[TopicPartition, str], int]:
     """Return `first_committed_offsets` within a transaction, each with its topic's id."""
     ledger.execute(_FIRST, [pipeline])

@@ -12,9 +12,13 @@ from confluent_kafka import TopicPartition
 from include.errors import TopicRecreated, UsageError
 from include.intervals.pinning import pin_interval
 from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.archive.positions import position_rows
+from include.ledger.database import session
 from include.ledger.intervals.attempts import readable_source
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
+from include.ledger.models import Position
 from include.offsets import TopicPartition as Tp
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
@@ -218,4 +222,24 @@ def test_adopted_topic_is_read_where_it_is_assigned_and_nowhere_else(two: Two) -
     adopted = generations.adopt(one, two.former.topic, reason="a new one", adopted_by="test@host")
     assert adopted["begins"] == {f"{two.former.topic}-0": 0}
     assert micro_batches.positions(one.name) == {Tp(two.kept.topic, 0): 3, Tp(two.former.topic, 0): 0}
+    start.begin(one)
+
+
+def test_stream_begins_when_earlier_code_gave_a_position_to_what_was_never_assigned(two: Two) -> None:
+    one = replace(two.both, source=KafkaTopics(assign={two.kept.topic: (0,), two.former.topic: (0,)}))
+    two.former.delete()
+    two.former.create(2)
+    generations.adopt(one, two.former.topic, reason="a new one", adopted_by="test@host")
+    with session() as ledger:
+        [row] = [each for each in position_rows(ledger, one.name, ARCHIVE) if each.topic == two.former.topic]
+        ledger.add(
+            Position(
+                pipeline=one.name,
+                query=ARCHIVE,
+                topic=row.topic,
+                topic_partition=1,
+                next_offset=0,
+                micro_batch_id=row.micro_batch_id,
+            )
+        )
     start.begin(one)
