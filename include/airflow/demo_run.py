@@ -119,14 +119,16 @@ def _trouble_of_stream(
     What failed before this call is left out: a stopped stream has a failed run too.
     """
     old = {run["dag_run_id"] for run in api.runs(dag) if run["state"] == "failed"}
-    told = {launch.id for launch in launches.recent(pipeline.name, _LOOKED_AT)}
+    before = frozenset(launch.id for launch in launches.recent(pipeline.name, _LOOKED_AT))
+    told = set(before)
 
     def look() -> str:
         tell_failures(pipeline, told, progress)
         newest = api.runs(dag)[:1]
         failed = [run["dag_run_id"] for run in newest if run["state"] == "failed" and run["dag_run_id"] not in old]
         if failed:
-            codes = [launch.exit_code for launch in launches.recent(pipeline.name, _LOOKED_AT) if launch.exit_code]
+            since = (each for each in launches.recent(pipeline.name, _LOOKED_AT) if each.id not in before)
+            codes = [launch.exit_code for launch in since if launch.exit_code]
             raise error_class(codes[0] if codes else ServiceUnreachable.exit_code)(
                 f"run {failed[0]} of {dag} failed", remedy="./tidemark status; see the logs in Airflow"
             )

@@ -116,11 +116,20 @@ def _made(kind: Callable[[dict[str, Any]], _Client], options: Mapping[str, Any])
         return kind({**settings().kafka_client_options(), **options, "error_cb": _quiet})
     except KafkaException as error:
         said = error.args[0]
-        if not isinstance(said, KafkaError) or said.code() != KafkaError._INVALID_ARG:
+        if not isinstance(said, KafkaError) or said.code() != KafkaError._INVALID_ARG or _takes_settings():
             raise
         raise UsageError(
             f"TIDEMARK_KAFKA_PROPERTIES: {said.str()}", remedy="write options that both of Kafka's clients know"
         ) from None
+
+
+def _takes_settings() -> bool:
+    """Return whether librdkafka takes the options of the settings; then one of the caller's is wrong."""
+    try:
+        AdminClient({**settings().kafka_client_options(), "error_cb": _quiet, "log_level": 0})
+    except KafkaException:
+        return False
+    return True
 
 
 def admin() -> AdminClient:
