@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 from include import lake
@@ -51,6 +52,7 @@ def prove(pipeline: Pipeline, build: int) -> Proof | None:
         if proofs.build_to_prove(evidence.pinned.id) != build:
             return None
         document = assemble(pipeline, evidence, chain.heads)
+        document["file"] = _place_of(document)
         document["signature"] = signature_of(canonical(document))
         content = json.dumps(document, indent=1).encode() + b"\n"
         lake.write_bytes(lake.uri(document["file"]), content)
@@ -58,6 +60,29 @@ def prove(pipeline: Pipeline, build: int) -> Proof | None:
         proof = Proof(document["file"], hashlib.sha256(content).hexdigest())
         chain.append(proof, document["signature"].get("public_key"))
         return proof
+
+
+def _place_of(document: Mapping[str, Any]) -> str:
+    """Return where a proof is written: not over that of another build, which a ledger that was lost knew by its number.
+
+    One of the same build, or that nobody can read, is what a kill left without a note.
+    """
+    path, ending = document["file"].removesuffix(".json"), ""
+    for number in count(2):
+        place = f"{path}{ending}.json"
+        if not lake.exists(lake.uri(place)) or _is_of_build(lake.read_bytes(lake.uri(place)), document):
+            return place
+        ending = f"-{number}"
+    raise AssertionError("there are numbers for ever")
+
+
+def _is_of_build(content: bytes, document: Mapping[str, Any]) -> bool:
+    try:
+        there = json.loads(content)
+    except ValueError:
+        return True
+    own = ("attempt", "registered_at")
+    return isinstance(there, dict) and all(there.get(name) == document[name] for name in own)
 
 
 def assemble(pipeline: Pipeline, evidence: Evidence, heads: Mapping[str, Proof | None]) -> dict[str, Any]:

@@ -366,15 +366,35 @@ def test_new_ranges_are_proved_when_an_interval_that_was_pinned_again_delivers_t
     assert ranges == [(6200, 6310)] * 2
 
 
+def forget_last_proof(home: Home) -> None:
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs)")
+
+
 def test_file_is_written_again_when_the_ledger_has_no_note_of_it(postgres: Home, signed: list[Path]) -> None:
     proof = prove(register_hour(30))
     content = proof.read_bytes()
     # As a kill between the file and its note leaves it.
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs)")
+    forget_last_proof(postgres)
     proof.write_text("half")
     assert prove_registered(NAMES, register_hour(31)) is not None
     assert proof.read_bytes() == content
+
+
+def test_proof_of_another_ledger_stays_when_its_build_has_the_same_number(postgres: Home, signed: list[Path]) -> None:
+    interval = register_hour(50)
+    proof = prove(interval)
+    former = json.dumps({**json.loads(proof.read_text()), "registered_at": "2026-01-01T00:00:00Z"})
+    proof.write_text(former)
+    forget_last_proof(postgres)
+    written = prove(interval)
+    assert written.name == f"{proof.stem}-2.json"
+    assert proof.read_text() == former
+    # As a kill between the file and its note leaves it.
+    content = written.read_bytes()
+    forget_last_proof(postgres)
+    assert prove(interval) == written
+    assert written.read_bytes() == content
 
 
 def test_proof_is_unsigned_and_says_so_when_no_key_is_set(signed: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
