@@ -128,10 +128,7 @@ def main() -> int:
         unexpected = TidemarkError(said, remedy="a defect of Tidemark: --debug before the verb shows where")
         print(f"tidemark: {unexpected}", file=sys.stderr)
         return unexpected.exit_code
-    if not isinstance(code, int):
-        return 0
-    # A driver that a signal ended has a negative one, of which a shell would make a code beyond those of the contract.
-    return code if code >= 0 else TidemarkError.exit_code
+    return code if isinstance(code, int) else 0
 
 
 if __name__ == "__main__":
