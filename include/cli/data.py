@@ -80,14 +80,11 @@ def ranges(
     declared = load_pipeline(pipeline)
     first = None if from_time is None else parse_time(from_time)
     last = None if to_time is None else parse_time(to_time)
-    pinned = pinned_intervals(declared.name, None if last else first)
-    if last:
-        pinned = [
-            each
-            for each in pinned
-            if (each.interval.to_time == last if first is None else first <= each.interval.from_time)
-            and each.interval.to_time <= last
-        ]
+    pinned = pinned_intervals(declared.name, first if last is None else None)
+    if last is not None and first is None:
+        pinned = [each for each in pinned if each.interval.to_time == last]
+    elif last is not None and first is not None:
+        pinned = [each for each in pinned if first <= each.interval.from_time and each.interval.to_time <= last]
     rows = [
         {
             "from": format_time(each.interval.from_time),

@@ -243,3 +243,4 @@ def test_stream_begins_when_earlier_code_gave_a_position_to_what_was_never_assig
             )
         )
     start.begin(one)
+    assert start.check_sources(one).keys() == {two.kept.topic, two.former.topic}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from include.doctor.served_views import check_served_views
@@ -22,8 +19,8 @@ from include.serving.follow import follow_ledger
 from include.serving.live_rows import merge
 from include.serving.relations import ensure
 from include.serving.shape import Shape, shape_of
-from include.settings import settings
 from tests.conftest import Home
+from tests.support.served import asked
 
 pytestmark = pytest.mark.services
 
@@ -66,14 +63,6 @@ def code(postgres: Home, request: pytest.FixtureRequest) -> Code:
     view = replace(declared.views[0], sinks=(JdbcTable(),))
     name = f"t{zlib.crc32(request.node.name.encode())}"
     return Code(replace(declared, name=name, views=(view,), references={}, reports=(), declared_as=""))
-
-
-def asked(statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    address = settings().database_uri("serving")
-    with closing(psycopg2.connect(address, options="-c timezone=UTC")) as connection, connection:
-        cursor = connection.cursor()
-        cursor.execute(statement, values or None)
-        return cursor.fetchall() if cursor.description else []
 
 
 def test_rows_of_a_generation_stay_when_code_of_before_it_publishes_and_writes(code: Code) -> None:

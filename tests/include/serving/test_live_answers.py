@@ -11,7 +11,6 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -47,6 +46,7 @@ from include.serving.live_rows import merge
 from include.serving.shape import shape_of
 from include.settings import settings
 from tests.conftest import REPOSITORY, Home
+from tests.support.served import asked
 
 pytestmark = pytest.mark.services
 
@@ -249,14 +249,6 @@ def attempt_of(interval: int) -> int:
         ledger.add(row)
         ledger.flush()
         return row.id
-
-
-def asked(statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    address = settings().database_uri("serving")
-    with closing(psycopg2.connect(address, options="-c timezone=UTC")) as connection, connection:
-        cursor = connection.cursor()
-        cursor.execute(statement, values or None)
-        return cursor.fetchall() if cursor.description else []
 
 
 def world_of(name: str, *sinks: Sink) -> World:
