@@ -10,7 +10,8 @@ from airflow.sdk import DAG, get_current_context, task
 
 from include.airflow.approvals.form import answer_of, decision_form, question_of, why
 from include.airflow.tasks import take_step
-from include.approvals.choices import Request, carry_out
+from include.approvals.choices import carry_out
+from include.approvals.request import Request
 
 DOC = """
 ### Decide
@@ -21,6 +22,8 @@ DOC = """
 |---|---|---|
 | accept loss | | `./tidemark accept-loss` |
 | adopt topic | topic | `./tidemark adopt` |
+| stop reading topic | topic | `./tidemark unsubscribe` |
+| new generation | | `./tidemark new-generation` |
 | pin again | from, to | `./tidemark interval --repin`, without building it: run `interval__…` then |
 | discard from quarantine | reason code, or topic partition and offset | `./tidemark quarantine discard` |
 | repair the catalog | | `./tidemark doctor --repair`, for this pipeline |
@@ -39,7 +42,7 @@ def decide_dag() -> DAG:
     """Return the DAG `decide`."""
     with DAG(
         "decide",
-        description="Decisions: accept a loss, adopt a topic, pin again, discard, repair; shown, then approved",
+        description="Decisions: a loss, a topic, a generation, a pin, a record, a repair; shown, then approved",
         schedule=None,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,

@@ -6,8 +6,9 @@ Each holds the pipeline's lease, so that no stream runs meanwhile, and commits o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from include import kafka
@@ -20,7 +21,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
-from include.offsets import OffsetRange
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.streams.start import check_sources, lost_offsets, positions_to_hold, topics_back
 from include.topics import TopicIdentity
@@ -133,16 +134,21 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     }
 
 
-def unsubscribe(pipeline: Pipeline, topic: str, *, reason: str, left_by: str) -> dict[str, Any]:
-    """Stop reading a topic that the source does not name any more, and return where it was left and what waits there.
+@dataclass(frozen=True)
+class LeavingTopic:
+    """A topic that the source does not name any more, and where the archive has left it."""
 
-    The next interval gets what is archived of it and in no interval yet. A new generation opens. If the topic is
-    declared again, `new_generation` goes on where it was left.
-    Raises UsageError for a topic that was never read, has left before, or that the source still reads; the error of
-    `check_lake`, AnotherWriter, ServiceUnreachable.
+    topic_id: str
+    left_at: Mapping[TopicPartition, int]
+    unread: int
+    """Offsets that wait beyond."""
+
+
+def topic_to_leave(pipeline: Pipeline, topic: str) -> LeavingTopic:
+    """Return where a topic is left that the source does not name any more.
+
+    Raises UsageError for a topic that was never read, has left before, or that the source still reads.
     """
-    reason = _check_reason(reason)
-    check_lake(pipeline)
     read = micro_batches.stored_topics(pipeline.name)
     left = topics_that_left(pipeline.name)
     if topic not in read or topic in left:
@@ -155,17 +161,32 @@ def unsubscribe(pipeline: Pipeline, topic: str, *, reason: str, left_by: str) ->
         raise UsageError(
             f"the source still reads {topic!r}", remedy="take it out of the declaration first", pipeline=pipeline.name
         )
+    positions = {tp: at for tp, at in sorted(micro_batches.positions(pipeline.name).items()) if tp.topic == topic}
+    existing = kafka.describe_topics([topic]).get(topic)
+    is_same = existing is not None and existing.topic_id == read[topic]
+    ends = {tp: end for tp, (_, end) in kafka.offset_bounds(positions).items()} if is_same else {}
+    return LeavingTopic(read[topic], positions, sum(max(0, end - positions[tp]) for tp, end in ends.items()))
+
+
+def unsubscribe(pipeline: Pipeline, topic: str, *, reason: str, left_by: str) -> dict[str, Any]:
+    """Stop reading a topic that the source does not name any more, and return where it was left and what waits there.
+
+    The next interval gets what is archived of it and in no interval yet. A new generation opens. If the topic is
+    declared again, `new_generation` goes on where it was left.
+    Raises like `topic_to_leave`; the error of `check_lake`, AnotherWriter, ServiceUnreachable.
+    """
+    reason = _check_reason(reason)
+    check_lake(pipeline)
+    topic_to_leave(pipeline, topic)
     with no_stream(pipeline.name) as lease:
-        positions = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic == topic}
-        existing = kafka.describe_topics([topic]).get(topic)
-        is_same = existing is not None and existing.topic_id == read[topic]
-        ends = {tp: end for tp, (_, end) in kafka.offset_bounds(positions).items()} if is_same else {}
+        # A driver that was running until now may have read more of it.
+        leaving = topic_to_leave(pipeline, topic)
         number = generations.open_without_topic(lease, topic, left_by=left_by, reason=reason)
     return {
         "topic": topic,
-        "topic_id": read[topic],
-        "left_at": {str(tp): at for tp, at in sorted(positions.items())},
-        "unread": sum(max(0, end - positions[tp]) for tp, end in ends.items()),
+        "topic_id": leaving.topic_id,
+        "left_at": {str(tp): at for tp, at in leaving.left_at.items()},
+        "unread": leaving.unread,
         "generation": number,
     }
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from include.approvals.choices import Choice, Request, digest_of_facts, what_is_known
+from include.approvals.choices import digest_of_facts, what_is_known
+from include.approvals.request import Choice, Request
 from include.monitor.text import markdown_list
 from include.pipelines import pipeline_names
 
@@ -19,7 +20,9 @@ def decision_form() -> dict[str, Param]:
     return {
         "decision": Param(type="string", enum=[each.value for each in Choice], title="Decision"),
         "pipeline": Param(type="string", enum=list(pipeline_names()), title="Pipeline"),
-        "topic": Param(None, type=text, title="Topic", description="To adopt, or of the records to discard."),
+        "topic": Param(
+            None, type=text, title="Topic", description="To adopt, to stop reading, or of the records to discard."
+        ),
         "reason_code": Param(None, type=text, title="Reason code", section=record),
         "topic_partition": Param(None, type=number, minimum=0, title="Topic partition", section=record),
         "offset": Param(None, type=number, minimum=0, title="Offset", section=record),

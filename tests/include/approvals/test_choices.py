@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from include.approvals import choices
-from include.approvals.choices import Choice, Request, carry_out, digest_of_facts, what_is_known
+from include.approvals import of_streams
+from include.approvals.choices import carry_out, digest_of_facts, what_is_known
+from include.approvals.request import Choice, Request
 from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow
@@ -26,6 +27,7 @@ FORM = {"pipeline": "nest_cameras", "topic": None, "from": None, "to": None}
     ("form", "missing"),
     [
         ({"decision": "adopt topic"}, "the topic is missing"),
+        ({"decision": "stop reading topic"}, "the topic is missing"),
         ({"decision": "discard from quarantine"}, "no record is named"),
         ({"decision": "pin again", "from": "2026-11-20T05:00:00Z"}, "the interval is missing"),
         ({"decision": "pin again", "from": "2026-11-20T05:00:00Z", "to": "2026-11-20T07:00:00Z"}, "not one interval"),
@@ -76,8 +78,8 @@ def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(p
 
 def test_loss_is_accepted_only_when_it_is_the_one_that_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     lost, accepted = [OffsetRange(TP, 0, 10, "id")], [OffsetRange(TP, 0, 10, "id")]
-    monkeypatch.setattr(choices, "lost_offsets", lambda _: lost)
-    monkeypatch.setattr(choices.generations, "accept_loss", lambda *_, **__: accepted)
+    monkeypatch.setattr(of_streams, "lost_offsets", lambda _: lost)
+    monkeypatch.setattr(of_streams.generations, "accept_loss", lambda *_, **__: accepted)
     request = Request.of_form({**FORM, "decision": Choice.ACCEPT_LOSS})
     shown = digest_of_facts(request)
     for now in (OffsetRange(TP, 0, 500, "id"), OffsetRange(TP, 0, 10, "another id")):
