@@ -32,10 +32,12 @@ class Usual:
     factor: float = 2.0
     """Rows may lie between the minimum divided by it and the maximum times it; the newest row's age may reach its
     maximum times it."""
-    severity: Severity = "warn"
+    severity: Severity | None = None
+    """By default that of the setting TIDEMARK_UNUSUAL."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.at_least <= MOST or not 1 <= self.factor < math.inf or self.severity not in get_args(Severity):
+        severities = (*get_args(Severity), None)
+        if not 1 <= self.at_least <= MOST or not 1 <= self.factor < math.inf or self.severity not in severities:
             raise ValueError(f"at_least is from 1 to {MOST}, factor at least 1, severity fail, warn or info: {self}")
 
 
@@ -63,8 +65,7 @@ UNKNOWN_BOUNDS = UsualBounds()
 
 def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
     """Return the bounds that earlier registered intervals suggest for the archive table."""
-    told = Usual(severity=settings().unusual)
-    usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", told)
+    usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", Usual())
     if usual is None:
         return UNKNOWN_BOUNDS
     return bounds_of(usual, pipeline.table, past_intervals(pipeline.name, pipeline.table, interval.from_time), interval)
@@ -72,7 +73,7 @@ def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
 
 def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: Interval) -> UsualBounds:
     """Return the bounds that earlier intervals suggest for an interval."""
-    severity = usual.severity
+    severity = usual.severity or settings().unusual
     if len(past) < usual.at_least:
         why = f"{len(past)} earlier intervals are registered, and it takes {usual.at_least}"
         return UsualBounds(

@@ -63,7 +63,8 @@ def _report(pages: str, pipeline: str, location: str) -> str:
 
 
 def _sum_of_fates(records: dict[str, int]) -> str:
-    parts = " + ".join(f"{records[name]} {name}" for name in ("archived", "empty", "quarantined", "gaps"))
+    fates = ("archived", "empty", "quarantined", "gaps", *(("erased",) if records.get("erased") else ()))
+    parts = " + ".join(f"{records[name]} {name}" for name in fates)
     return f"{records['in_ranges']} in ranges = {parts}"
 
 

@@ -133,13 +133,16 @@ def _catalog(built: BuiltRevision) -> dict[str, Any]:
 def _files(built: BuiltRevision) -> list[dict[str, Any]]:
     """Return the revision's files as noted when built, beside what they have now, and what differs."""
     files = []
-    as_noted = _are_as_noted(built)
+    hashes = _hashes(built)
     for name, noted in sorted(built.files.items()):
-        if as_noted:
+        sha256 = hashes.get(name)
+        if sha256 is not None and sha256 == noted.get("sha256"):
             facts = _FACTS if format_of(name) == "parquet" else _FACTS[:2]
             now = {fact: noted[fact] for fact in facts if fact in noted}
         else:
             now = _footer(built.location, name)
+            if now and sha256 is not None:
+                now["sha256"] = sha256
         differs = sorted(key for key in now.keys() & noted.keys() if now[key] != noted[key]) if now else ["file"]
         files.append({"name": name, **noted, "now": now, "differs": differs})
     return files
@@ -165,15 +168,15 @@ def _exists(location: str) -> bool:
     return lake.exists(location)
 
 
-def _are_as_noted(built: BuiltRevision) -> bool:
-    """Return whether each file is, byte for byte, the one that was built.
+def _hashes(built: BuiltRevision) -> dict[str, str | None]:
+    """Return the hash of each file that can be read.
 
-    False also when they are on no disk of this machine, or too large to find out at once.
+    None are known when the files are on no disk of this machine, or too large to find out at once.
     """
     folder = _on_disk(built.location)
     if folder is None or sum(int(noted["bytes"]) for noted in built.files.values()) > _MOST_HASHED:
-        return False
-    return all(_sha256(folder / name) == noted.get("sha256", "") for name, noted in built.files.items())
+        return {}
+    return {name: _sha256(folder / name) for name in built.files}
 
 
 def _sha256(path: Path) -> str | None:

@@ -124,7 +124,7 @@ def test_check_fails_whatever_was_declared_when_it_raises(rows: Any, severity: A
 
 @pytest.mark.spark
 def test_too_few_and_old_rows_warn_when_intervals_before_had_more_and_newer_ones(spark: Any, rows: Any) -> None:
-    bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
+    bounds = bounds_of(Usual(severity="warn"), "t", PAST, INTERVAL)
     timed = rows.selectExpr("*", "TIMESTAMP '2026-11-20 05:40:00' AS event_time")
     _, found, _ = check(timed, *expected(bounds, 30))
     assert [(each.words, each.success, each.severity) for each in found] == [
@@ -141,7 +141,7 @@ def test_empty_table_warns_and_its_own_suite_is_left_out_when_rows_are_usual(spa
     from expectations.checkpoint import expectations_of
 
     pipeline = load_pipeline("isp_hits")
-    bounds = bounds_of(Usual(), pipeline.table, PAST, INTERVAL)
+    bounds = bounds_of(Usual(severity="warn"), pipeline.table, PAST, INTERVAL)
     suite = expectations_of(pipeline, pipeline.table, 0, bounds)
     passed, found, told = check(rows.limit(0), *suite)
     assert (passed, told) == (False, [])
@@ -209,6 +209,9 @@ def test_unusual_interval_is_only_reported_when_the_setting_asks_for_no_more(
         monkeypatch.setenv("TIDEMARK_UNUSUAL", setting)
     settings.cache_clear()
     try:
+        assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
+        # A suite that changes only a bound says nothing about the severity.
+        monkeypatch.setattr("expectations.isp_hits.USUAL", Usual(factor=3), raising=False)
         assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
     finally:
         settings.cache_clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from include.ledger.erasures.coordinates import last_erasure
@@ -43,7 +44,12 @@ def begin_attempt(pipeline: str, interval: Interval | None = None, *, topic_part
 
 
 def note_build(
-    attempt: int, *, rows: int = 190, differences: tuple[Difference, ...] = (), unexplained: int = 0
+    attempt: int,
+    *,
+    rows: int = 190,
+    differences: tuple[Difference, ...] = (),
+    unexplained: int = 0,
+    columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> BuiltRevision:
     """Return the result of a build of the attempt: one revision of the archive table, and its findings."""
     spec = attempts.load_attempt(attempt)
@@ -62,7 +68,7 @@ def note_build(
         differences,
         seconds={"read and compare": 3.25, "report": 0.5},
     )
-    builds.note_build(spec, [built], findings, last_erasure(spec.pinned.pipeline))
+    builds.note_build(spec, [built], findings, last_erasure(spec.pinned.pipeline), columns)
     return built
 
 

@@ -13,17 +13,20 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable
-from include.ledger.completeness import Completeness, completeness
+from include.ledger.completeness import Completeness
+from include.ledger.completeness.tables import completeness_of_table
 from include.pipelines import pipeline_of_table
 from include.times import format_time, parse_time
 
 
 class CompleteTrigger(BaseTrigger):
-    """Asks the ledger until a pipeline's tables are complete until a time."""
+    """Asks the ledger until a table is complete until a time."""
 
-    def __init__(self, pipeline: str, until: str, since: str = "", poll_seconds: float = 15.0) -> None:
+    def __init__(self, pipeline: str, until: str, since: str = "", poll_seconds: float = 15.0, table: str = "") -> None:
         super().__init__()
         self.pipeline = pipeline
+        # What was deferred by an earlier version names no table: its pipeline's own then.
+        self.table = table or pipeline
         self.until = until
         self.since = since
         self.poll_seconds = poll_seconds
@@ -35,6 +38,7 @@ class CompleteTrigger(BaseTrigger):
             "until": self.until,
             "since": self.since,
             "poll_seconds": self.poll_seconds,
+            "table": self.table,
         }
         return f"{type(self).__module__}.{type(self).__name__}", arguments
 
@@ -43,7 +47,7 @@ class CompleteTrigger(BaseTrigger):
         told = ""
         while True:
             try:
-                step = await asyncio.to_thread(look, self.pipeline, self.since)
+                step = await asyncio.to_thread(look, self.pipeline, self.table, self.since)
                 if step.reaches(parse_time(self.until)):
                     yield TriggerEvent(step.as_json())
                     return
@@ -56,9 +60,9 @@ class CompleteTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_seconds)
 
 
-def look(pipeline: str, since: str) -> Completeness:
-    """Return until when the pipeline's tables are complete from `since` on; empty: from the first interval."""
-    return completeness(pipeline, parse_time(since) if since else None)
+def look(pipeline: str, table: str, since: str) -> Completeness:
+    """Return until when the table is complete from `since` on; empty: from where its intervals have it."""
+    return completeness_of_table(pipeline, table, parse_time(since) if since else None)
 
 
 class TableComplete(BaseOperator):
@@ -92,10 +96,10 @@ class TableComplete(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Succeed at once when the table is complete, else wait for it."""
         until, since = (take_step(_as_text, each) for each in (self.until, self.since))
-        step = take_step(look, self.pipeline, since)
+        step = take_step(look, self.pipeline, self.table, since)
         if not step.reaches(parse_time(until)):
             self.log.info("waiting for %s: %s", until, step)
-            trigger = CompleteTrigger(self.pipeline, until, since, self.poll_seconds)
+            trigger = CompleteTrigger(self.pipeline, until, since, self.poll_seconds, self.table)
             self.defer(trigger=trigger, method_name="execute_complete", timeout=self.timeout)
         return self.execute_complete(context, step.as_json())
 

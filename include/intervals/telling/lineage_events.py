@@ -76,6 +76,7 @@ class OffsetRange:
     empty: int
     quarantined: int
     gaps: int
+    erased: int
 
 
 @attr.define

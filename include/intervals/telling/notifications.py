@@ -54,11 +54,12 @@ def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int
 
 def _message(pipeline: Pipeline, listing: Listing, interval: str, listed: Listed) -> tuple[bytes, bytes]:
     body = {
-        "id": f"{pipeline.name}/{interval}/{listed.key}",
+        **listed.row,
+        # Two listings may have one topic and equal keys.
+        "id": f"{pipeline.name}/{interval}/{listing.title}/{listed.key}",
         "pipeline": pipeline.name,
         "report": listing.title,
         "interval": interval,
-        **listed.row,
     }
     return listed.key.encode(), json.dumps(body, sort_keys=True).encode()
 

@@ -17,7 +17,7 @@ from include.ledger.connection import reading
 from include.offsets import TopicPartition
 from include.times import format_time
 
-Kind = Literal["pinned", "failed", "missing"]
+Kind = Literal["pinned", "failed", "missing", "built without it"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Open:
     """The first thing that is not registered."""
 
     kind: Kind
-    """`missing`: time that nobody has pinned, with offsets in it; else the state of the interval."""
+    """`missing`: time that nobody has pinned, with offsets in it; `built without it`: registered, by code that did not
+    declare the table; else the state of the interval."""
     from_time: datetime
     to_time: datetime
 
@@ -59,14 +60,19 @@ class Completeness:
     """None when nothing is registered there, or its first interval is open."""
     waits_for: Open | None = None
     """None when every pinned interval since is registered; the next one is not pinned yet."""
+    begins: datetime | None = None
+    """Where a table begins that has nothing of its pipeline's earlier intervals."""
 
     def __str__(self) -> str:
         until = format_time(self.complete_until) if self.complete_until else "no time yet"
-        return f"{self.pipeline}: complete until {until}" + (f"; waits for {self.waits_for}" if self.waits_for else "")
+        begins = f", from {format_time(self.begins)} on" if self.begins else ""
+        waits = f"; waits for {self.waits_for}" if self.waits_for else ""
+        return f"{self.pipeline}: complete until {until}{begins}{waits}"
 
     def reaches(self, moment: datetime) -> bool:
-        """Return whether everything before the moment is in the tables."""
-        return self.complete_until is not None and self.complete_until >= moment
+        """Return whether everything before the moment is in the tables, and there is something of it."""
+        has_begun = self.begins is None or self.begins < moment
+        return has_begun and self.complete_until is not None and self.complete_until >= moment
 
     def as_json(self) -> dict[str, object]:
         """Return a JSON object."""

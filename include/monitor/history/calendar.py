@@ -59,6 +59,8 @@ class Cell:
     """Registered rows."""
     late: int
     """Rows that arrived after their window was closed, and table partitions of an earlier date."""
+    is_pinned: bool = True
+    """Whether the interval has a page: of one that was never pinned nothing is known but that it lacks."""
 
     @property
     def words(self) -> str:
@@ -107,6 +109,8 @@ class Attention:
     advice: Advice
     is_registered: bool
     """Whether an earlier attempt's tables stay registered."""
+    is_pinned: bool
+    """Whether it has a page."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ def _strip(
 
 def _cell(table: str, time: Interval, state: CellState, known: KnownInterval | None) -> Cell:
     if known is None:
-        return Cell(time.label if state is not CellState.NONE else "", state, None, 0)
+        return Cell(time.label if state is not CellState.NONE else "", state, None, 0, is_pinned=False)
     delivered = known.delivered.get(table)
     if delivered is None:
         return Cell(time.label, state, 0 if state is CellState.REGISTERED else None, 0)
@@ -211,7 +215,9 @@ def _attention(
             continue
         interval = known.get(time.from_time)
         advice = advice_for(pipeline, time, state, interval)
-        yield Attention(pipeline, time.label, state, advice, bool(interval and interval.delivered))
+        yield Attention(
+            pipeline, time.label, state, advice, bool(interval and interval.delivered), interval is not None
+        )
 
 
 def advice_for(pipeline: str, time: Interval, state: CellState, known: KnownInterval | None) -> Advice:

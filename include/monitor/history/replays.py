@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from include import quarantine
-from include.errors import AnotherWriter, TidemarkError, error_class
+from include.errors import AnotherWriter, TidemarkError, error_class, one_line
 from include.pipelines.spec import Pipeline
 from include.quarantine import Selection
 
@@ -62,6 +62,9 @@ class Replays:
             problem = str(error)
         except OSError as error:
             problem = f"it could not be started: {error.strerror}"
+        except Exception as error:
+            problem = f"unexpected: {one_line(repr(error))}; the log of this server says why"
+            raise
         finally:
             ended = replace(run, ended_at=datetime.now(UTC), counts=counts, problem=problem)
             self._last[pipeline.name] = ended

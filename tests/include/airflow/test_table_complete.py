@@ -11,6 +11,9 @@ from airflow.triggers.base import TriggerEvent
 
 from include.airflow.sensors.table_complete import CompleteTrigger, TableComplete
 from include.errors import UsageError
+from include.ledger.completeness import Completeness, Open
+from include.ledger.completeness.tables import completeness_of_table
+from include.pipelines import load_pipeline
 from tests.conftest import Home, settings_of
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
@@ -23,10 +26,16 @@ PIPELINE = "nest_cameras"
 @pytest.fixture(scope="module")
 def first_hour(postgres: Home) -> Home:
     """One registered hour, and one that is only pinned."""
-    attempt = begin_attempt(PIPELINE, hour(0))
-    register(attempt, note_build(attempt))
+    build(0)
     begin_attempt(PIPELINE, hour(1))
     return postgres
+
+
+def build(number: int, *tables: str) -> None:
+    """Register an hour as code builds it that declares these tables; by default those of the pipeline."""
+    attempt = begin_attempt(PIPELINE, hour(number))
+    columns: dict[str, dict[str, str]] = {name: {} for name in tables or load_pipeline(PIPELINE).tables}
+    register(attempt, note_build(attempt, columns=columns))
 
 
 def sensor(**options: Any) -> TableComplete:
@@ -54,6 +63,7 @@ def test_sensor_defers_to_the_trigger_when_the_table_is_not(first_hour: Home) ->
     assert path == "include.airflow.sensors.table_complete.CompleteTrigger"
     assert arguments == {
         "pipeline": PIPELINE, "until": "2026-11-20T07:00:00Z", "since": "2026-11-20T05:00:00Z", "poll_seconds": 0.2,
+        "table": TABLE,
     }  # fmt: skip
 
 
@@ -67,11 +77,39 @@ def test_trigger_fires_when_the_hole_is_closed_also_after_the_ledger_was_away(fi
             assert not done
         done, _ = await asyncio.wait([waiting], timeout=1)
         assert not done
-        attempt = await asyncio.to_thread(begin_attempt, PIPELINE, hour(1))
-        await asyncio.to_thread(register, attempt, note_build(attempt))
+        await asyncio.to_thread(build, 1)
         return await asyncio.wait_for(waiting, timeout=30)
 
     assert asyncio.run(wait()).payload["until"] == "2026-11-20T07:00:00Z"
+
+
+def test_sensor_waits_for_intervals_that_were_built_before_the_table_was_declared(first_hour: Home) -> None:
+    build(1)
+    build(2, PIPELINE)
+    build(3)
+    moments = [hour(number).from_time for number in range(5)]
+    # Of the hours before nothing is in the table, however complete its pipeline is.
+    assert completeness_of_table(PIPELINE, TABLE) == Completeness(
+        PIPELINE, moments[3], moments[4], None, begins=moments[3]
+    )
+    assert sensor(until=moments[4]).execute({})["until"] == "2026-11-20T09:00:00Z"
+    assert completeness_of_table(PIPELINE, PIPELINE).complete_from == moments[0]
+    for begin, until in ((None, moments[2]), (moments[0], moments[4]), (moments[2], moments[4])):
+        with pytest.raises(TaskDeferred):
+            sensor(until=until, since=begin or "").execute({})
+    assert completeness_of_table(PIPELINE, TABLE, moments[0]) == Completeness(
+        PIPELINE, moments[0], moments[2], Open("built without it", moments[2], moments[3])
+    )
+    assert sensor(until=moments[4], since=moments[3]).execute({})["from"] == "2026-11-20T08:00:00Z"
+
+    build(2)
+    assert sensor(until=moments[4], since=moments[0]).execute({})["until"] == "2026-11-20T09:00:00Z"
+    assert completeness_of_table(PIPELINE, TABLE).complete_from == moments[0]
+
+
+def test_table_that_no_interval_was_built_with_is_complete_until_no_time(first_hour: Home) -> None:
+    assert completeness_of_table(PIPELINE, "nest_cameras_new").complete_until is None
+    assert completeness_of_table(PIPELINE, "nest_cameras_new", hour(0).from_time).complete_until is None
 
 
 def test_table_that_nobody_declares_is_refused_when_the_dag_is_read() -> None:

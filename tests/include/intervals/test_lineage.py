@@ -93,7 +93,7 @@ def test_event_holds_ranges_fates_revision_and_expectations_when_an_interval_is_
     ranges = topic["inputFacets"]["tidemark_offsetRanges"]["ranges"]
     assert ranges == [
         {"topic_id": "id", "partition": number, "from_offset": 0, "until_offset": 100, "archived": 95, "empty": 2,
-         "quarantined": 3, "gaps": 0}
+         "quarantined": 3, "gaps": 0, "erased": 0}
         for number in (0, 1)
     ]  # fmt: skip
     [table] = complete["outputs"]

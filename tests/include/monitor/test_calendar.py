@@ -254,6 +254,10 @@ def test_pinned_intervals_stay_as_they_are_when_the_schedule_changed(pipeline: P
     assert (strip.counts["registered"], strip.counts["failed"]) == (2, 1)
     # The hour that nobody pinned, in intervals of the present schedule that fit into it.
     assert strip.counts["missing"] == (4 if duration == "15m" else 1)
+    # What was never pinned has no page to link to.
+    paged = {each.label: each.is_pinned for each in calendar_of(changed).attention}
+    assert {label: read_interval(changed, label) is not None for label in paged} == paged
+    assert {cell.label: cell.is_pinned for day in strip.days for cell in day.cells if cell.label in paged} == paged
     assert commands_of(changed)
     page = read_interval(changed, past_hour(29).label)
     assert page is not None
