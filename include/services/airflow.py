@@ -86,6 +86,10 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         # A file that changed is read at once. Reading all of them every 30 s took most of an idle Airflow's CPU time.
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "180",
+        # A file that is not read in time loses its DAGs until the next time, and no run of them can begin. On a machine
+        # that Spark keeps busy, the defaults of 30 and 50 s are not enough.
+        "CORE__DAGBAG_IMPORT_TIMEOUT": "180",
+        "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         # A task that a killed scheduler or worker left is tried again after minutes; by default five, for each of both.
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "60",

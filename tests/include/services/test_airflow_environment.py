@@ -74,3 +74,15 @@ def test_triggerer_watches_every_stream_when_as_many_runs_as_may_be_wait_for_a_p
     )
     runs, capacity = map(int, told.stdout.split()[-2:])
     assert capacity >= (runs + 1) * len(pipeline_names())
+
+
+def test_dags_are_kept_when_a_busy_machine_takes_minutes_to_read_them() -> None:
+    asked = (
+        "from airflow.configuration import conf; print(*(conf.getfloat(*each) for each in ("
+        "('core', 'dagbag_import_timeout'), ('dag_processor', 'dag_file_processor_timeout'))))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], env=airflow_environment(8080), capture_output=True, text=True, check=True
+    )
+    reading, process = map(float, told.stdout.split()[-2:])
+    assert 180 <= reading < process
