@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -84,14 +85,21 @@ def raises_unreachable(operation: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(operation)
     def run(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        try:
+        with reaching_store():
             return operation(*arguments, **options)
-        except OSError as error:
-            if unreachable := object_store.unreachable_error(root(), str(error)):
-                raise unreachable from error
-            raise
 
     return run
+
+
+@contextmanager
+def reaching_store() -> Iterator[None]:
+    """Raise ServiceUnreachable when the object store refuses or does not answer inside the `with` block."""
+    try:
+        yield
+    except OSError as error:
+        if unreachable := object_store.unreachable_error(root(), str(error)):
+            raise unreachable from error
+        raise
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 
-from include.lake.files import filesystem, raises_unreachable
+from include.lake.files import filesystem, raises_unreachable, reaching_store
 
 
 @raises_unreachable
@@ -45,7 +45,7 @@ def change_footer(location: str, changed: Callable[[bytes], bytes]) -> None:
 def open_parquet(location: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file inside the `with` block; only the footer and requested columns are read."""
     system, path = filesystem(location)
-    with system.open_input_file(path) as file:
+    with reaching_store(), system.open_input_file(path) as file:
         yield pq.ParquetFile(file)
 
 

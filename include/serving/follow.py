@@ -10,12 +10,13 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 from psycopg2.extensions import cursor
 from psycopg2.extras import execute_values
 
 from include import lake
 from include.crash_points import crash_point
-from include.errors import TidemarkError
+from include.errors import TidemarkError, one_line
 from include.ledger.completeness.served import ALL, ServedInterval, ServedState, files_of_revisions, served_state
 from include.pipelines.spec import Pipeline
 from include.serving import transaction
@@ -56,7 +57,7 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     older than the stream's, or newer, and then a new generation makes its table anew.
 
     With `counted`, intervals of which it holds another number of rows than were built are loaded again too. Raises
-    ServiceUnreachable, and TidemarkError when a revision's files are not as they were built.
+    ServiceUnreachable, and TidemarkError when a revision's files are not as they were built, or cannot be read.
     """
     changed = []
     for view, shape in served_shapes(pipeline).items():
@@ -166,23 +167,32 @@ def _load(asked: cursor, shape: Shape, new: list[ServedInterval], stale: list[in
         asked.execute(f"SELECT count(*) FROM {table} WHERE tidemark_interval = %s", [each.id])
         (loaded,) = asked.fetchone() or (0,)
         if loaded != each.rows:
-            raise TidemarkError(
-                f"{each.location} has {loaded} rows, {each.rows} when it was built: live.{shape.table} stays as it was",
-                remedy="./tidemark doctor --deep",
-            )
+            raise _not_as_built(shape, f"{each.location} has {loaded} rows, {each.rows} when it was built")
     note_windows(asked, shape, table, [each.id for each in new])
 
 
 def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Iterator[tuple[object, ...]]:
     columns = list(dict.fromkeys(each.path[0] for each in shape.columns))
     for name in files:
-        with lake.open_parquet(f"{interval.location}/{name}") as file:
-            there = set(file.schema_arrow.names)
-            read_as = {each: _name_in(there, each, shape.formerly.get(each, ())) for each in columns}
-            for batch in file.iter_batches(columns=list(read_as.values())):
-                for row in batch.to_pylist():
-                    values = (_value(row, (read_as[each.path[0]], *each.path[1:])) for each in shape.columns)
-                    yield (*map(storable, values), interval.id)
+        location = f"{interval.location}/{name}"
+        try:
+            with lake.open_parquet(location) as file:
+                there = set(file.schema_arrow.names)
+                read_as = {each: _name_in(there, each, shape.formerly.get(each, ())) for each in columns}
+                for batch in file.iter_batches(columns=list(read_as.values())):
+                    for row in batch.to_pylist():
+                        values = (_value(row, (read_as[each.path[0]], *each.path[1:])) for each in shape.columns)
+                        yield (*map(storable, values), interval.id)
+        except FileNotFoundError:
+            raise _not_as_built(shape, f"{location} is missing") from None
+        except (pa.ArrowException, OSError) as error:
+            raise _not_as_built(shape, f"{location} cannot be read, it is damaged ({one_line(str(error))})") from error
+
+
+def _not_as_built(shape: Shape, what: str) -> TidemarkError:
+    return TidemarkError(
+        f"{what}: live.{shape.table} stays as it was", remedy="./tidemark doctor --deep", pipeline=shape.pipeline
+    )
 
 
 def _name_in(there: Collection[str], name: str, before: Sequence[str]) -> str:

@@ -426,6 +426,26 @@ def test_nothing_is_changed_and_files_are_named_when_they_hold_other_rows_than_w
     assert world.answers() == {("1", DAY): (1, "live")}
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(None, "is missing"), (b"PAR1 and no more", "cannot be read, it is damaged"), (b"", "cannot be read")],
+    ids=["missing", "damaged", "empty"],
+)
+def test_nothing_is_changed_and_the_file_is_named_when_it_cannot_be_read(
+    world: World, content: bytes | None, why: str
+) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0, follow=False)
+    location = lake.uri("tables", world.table, "interval=000", "r-1", "part-00000.zstd.parquet")
+    file = Path(lake.filesystem(location)[1])
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(TidemarkError, match=f"part-00000.zstd.parquet {why}.* stays as it was") as raised:
+        world.follow()
+    assert raised.value.remedy == "./tidemark doctor --deep"
+    assert world.answers() == {("1", DAY): (1, "live")}
+
+
 def test_doctor_repairs_served_rows_when_they_differ(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("2", DAY, DAY)
