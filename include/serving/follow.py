@@ -19,9 +19,9 @@ from include.crash_points import crash_point
 from include.errors import TidemarkError, one_line
 from include.ledger.completeness.served import ALL, ServedInterval, ServedState, files_of_revisions, served_state
 from include.pipelines.spec import Pipeline
-from include.serving import transaction
+from include.serving import DATABASE, transaction
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows, storable
-from include.serving.live_table import find, new_generation
+from include.serving.live_table import Found, find, new_generation
 from include.serving.relations import both_layers, ensure, lock_view, other_declaration
 from include.serving.shape import Shape, names, quoted, served_shapes
 
@@ -88,25 +88,39 @@ def _left(shape: Shape, difference: str) -> str:
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
     """Yield each served view whose registered values in PostgreSQL differ from the ledger: table, difference, remedy.
 
-    The remedy is empty when following the ledger is one. A view that was never served is left out: its first
-    registration serves it.
+    The remedy is empty when following the ledger is one, as it is for a view whose relations were dropped. A view of
+    which neither the stream nor an interval has rows is left out: it may never have been served.
     """
     for view, shape in served_shapes(pipeline).items():
         with transaction("./tidemark doctor --repair") as asked:
-            asked.execute("SELECT to_regclass(%s)", [f"proved.{shape.table}"])
-            if asked.fetchone() == (None,):
-                continue
-            other = other_declaration(asked, shape, find(asked, shape))
+            found = find(asked, shape)
+            other = other_declaration(asked, shape, found)
             state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
-            known = _known(asked, shape)
-            wanted = {each.id: each for each in state.intervals}
-            wrong = {*_wrong_counts(asked, shape, state), *(known.keys() - wanted.keys())}
-            wrong.update(number for number, each in wanted.items() if known.get(number) != _noted(each))
+            missing = _missing(shape, found, state)
+            wrong = set() if found.proved is None else _wrong(asked, shape, state)
         if other:
             yield shape.table, _left(shape, other), new_generation(shape)
+        elif missing:
+            yield shape.table, f"PostgreSQL's database {DATABASE} lacks {' and '.join(missing)}", ""
         elif wrong:
             what = f"live.{shape.table} holds other registered values than the ledger names of {len(wrong)} intervals"
             yield shape.table, what, ""
+
+
+def _missing(shape: Shape, found: Found, state: ServedState) -> list[str]:
+    """Return the view's relations that PostgreSQL lacks although there is something to serve."""
+    if found.proved is None and not found.columns and not any(each.rows for each in state.intervals):
+        return []
+    relations = {"proved": found.proved, "live": found.view}
+    return [f"{schema}.{shape.table}" for schema, digest in relations.items() if digest is None]
+
+
+def _wrong(asked: cursor, shape: Shape, state: ServedState) -> set[int]:
+    """Return the intervals of which PostgreSQL holds another revision, or another number of rows, than the ledger."""
+    known = _known(asked, shape)
+    wanted = {each.id: each for each in state.intervals}
+    wrong = {*_wrong_counts(asked, shape, state), *(known.keys() - wanted.keys())}
+    return wrong | {number for number, each in wanted.items() if known.get(number) != _noted(each)}
 
 
 def _wrong_counts(asked: cursor, shape: Shape, state: ServedState) -> list[int]:

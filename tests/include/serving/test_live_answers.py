@@ -446,6 +446,26 @@ def test_nothing_is_changed_and_the_file_is_named_when_it_cannot_be_read(
     assert world.answers() == {("1", DAY): (1, "live")}
 
 
+@pytest.mark.parametrize("schemas", ["live", "proved", "proved, live"])
+def test_doctor_makes_served_views_again_when_their_schemas_were_dropped(world: World, schemas: str) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("2", DAY + HOUR, DAY + HOUR)
+    world.stream()
+    asked(f"DROP SCHEMA {schemas} CASCADE")
+    (found,) = check_served_views(world.pipeline)
+    assert (found.repair, found.table) == ("serve what is registered", world.table)
+    follow_ledger(world.pipeline, counted=True)
+    assert list(check_served_views(world.pipeline)) == []
+    before = {("1", DAY): (1, "live"), ("2", DAY + HOUR): (1, "live")}
+    assert world.answers() == before
+    world.register(0)
+    asked(f"DROP SCHEMA {schemas} CASCADE")
+    (found,) = check_served_views(world.pipeline)
+    follow_ledger(world.pipeline, counted=True)
+    assert list(check_served_views(world.pipeline)) == []
+    assert world.answers() == {**before, ("1", DAY): (1, "proved")}
+
+
 def test_doctor_repairs_served_rows_when_they_differ(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("2", DAY, DAY)
