@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
-from typing import ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
@@ -73,27 +71,12 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
     return system, path
 
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def raises_unreachable(operation: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a file operation: raise ServiceUnreachable when the object store refuses or does not answer.
+@contextmanager
+def raises_unreachable() -> Iterator[None]:
+    """Raise ServiceUnreachable when the object store refuses or does not answer, in a block or a decorated function.
 
     Callers must not take such a failure for a missing or damaged file.
     """
-
-    @wraps(operation)
-    def run(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        with reaching_store():
-            return operation(*arguments, **options)
-
-    return run
-
-
-@contextmanager
-def reaching_store() -> Iterator[None]:
-    """Raise ServiceUnreachable when the object store refuses or does not answer inside the `with` block."""
     try:
         yield
     except OSError as error:
@@ -111,7 +94,7 @@ class LakeFile:
     bytes: int
 
 
-@raises_unreachable
+@raises_unreachable()
 def list_files(location: str) -> list[LakeFile]:
     """Return the visible files below a URI, sorted by name; none when the folder does not exist."""
     system, path = filesystem(location)
@@ -138,7 +121,7 @@ class Entry:
     """None for a folder of an object store, where folders are only parts of file names."""
 
 
-@raises_unreachable
+@raises_unreachable()
 def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
     """Return all files and folders below a URI, sorted by name; none when the folder does not exist."""
     system, path = filesystem(location)
@@ -157,7 +140,7 @@ def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
     )
 
 
-@raises_unreachable
+@raises_unreachable()
 def size_and_mtime(location: str) -> tuple[int, datetime]:
     """Return size in bytes and modification time of a file. Raise FileNotFoundError."""
     system, path = filesystem(location)
@@ -172,7 +155,7 @@ def is_visible(name: str) -> bool:
     return not name.rsplit("/", 1)[-1].startswith((".", "_"))
 
 
-@raises_unreachable
+@raises_unreachable()
 def exists(location: str) -> bool:
     """Return whether a file or folder exists at a URI."""
     system, path = filesystem(location)
@@ -184,14 +167,14 @@ def root_is_available() -> bool:
     return not object_store.is_bucket_uri(root()) or exists("/".join(root().split("/")[:3]))
 
 
-@raises_unreachable
+@raises_unreachable()
 def is_folder(location: str) -> bool:
     """Return whether a folder exists at a URI."""
     system, path = filesystem(location)
     return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
 
-@raises_unreachable
+@raises_unreachable()
 def size(location: str) -> int:
     """Return the size of a file in bytes."""
     system, path = filesystem(location)
@@ -205,7 +188,7 @@ def make_parents(location: str) -> None:
         system.create_dir(path.rsplit("/", 1)[0], recursive=True)
 
 
-@raises_unreachable
+@raises_unreachable()
 def move(source: str, target: str) -> None:
     """Move a file or folder and create the target's parents.
 
@@ -226,7 +209,7 @@ def move(source: str, target: str) -> None:
         large_objects.move(system, path, target_path)
 
 
-@raises_unreachable
+@raises_unreachable()
 def delete(location: str) -> None:
     """Delete a file, or a folder with its content; do nothing when neither exists.
 
@@ -265,7 +248,7 @@ def delete_empty_folders(location: str, before: datetime) -> list[str]:
     return [f"{location}/{entry.name}" for entry in empty]
 
 
-@raises_unreachable
+@raises_unreachable()
 def sha256(location: str) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal."""
     system, path = filesystem(location)
@@ -281,7 +264,7 @@ def write_text(location: str, text: str) -> None:
     write_bytes(location, text.encode())
 
 
-@raises_unreachable
+@raises_unreachable()
 def write_bytes(location: str, content: bytes) -> None:
     """Write a file, replacing an existing one atomically."""
     system, path = filesystem(location)
@@ -297,7 +280,7 @@ def read_text(location: str) -> str:
     return read_bytes(location).decode()
 
 
-@raises_unreachable
+@raises_unreachable()
 def read_bytes(location: str) -> bytes:
     """Return a file's content. Raise FileNotFoundError."""
     system, path = filesystem(location)

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 
-from include.lake.files import filesystem, raises_unreachable, reaching_store
+from include.lake.files import filesystem, raises_unreachable
 
 
-@raises_unreachable
+@raises_unreachable()
 def read_footer(location: str) -> pq.FileMetaData:
     """Return the footer of a Parquet file: number of rows and column statistics, without reading data."""
     with open_parquet(location) as file:
@@ -23,7 +23,7 @@ _END = 8
 _CHUNK = 1 << 22
 
 
-@raises_unreachable
+@raises_unreachable()
 def change_footer(location: str, changed: Callable[[bytes], bytes]) -> None:
     """Replace the footer of a Parquet file, as bytes; the bytes before it stay as they are. A crash changes nothing."""
     system, path = filesystem(location)
@@ -45,7 +45,7 @@ def change_footer(location: str, changed: Callable[[bytes], bytes]) -> None:
 def open_parquet(location: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file inside the `with` block; only the footer and requested columns are read."""
     system, path = filesystem(location)
-    with reaching_store(), system.open_input_file(path) as file:
+    with raises_unreachable(), system.open_input_file(path) as file:
         yield pq.ParquetFile(file)
 
 
