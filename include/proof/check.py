@@ -17,12 +17,17 @@ from include.settings import read_properties, settings
 def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str = "") -> verify.Report:
     """Check a proof in a file or at a URI of the lake; arguments not given come from the settings.
 
-    Raises UsageError for a file that cannot be read, ServiceUnreachable when lake or Kafka do not answer.
+    Raises UsageError for a proof that cannot be read and for a URI of no lake, ServiceUnreachable when lake or Kafka do
+    not answer.
     """
-    files = verify.open_lake(lake_uri) if lake_uri else verify.Lake(*lake.filesystem(lake.root()))
     options = {**for_librdkafka(read_properties(settings().kafka_properties)), "bootstrap.servers": kafka}
     try:
+        files = verify.open_lake(lake_uri) if lake_uri else verify.Lake(*lake.filesystem(lake.root()))
         return verify.check(_read(file), files, options if kafka else None, public_key or own_public_key())
+    except verify.NotALake as error:
+        raise UsageError(one_line(str(error)), remedy="name the lake's URI: --lake URI") from None
+    except verify.LakeUnreachable as error:
+        raise ServiceUnreachable(one_line(str(error)), remedy="see that the lake can be read, then again") from None
     except verify.Unreachable as error:
         raise ServiceUnreachable(str(error), remedy="name a broker that can be reached") from None
 

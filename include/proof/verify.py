@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -46,8 +47,16 @@ class NotAProof(Exception):
     """The file is not a proof of a known format."""
 
 
+class NotALake(Exception):
+    """The URI names no place that can be read."""
+
+
 class Unreachable(Exception):
     """Kafka does not answer."""
+
+
+class LakeUnreachable(Unreachable):
+    """The lake does not answer, or a file of it cannot be read: this shows nothing about the proof."""
 
 
 @dataclass
@@ -63,9 +72,17 @@ class Report:
         self.differences.append(f"{what}: {detail}")
 
 
+@contextmanager
+def _reached(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LakeUnreachable(f"{where} cannot be read: {error}") from error
+
+
 @dataclass(frozen=True)
 class Lake:
-    """Files below a URI."""
+    """Files below a URI. Its methods raise LakeUnreachable when they cannot be read."""
 
     system: fs.FileSystem
     root: str
@@ -74,35 +91,41 @@ class Lake:
         """Return a file's content; None without the file."""
         if not self.has(path):
             return None
-        with self.system.open_input_stream(f"{self.root}/{path}") as file:
+        with _reached(path), self.system.open_input_stream(f"{self.root}/{path}") as file:
             return bytes(file.read())
 
     def has(self, path: str) -> bool:
         """Return whether there is such a file."""
         if ".." in path.split("/"):
             raise NotAProof(f"{path} leads out of the lake")
-        return bool(self.system.get_file_info(f"{self.root}/{path}").type == fs.FileType.File)
+        with _reached(path):
+            return bool(self.system.get_file_info(f"{self.root}/{path}").type == fs.FileType.File)
 
     def sha256(self, path: str) -> str:
         """Return the SHA-256 of a file's bytes."""
         digest = hashlib.sha256()
-        with self.system.open_input_stream(f"{self.root}/{path}") as file:
+        with _reached(path), self.system.open_input_stream(f"{self.root}/{path}") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
         return digest.hexdigest()
 
     def names(self, folder: str) -> set[str]:
         """Return the names of the visible files in a folder."""
-        infos = self.system.get_file_info(fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
+        with _reached(folder):
+            infos = self.system.get_file_info(fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
         return {i.base_name for i in infos if i.type == fs.FileType.File and not i.base_name.startswith((".", "_"))}
 
 
 def open_lake(uri: str) -> Lake:
-    """Return the lake at a URI or path."""
+    """Return the lake at a URI or path. Raise NotALake for another URI, LakeUnreachable when its store is away."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         return Lake(fs.LocalFileSystem(), (unquote(parts.path) if parts.scheme else uri).rstrip("/"))
-    system, path = fs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
+    try:
+        with _reached(uri):
+            system, path = fs.FileSystem.from_uri(uri.replace("s3a://", "s3://", 1))
+    except pa.ArrowInvalid as error:
+        raise NotALake(f"{uri} names no lake: {error}") from error
     return Lake(system, path.rstrip("/"))
 
 
@@ -568,14 +591,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with open(given.file, "rb") as file:  # noqa: PTH123
             content = file.read()
-        lake = given.lake or _lake_above(given.file, content)
+        uri = given.lake or _lake_above(given.file, content)
+    except OSError as error:
+        print(f"{given.file}: {error}", file=sys.stderr)
+        return 64
+    try:
         kafka = {"bootstrap.servers": given.kafka} if given.kafka else None
-        report = check(content, open_lake(lake), kafka, given.public_key)
+        report = check(content, open_lake(uri), kafka, given.public_key)
     except Unreachable as error:
         print(error, file=sys.stderr)
         return 6
-    except OSError as error:
-        print(f"{given.file}: {error}", file=sys.stderr)
+    except NotALake as error:
+        print(error, file=sys.stderr)
         return 64
     print("\n".join(lines(report)))
     return 3 if report.differences else 0

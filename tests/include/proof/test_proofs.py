@@ -285,6 +285,30 @@ def test_exit_code_is_3_with_every_difference_when_something_differs(
     postgres.run("verify", str(copied / "none.json"), expect=64)
 
 
+def test_exit_code_is_6_when_lake_or_file_cannot_be_read(
+    postgres: Home, copied: Path, signed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof = proof_in(copied, signed)
+    unreadable = part(copied, proof)
+    unreadable.unlink()
+    # It can be opened, and refuses to be read: EIO.
+    unreadable.symlink_to("/proc/self/mem")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "REGION"):
+        monkeypatch.setenv(f"AWS_{name}", "none")
+    nobody = "s3://bucket/lake?endpoint_override=127.0.0.1:1&scheme=http"
+    for lake, code, said in (
+        (copied.as_uri(), 6, unreadable.name),
+        (nobody, 6, "127.0.0.1:1"),
+        ("nothing://lake", 64, "nothing://lake"),
+    ):
+        command = [sys.executable, "-I", verify.__file__, str(proof), "--lake", lake]
+        alone = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (alone.returncode, said in alone.stderr) == (code, True), alone.stderr
+        told = postgres.run("verify", str(proof), "--lake", lake, expect=code).stderr
+        assert said in told
+        assert told.strip().count("\n") == 0
+
+
 def test_proof_is_written_once_and_again_only_when_something_changed(signed: list[Path]) -> None:
     interval = register_hour(10)
     first = prove(interval)
