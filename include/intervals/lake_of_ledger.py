@@ -134,6 +134,6 @@ def _other_lake(pipeline: Pipeline) -> ServiceUnreachable | None:
     return ServiceUnreachable(
         f"the lake {lake.root()} holds nothing of {pipeline.name}, whose stream has written to a lake",
         remedy=f"mount its disk, or set TIDEMARK_LAKE to the lake in which the stream wrote{where}; only if all of it "
-        f'is gone for good: ./tidemark new-generation {pipeline.name} --reason "…"',
+        "is gone for good: include/docs/runbook.md, “Files that are gone for good”",
         pipeline=pipeline.name,
     )
