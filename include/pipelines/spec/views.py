@@ -156,7 +156,8 @@ class AdditiveView:
     """Name of the transform: those rows, and the column of their windows if it has any, to one row per key."""
     key: tuple[str, ...]
     measures: tuple[str, ...]
-    """Whole numbers or decimals: the sum of other types depends on the order in which they are added."""
+    """Whole numbers or decimals: the sum of other types depends on the order in which they are added. The first one
+    has to count rows: by it late rows are counted, and the layers of a served view compared."""
     columns: str
     """DDL of key and measures."""
     speed: CompactedTopic
