@@ -66,6 +66,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     reason = " ".join(wish.reason.split())
     if not reason:
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"', pipeline=pipeline.name)
+    keys = Keys(wish.keys)
     if (begun := unfinished.unfinished(pipeline.name)) is not None:
         if hashes_of(wish.keys, begun.salt) != sorted(begun.key_hashes):
             raise UsageError(
@@ -73,8 +74,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
                 remedy=f"finish it first: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
             )
-        return resume(pipeline, tell)
-    keys = Keys(wish.keys)
+        return {**resume(pipeline, tell), "references": check.references_naming(pipeline, keys)}
     with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline):
         tell(f"{pipeline.name}: searching {quantity(len(wish.keys), 'key')}")
         found = search(pipeline, columns, keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from include import lake
 from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
+from include.erasure.run import Wish, erase
 from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import landing_files
 from include.ledger.database import session
@@ -272,6 +274,18 @@ def test_error_of_a_driver_keeps_no_key_when_it_named_one(pipeline: str) -> None
         )
         assert list(kept) == [FORGOTTEN, "a rule failed on cam-10", ""]
         assert ledger.get_one(Erasure, erasure).counts["ledger_entries"] == 1
+
+
+def test_references_that_name_a_key_are_told_when_the_command_is_repeated_after_a_kill(
+    pipeline: str,
+) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    kept = lake.uri("references", pipeline, "device_locations", "0a.csv")
+    lake.make_parents(kept)
+    lake.write_bytes(kept, b"device_id,zip_code\ncam-1,94103\n")
+    erasure = begin(pipeline, set(), set())
+    finished = erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
+    assert (finished["erasure"], finished["references"]) == (erasure, ["device_locations"])
 
 
 def test_refused_events_of_a_followed_stream_are_named_when_there_are_any(postgres: Home) -> None:
