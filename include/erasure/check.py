@@ -10,6 +10,7 @@ from include.erasure.keys import Keys
 from include.erasure.names import columns_of
 from include.errors import UsageError
 from include.ledger import proofs
+from include.ledger.erasures.unfinished import Begun
 from include.ledger.streams import lines
 from include.monitor.text import quantity
 from include.pipelines.spec import KafkaMessages, Pipeline
@@ -81,6 +82,17 @@ def remaining(pipeline: Pipeline) -> list[str]:
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")
     return told
+
+
+def remaining_in_proofs(pipeline: Pipeline, erasure: Begun) -> list[str]:
+    """Return in words which results in earlier proofs quote a key; none where these proofs are replaced."""
+    quoted = erasure.counts.get("expectations", 0)
+    if not quoted or set(erasure.columns) <= set(pipeline.archive.partition_by.values()):
+        return []
+    results = quantity(quoted, "result")
+    return [
+        f"{results} of expectations in earlier proofs, below proofs/{pipeline.name}, which quote a key: kept as signed"
+    ]
 
 
 def references_naming(pipeline: Pipeline, keys: Keys) -> list[str]:

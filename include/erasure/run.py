@@ -154,7 +154,7 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
         "ended_at": format_time(erasure.ended_at) if erasure.ended_at else None,
         **erasure.counts,
         "not_archived_yet": _lag(pipeline),
-        "remains": check.remaining(pipeline),
+        "remains": [*check.remaining(pipeline), *check.remaining_in_proofs(pipeline, erasure)],
     }
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import lock_erasing
-from include.ledger.erasures.scrub import Forget, forget
+from include.ledger.erasures.scrub import Forget, expectations_naming, forget
 from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Build, DivertedRecord, ErasedRecord, Erasure, QuarantineNote, Replay, Revision
@@ -142,6 +142,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
         _count(ledger, row.id)
         row.intervals = sorted(ledger.scalars(text(_INTERVALS), {"erasure": row.id}))
         _drop_decisions(ledger, row.id)
+        in_proofs = expectations_naming(ledger, row.intervals, names)
         entries = forget(ledger, request.pipeline, row.intervals, names)
         _discard_builds(ledger, row.intervals)
         records = len({*found.landed, *found.registered, *found.quarantined})
@@ -154,6 +155,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
             "quarantined": len(found.quarantined),
             "intervals": len(row.intervals),
             "ledger_entries": entries,
+            "expectations": in_proofs,
         }
         return row.id
 

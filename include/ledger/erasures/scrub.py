@@ -21,6 +21,7 @@ from include.ledger.models import (
     ListedRow,
     OutageRow,
     QuarantineNote,
+    RowOutput,
     StreamLaunch,
 )
 from include.pipelines.spec import Limit
@@ -59,11 +60,20 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
         found += _clean(failure, names, BatchFailure.error)
     for launch in ledger.scalars(select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)):
         found += _clean(launch, names, StreamLaunch.error)
+    for output in ledger.scalars(select(RowOutput).where(RowOutput.pipeline == pipeline)):
+        found += _clean(output, names, RowOutput.waits_for)
     for version in ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline)):
         found += _drop_limits(version, names)
     for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == pipeline)):
         found += _clean(alert, names, AlertRow.alert)
     return found
+
+
+def expectations_naming(ledger: Session, intervals: Collection[int], names: Forget) -> int:
+    """Return how many results of expectations name a key in published builds: their proofs repeat these."""
+    results = select(ExpectationRow).join(Build, Build.id == ExpectationRow.build_id)
+    published = results.where(Build.interval_id.in_(list(intervals)), Build.published_at.is_not(None))
+    return sum(names.named_in(each.observed) or names.named_in(each.words) for each in ledger.scalars(published))
 
 
 def _delete_rows(ledger: Session, pipeline: str, names: Forget) -> int:

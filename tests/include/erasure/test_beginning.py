@@ -16,7 +16,7 @@ from include import lake
 from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
-from include.erasure.run import Wish, erase
+from include.erasure.run import Wish, account, erase
 from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import landing_files
 from include.ledger.database import session
@@ -27,11 +27,13 @@ from include.ledger.intervals import attempts, builds, evidence
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.models import (
     Erasure,
+    ExpectationRow,
     IntervalRange,
     LandingFileRow,
     ListedRow,
     MicroBatchRange,
     Replay,
+    RowOutput,
     StreamLaunch,
     Topic,
     TopicIncarnation,
@@ -274,6 +276,42 @@ def test_error_of_a_driver_keeps_no_key_when_it_named_one(pipeline: str) -> None
         )
         assert list(kept) == [FORGOTTEN, "a rule failed on cam-10", ""]
         assert ledger.get_one(Erasure, erasure).counts["ledger_entries"] == 1
+
+
+def test_reason_of_a_waiting_output_keeps_no_key_when_it_named_one(pipeline: str) -> None:
+    reasons = {"first": "the database refuses Key (device_id)=(cam-1)", "second": "Key (device_id)=(cam-10)"}
+    with session() as ledger:
+        for output, reason in reasons.items():
+            ledger.add(RowOutput(pipeline=pipeline, output=output, waits_for=reason))
+    begin(pipeline, {at(1)}, set())
+    with session() as ledger:
+        kept = ledger.scalars(
+            select(RowOutput.waits_for).where(RowOutput.pipeline == pipeline).order_by(RowOutput.output)
+        )
+        assert list(kept) == [FORGOTTEN, "Key (device_id)=(cam-10)"]
+
+
+def test_earlier_proofs_remain_when_their_expectations_observed_a_key(pipeline: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    attempt = made.begin_attempt(pipeline)
+    observed = {"['cam-1', 'cam-7']": "values", "['cam-10']": "values", "2": "rows of cam-1"}
+    built = made.note_build(attempt)
+    made.register(attempt, built)
+    build = attempts.load_attempt(attempt).build
+    with session() as ledger:
+        for number, (seen, words) in enumerate(observed.items()):
+            ledger.add(
+                ExpectationRow(
+                    build_id=build, number=number, table_name=pipeline, expectation="distinct", column_name="device_id",
+                    words=words, success=True, observed=seen, unexpected_count=0,
+                )
+            )  # fmt: skip
+    erase_from(pipeline, attempt)
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    (named,) = (each for each in account(declared, begun)["remains"] if "expectation" in each)
+    assert named.startswith("2 results of expectations in earlier proofs")
+    assert not any("expectation" in each for each in remaining(declared))
 
 
 def test_references_that_name_a_key_are_told_when_the_command_is_repeated_after_a_kill(
