@@ -39,7 +39,7 @@ class LineTables:
         """Bring the tables to what the ledger holds now."""
         pipeline = self._pipeline
         schema = line_archive_schema(pipeline)
-        rows = read_files(self._spark, paths_of(pipeline.name, Fate.ARCHIVED), schema)
+        rows = read_files(self._spark, paths_of(pipeline.name, Fate.ARCHIVED), schema, pipeline.archive.formerly)
         rows.createOrReplaceTempView(f"{pipeline.table}_live")
         kept = read_files(self._spark, paths_of(pipeline.name, Fate.QUARANTINED), struct_of(_QUARANTINE))
         kept.createOrReplaceTempView(f"{pipeline.table}_quarantine")
