@@ -24,7 +24,7 @@ from confluent_kafka import Message as KafkaMessage
 from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.crash_points import crash_point
-from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.kafka.client import TIMEOUT, consumer, enqueue, producer, reaching_kafka
 
 Headers = Mapping[str, bytes]
@@ -60,8 +60,10 @@ _FENCED = {
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
 }
+
+_TOO_LONG = KafkaError.INVALID_TRANSACTION_TIMEOUT
+"""The brokers do not let a transaction last as long as this producer asks for; a new producer asks for the same."""
 
 
 @dataclass
@@ -86,7 +88,8 @@ class FencedProducer:
         """Write the messages, each with the headers and its own, and return how many, once they are committed.
 
         Unless a message names its topic partition, keys go to those that Java's producers, Spark's among them, choose.
-        Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
+        Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses, UsageError where its
+        settings do.
         """
         count = 0
         # Each chunk is taken before its transaction begins: computing it may take longer than one may last.
@@ -105,7 +108,8 @@ class FencedProducer:
             except KafkaException as error:
                 self._give_up()
                 refused: KafkaError = error.args[0]
-                if attempt == _ATTEMPTS or not (refused.fatal() or refused.txn_requires_abort()):
+                may_pass = refused.fatal() or refused.txn_requires_abort()
+                if attempt == _ATTEMPTS or not may_pass or refused.code() == _TOO_LONG:
                     raise self._refusal(refused) from error
                 # A newer driver shut it out, or the broker after a pause: only the holder of the lease may go on.
                 self.check_lease()
@@ -142,7 +146,7 @@ class FencedProducer:
         self._wait_for_readers(ends)
 
     def _open(self) -> Producer:
-        milliseconds = int(_PATIENCE * 1000)
+        milliseconds = _milliseconds()
         opened = producer(
             **{
                 "transactional.id": self.transactional_id,
@@ -196,12 +200,25 @@ class FencedProducer:
                 remedy="end the program that uses this id; then start the stream again",
                 pipeline=self.pipeline,
             )
+        if refused.code() == _TOO_LONG:
+            milliseconds = _milliseconds()
+            return UsageError(
+                f"the brokers do not let transactions of {self.transactional_id} last as long as {self.query} needs, a "
+                f"transaction.timeout.ms of {milliseconds}: nothing was committed",
+                remedy=f"set transaction.max.timeout.ms of the brokers to {milliseconds} or more, then start the "
+                "stream again",
+                pipeline=self.pipeline,
+            )
         return TidemarkError(
             f"Kafka refuses what {self.query} writes in transactions of {self.transactional_id}: {refused.str()}",
             remedy="the stream's user must be allowed to write its topics, and to write and describe this "
             "transactional id",
             pipeline=self.pipeline,
         )
+
+
+def _milliseconds() -> int:
+    return int(_PATIENCE * 1000)
 
 
 def headers_of(message: Message) -> Headers:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from include import kafka
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, TidemarkError, UsageError
 from include.kafka import fenced_producer
 from include.kafka.fenced_producer import FencedProducer, Message
 from include.ledger.streams import writers
@@ -129,6 +129,20 @@ def test_driver_gives_up_with_exit_code_5_when_a_stranger_holds_its_id_for_ever(
     with pytest.raises(AnotherWriter, match=f"transactional id tidemark-{topic}-view shuts out this driver of view"):
         driver.write(messages(topic, "driver"))
     assert {value["of"] for value in audit.last_values(in_process.kafka, topic).values()} == {"stranger"}
+
+
+def test_brokers_setting_is_named_when_transactions_may_not_last_as_long_as_the_driver_s(
+    in_process: Home, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The broker allows 15 minutes.
+    monkeypatch.setattr(fenced_producer, "_PATIENCE", 1000.0)
+    checks: list[None] = []
+    driver = FencedProducer(topic, "view", lambda: checks.append(None))
+    with pytest.raises(UsageError, match=r"transaction\.timeout\.ms of 1000000") as refused:
+        driver.write(messages(topic, "driver"))
+    assert "transaction.max.timeout.ms" in str(refused.value)
+    # It is not tried again.
+    assert checks == []
 
 
 def test_lease_is_checked_before_each_commit_when_chunks_are_written(
