@@ -23,6 +23,7 @@ from include.cli.output import (
     console,
     print_exact_json,
     print_facts,
+    print_json_rows,
     print_lines,
     print_table,
     progress,
@@ -252,18 +253,8 @@ def sql(
             raise typer.Exit(code)
         answer: dict[str, Any] = exact_json.loads(result.read_text())
     if as_json:
-        names = _distinct(answer["columns"])
-        print_exact_json([dict(zip(names, row, strict=True)) for row in answer["rows"]])
+        print_json_rows(answer["columns"], answer["rows"])
     else:
         print_table(answer["columns"], answer["rows"])
         console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
         suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Return the names, each later one of several that are equal with a number."""
-    found: dict[str, None] = {}
-    for name in names:
-        numbered = (name, *(f"{name}_{number}" for number in range(2, len(names) + 1)))
-        found[next(each for each in numbered if each not in found)] = None
-    return list(found)

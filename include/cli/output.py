@@ -73,6 +73,21 @@ def print_exact_json(value: Any) -> None:
     print(exact_json.dumps(value, indent=2))
 
 
+def print_json_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as a list of JSON objects; of columns with one name, each later one has a number: `name_2`."""
+    names = _distinct(columns)
+    print_exact_json([dict(zip(names, row, strict=True)) for row in rows])
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, each later one of several that are equal with a number."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (name, *(f"{name}_{number}" for number in range(2, len(names) + 1)))
+        found[next(each for each in numbered if each not in found)] = None
+    return list(found)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print lines, each as long as it is."""
     for line in lines:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from include.cli.output import clean, print_exact_json, print_table
+from include.cli.output import clean, print_json_rows, print_table
 from include.errors import TidemarkError
 from include.ledger import reading
 from include.ledger.reference_versions import newest
@@ -104,7 +104,7 @@ def _converse(spark: SparkSession, pipeline: str, tables: Tables) -> None:
 
 def _show(result: Result, *, as_json: bool) -> None:
     if as_json:
-        print_exact_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
+        print_json_rows(result.columns, result.rows)
     else:
         print_table([clean(name) for name in result.columns], result.rows)
         print(f"{len(result.rows)} rows")
