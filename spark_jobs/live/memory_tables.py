@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from include import kafka
 from include.errors import TidemarkError
-from include.kafka.sources import existing_bounds
+from include.kafka.sources import describe_source, existing_bounds, first_offsets, source_topic_partitions
+from include.ledger.archive.committed import first_committed_offsets
 from include.offsets import TopicPartition
 from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
 from spark_jobs.archive.reader import read_archived_by_event_time
@@ -53,8 +55,9 @@ class MemoryTables:
         return f"{self._pipeline.table}_live"
 
     def start(self) -> None:
-        """Start a query per view from the topics' beginning, into a table that holds all of its keys."""
-        self._queries = [self._start(view) for view in self._pipeline.views]
+        """Start a query per view from where the pipeline begins, into a table that holds all of its keys."""
+        begin = _beginning(self._pipeline)
+        self._queries = [self._start(view, begin) for view in self._pipeline.views]
 
     def refresh(self) -> None:
         """Bring the tables to what Kafka and the ledger hold now; they may hold some of what arrives meanwhile.
@@ -88,8 +91,9 @@ class MemoryTables:
                     query.awaitTermination()
             time.sleep(LOOK_AGAIN)
 
-    def _start(self, view: AdditiveView) -> StreamingQuery:
-        rows = archive_rows(self._pipeline, decode(self._pipeline, read_stream(self._spark, self._pipeline.source, {})))
+    def _start(self, view: AdditiveView, begin: Mapping[TopicPartition, int]) -> StreamingQuery:
+        records = read_stream(self._spark, self._pipeline.source, begin)
+        rows = archive_rows(self._pipeline, decode(self._pipeline, records))
         aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
         return (
             aggregates.writeStream.format("memory")
@@ -98,6 +102,16 @@ class MemoryTables:
             .option("forceDeleteTempCheckpointLocation", "true")
             .start()
         )
+
+
+def _beginning(pipeline: Pipeline) -> dict[TopicPartition, int]:
+    """Return where the archive of each topic partition begins, as far as Kafka still has it; else the declared start.
+
+    The declared start itself may have moved since: `latest` is resolved once. Empty before a topic exists.
+    """
+    bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
+    begin = {**first_offsets(pipeline.source, bounds), **first_committed_offsets(pipeline.name)}
+    return {tp: min(max(begin[tp], low), end) for tp, (low, end) in bounds.items()}
 
 
 def _unread(query: StreamingQuery, bounds: Bounds) -> int:
