@@ -67,7 +67,8 @@ def tail(
     declared = load_pipeline(pipeline)
     options = [*(["--once"] if once else []), *(["--json"] if as_json else [])]
     arguments = ["--pipeline", declared.name, "--last", str(last), *options]
-    raise typer.Exit(run_attached(submission("tail_topic", *arguments, name=f"tail {declared.name}", short=True)))
+    job = submission("tail_topic", *arguments, name=f"tail {declared.name}", short=True, decoder=declared.decoder)
+    raise typer.Exit(run_attached(job))
 
 
 def top(
@@ -126,9 +127,8 @@ def shell(
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     options = [*(["--json"] if as_json else []), *(["--python"] if in_python else [])]
     arguments = ["--pipeline", declared.name, *options]
-    job = submission(
-        "open_shell", *arguments, name=f"shell {declared.name}", short=True, delta=delta_tables.any_delta_table()
-    )
+    name, delta = f"shell {declared.name}", delta_tables.any_delta_table()
+    job = submission("open_shell", *arguments, name=name, short=True, delta=delta, decoder=declared.decoder)
     raise typer.Exit(run_attached(job))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -236,6 +237,38 @@ def test_jar_that_is_missing_or_has_no_such_class_is_named_before_anything_is_re
     declared.write_text(text.replace("com.example.MeterDeserializer", "com.example.Meters"))
     refused = checkout.run("stream", "meters_wrong", "--until-caught-up", expect=64).stderr
     assert "decoder's class_name: com.example.MeterDeserializer → com.example.Meters" in refused
+
+
+def test_tail_and_shell_decode_when_the_decoder_is_in_a_jar(shared: Checkout) -> None:
+    checkout = with_ten_readings(shared, "shown")
+    tailed = _attached(checkout, "tail", "meters_shown", "--once", "--json")
+    assert [json.loads(line)["row"]["unit"] for line in tailed.splitlines()] == [unit for *_, unit in READINGS[:10]]
+    statement = "SELECT sum(readings) AS readings FROM by_unit"
+    counted = _attached(checkout, "shell", "meters_shown", "--json", statements=statement)
+    assert json.loads(counted) == [{"readings": 10}]
+
+
+def with_ten_readings(shared: Checkout, kind: str) -> Checkout:
+    """A pipeline whose decoder is in a jar, with ten records in its topic, and no JVM that has the jar already."""
+    home = replace(shared.home, own_drivers=True)
+    write_pipeline(shared, kind, *KINDS["java"][:2])
+    topic, admin = f"meters-{kind}", AdminClient({"bootstrap.servers": home.kafka})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    producer = home.producer()
+    for reading in READINGS[:10]:
+        producer.produce(topic, in_binary(reading))
+    assert producer.flush(30) == 0
+    return replace(shared, home=home)
+
+
+def _attached(checkout: Checkout, *arguments: str, statements: str = "") -> str:
+    """Return what a command that keeps its caller's terminal printed."""
+    done = subprocess.run(
+        checkout.home.command(*arguments), env=checkout.home.environment(PYTHONPATH=str(checkout.path)),
+        input=statements, capture_output=True, text=True, cwd=checkout.path, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def test_version_of_the_decoder_follows_what_the_jar_holds(tmp_path: Path) -> None:
